@@ -31,7 +31,7 @@ struct inspect {
     bool json, print_plan, print_ops, help;
     struct inspect_batch batch;
     struct arena mem;
-    struct graph *graph; /* imported, or the result of graph_survey() if the import fails */
+    struct graph *graph; /* imported, or the result of graph_list_ops() if the import fails */
     bool is_imported;
     struct figures training, inference;
     struct inspect_attention attention; /* of the training plan, else of the inference plan */
@@ -206,7 +206,7 @@ static int inspect_model(struct inspect *in, struct err *err)
 
     if (rc == ERR_UNSUPPORTED) {
         set_problem(in, rc, &why);
-        return graph_survey(&o, &in->graph, err);
+        return graph_list_ops(&o, &in->graph, err);
     }
     if (rc < 0) {
         *err = why;

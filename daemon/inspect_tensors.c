@@ -10,13 +10,13 @@
 void inspect_tensors_print(const struct graph *g)
 {
     uint32_t n, i, k;
-    const struct graph_judged *t = graph_judged(g, &n);
+    const struct graph_classified *t = graph_classified(g, &n);
 
     for (i = 0; i < n; i++) {
         char shape[192];
 
         printf("%-11s%-40s %-20s %s: %s", i == 0 ? "tensors" : "", t[i].name,
-               shape_print(&t[i].shape, shape, sizeof(shape)), graph_verdict_name(t[i].verdict),
+               shape_print(&t[i].shape, shape, sizeof(shape)), graph_class_name(t[i].classification),
                t[i].reason);
         if (t[i].name_in_file != NULL)
             printf("; in the file: %s", t[i].name_in_file);
@@ -39,7 +39,7 @@ static void add_shape(struct buf *out, const struct shape *s)
 void inspect_tensors_json(const struct graph *g, struct buf *out)
 {
     uint32_t n, i, k;
-    const struct graph_judged *t = graph_judged(g, &n);
+    const struct graph_classified *t = graph_classified(g, &n);
 
     buf_str(out, ",\n  \"tensors\": [");
     for (i = 0; i < n; i++) {
@@ -47,7 +47,7 @@ void inspect_tensors_json(const struct graph *g, struct buf *out)
         buf_json(out, t[i].name);
         buf_printf(out, ", \"dtype\": \"%s\", \"shape\": ", tensor_dtype_name(t[i].dtype));
         add_shape(out, &t[i].shape);
-        buf_printf(out, ", \"verdict\": \"%s\", \"reason\": ", graph_verdict_name(t[i].verdict));
+        buf_printf(out, ", \"verdict\": \"%s\", \"reason\": ", graph_class_name(t[i].classification));
         buf_json(out, t[i].reason);
         if (t[i].name_in_file != NULL) {
             buf_str(out, ", \"name_in_file\": ");

@@ -135,14 +135,14 @@ int comm_nccl_state(struct cuda_comm *c, struct err *err)
     return state == ncclSuccess ? 1 : complain(state, c->nccl, err);
 }
 
-int comm_nccl_sum(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err)
+int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err)
 {
     ncclResult_t said;
     int rc = 0;
 
     if (n == 0)
         return 0;
-    said = ncclAllReduce(x, x, n, ncclFloat32, ncclSum, c->nccl, cuda_queue(s));
+    said = ncclAllReduce(x, x, n, ncclFloat32, ncclSum, c->nccl, cuda_stream_of(s));
     if (said != ncclSuccess && said != ncclInProgress)
         return complain(said, c->nccl, err);
     /* No operation may follow on the stream, and the capture must not end, before the operation is

@@ -57,10 +57,10 @@ static constexpr uint32_t least_capability()
 static const struct cuda_math math_table = {
     .add = cuda_math_add,
     .scale = cuda_math_scale,
-    .look = cuda_look,
+    .scan = cuda_scan,
     .optim_open = cuda_optim_open,
     .optim_close = cuda_optim_close,
-    .optim_look = cuda_optim_look,
+    .optim_scan = cuda_optim_scan,
     .optim_update = cuda_optim_update,
 };
 
@@ -74,7 +74,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .read = nvml_read,
     .alloc = cuda_alloc,
     .free = cuda_free,
-    .room = cuda_room,
+    .free_bytes = cuda_free_bytes,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .stream_open = cuda_stream_open,
@@ -87,8 +87,8 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .elapsed_ms = cuda_elapsed_ms,
     .copy = cuda_copy,
     .fill = cuda_fill,
-    .capture = cuda_capture,
-    .captured = cuda_captured,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
     .launch = cuda_launch,
     .graph_close = cuda_graph_close,
     .op = kernels_of,
@@ -96,7 +96,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .comm_id = comm_nccl_id,
     .comm_open = comm_nccl_open,
     .comm_state = comm_nccl_state,
-    .comm_sum = comm_nccl_sum,
+    .comm_all_reduce = comm_nccl_all_reduce,
     .comm_abort = comm_nccl_abort,
     .comm_close = comm_nccl_close,
 };

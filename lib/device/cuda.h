@@ -54,21 +54,21 @@ struct cuda_reading { /* sensors of a GPU; a negative value: not available */
     char throttled[96];            /* reasons for a reduced clock; "": the clock is not reduced */
 };
 
-enum cuda_when { CUDA_FIRST, CUDA_SOME_TIME }; /* stream priority: high if other work waits for the
-                                                  stream, else low */
+/* Of a stream: high if other work waits for it. */
+enum cuda_priority { CUDA_HIGH_PRIORITY, CUDA_LOW_PRIORITY };
 
-struct cuda_look { /* result of a scan of floats */
+struct cuda_scan { /* result of a scan of floats */
     double squares;    /* sum of squares, in a fixed order */
     uint32_t checksum; /* as computed by base/checksum.h on a CPU */
-    uint32_t bad;      /* not 0: a number is NaN or infinite */
+    uint32_t non_finite; /* not 0: a number is NaN or infinite */
 };
 
-/* Number of `struct cuda_look` that math->look needs for n floats: one per thread block, and the
+/* Number of `struct cuda_scan` that math->scan needs for n floats: one per thread block, and the
  * result. */
-enum { CUDA_LOOK_FLOATS = 16384 };
-static inline size_t cuda_look_room(size_t n)
+enum { CUDA_SCAN_FLOATS = 16384 };
+static inline size_t cuda_scan_count(size_t n)
 {
-    return n / CUDA_LOOK_FLOATS + 2;
+    return n / CUDA_SCAN_FLOATS + 2;
 }
 
 struct cuda_statistic { /* floats [first, first + n) of the weights: w = keep * w + (1 - keep) * g *
@@ -77,14 +77,14 @@ struct cuda_statistic { /* floats [first, first + n) of the weights: w = keep * 
     float keep;
 };
 
-/* Computations beside ops. dst, src, x, g, state and `there` are GPU memory. */
+/* Computations beside ops. dst, src, x, g, state and `result` are GPU memory. */
 struct cuda_math {
     /* dst += src */
     int (*add)(float *dst, const float *src, size_t n, struct cuda_stream *s, struct err *err);
     int (*scale)(float *x, size_t n, float by, struct cuda_stream *s, struct err *err);
-    /* Scans x [n], the beginning of the vector; x is 16-byte aligned. there [cuda_look_room(n)]:
+    /* Scans x [n], the beginning of the vector; x is 16-byte aligned. result [cuda_scan_count(n)]:
      * the first element receives the result, the others are scratch. */
-    int (*look)(const float *x, size_t n, struct cuda_look *there, struct cuda_stream *s, struct err *err);
+    int (*scan)(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s, struct err *err);
 
     /* Creates an optimizer (a row of optim/optim.h) for all parameters, and the update of the
      * running statistics. The object copies opts and statistics into tables that it owns. Errors:
@@ -96,7 +96,7 @@ struct cuda_math {
      * them as zeros; the sum of squares covers only parameters. After the checksum and the search
      * for non-finite numbers, the gradients of parameters are limited to [-clip, clip] if clip >
      * 0. */
-    int (*optim_look)(struct cuda_optim *o, float *g, float clip, struct cuda_look *there,
+    int (*optim_scan)(struct cuda_optim *o, float *g, float clip, struct cuda_scan *result,
                       struct cuda_stream *s, struct err *err);
     /* Updates all parameters in one sweep, or two for optimizers that need norms. `state` holds GPU
      * addresses, all 16-byte aligned; the average, and slots that optim_uses() does not report, may
@@ -124,13 +124,13 @@ struct cuda_api {
     /* ---- memory ---- */
     int (*alloc)(void **out, size_t bytes, struct err *err); /* 256-byte aligned, uninitialised */
     void (*free)(void *p);                                   /* NULL is allowed */
-    int (*room)(size_t *unused, struct err *err);            /* free bytes of the current GPU */
+    int (*free_bytes)(size_t *unused, struct err *err);      /* of the current GPU */
     /* page-locked host memory for copies, zeroed */
     int (*pin)(void **out, size_t bytes, struct err *err);
     void (*unpin)(void *p);
 
     /* ---- streams and events ---- */
-    int (*stream_open)(enum cuda_when when, struct cuda_stream **out, struct err *err);
+    int (*stream_open)(enum cuda_priority priority, struct cuda_stream **out, struct err *err);
     void (*stream_close)(struct cuda_stream *s);
     int (*event_open)(bool timed, struct cuda_event **out, struct err *err);
     void (*event_close)(struct cuda_event *e);
@@ -148,8 +148,8 @@ struct cuda_api {
 
     /* ---- graphs ---- */
     /* records later work on s instead of executing it */
-    int (*capture)(struct cuda_stream *s, struct err *err);
-    int (*captured)(struct cuda_stream *s, struct cuda_graph **out, struct err *err);
+    int (*capture_begin)(struct cuda_stream *s, struct err *err);
+    int (*capture_end)(struct cuda_stream *s, struct cuda_graph **out, struct err *err);
     int (*launch)(struct cuda_graph *g, struct cuda_stream *s, struct err *err);
     void (*graph_close)(struct cuda_graph *g); /* NULL is allowed; does not wait: a graph that is
                                                   executing finishes first */
@@ -175,7 +175,7 @@ struct cuda_api {
     /* All-reduce: enqueues the sum of x over all ranks, with the same bits on each. If a rank has
      * left, the stream never completes it. All ranks make the same calls with the same n in the
      * same order. May be captured. */
-    int (*comm_sum)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
+    int (*comm_all_reduce)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
     /* Both end the object. Close the graphs that contain its sums before, even if they are
      * executing: the call waits for them. comm_abort() works at any time; pending sums end with
      * undefined results. Call comm_close() when all sums are done on every rank; if the other ranks

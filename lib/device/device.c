@@ -85,7 +85,7 @@ int device_enter(const struct device *d, struct err *err)
     return rc;
 }
 
-void device_roam(void)
+void device_unpin(void)
 {
     cpu_set_t *set = CPU_ALLOC(CORES_MAX);
     size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);

@@ -45,7 +45,7 @@ int device_enter(const struct device *d, struct err *err);
 
 /* Allows the calling thread, created by a pinned thread, to run on every core of the process.
  * Ignores errors. */
-void device_roam(void);
+void device_unpin(void);
 
 /* ---- GPUs ---- */
 

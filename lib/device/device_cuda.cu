@@ -93,7 +93,7 @@ void cuda_free(void *p)
     (void)cudaFree(p); /* a failed GPU has nothing to free */
 }
 
-int cuda_room(size_t *unused, struct err *err)
+int cuda_free_bytes(size_t *unused, struct err *err)
 {
     size_t all;
 
@@ -131,7 +131,7 @@ static cudaEvent_t native_event(struct cuda_event *e)
     return (cudaEvent_t)(void *)e;
 }
 
-int cuda_stream_open(enum cuda_when when, struct cuda_stream **out, struct err *err)
+int cuda_stream_open(enum cuda_priority priority, struct cuda_stream **out, struct err *err)
 {
     int least = 0, greatest = 0, rc;
     cudaStream_t s;
@@ -139,7 +139,7 @@ int cuda_stream_open(enum cuda_when when, struct cuda_stream **out, struct err *
     rc = cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), err, "open a stream");
     if (rc == 0)
         rc = cuda_check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking,
-                                                     when == CUDA_FIRST ? greatest : least),
+                                                     priority == CUDA_HIGH_PRIORITY ? greatest : least),
                         err, "open a stream");
     if (rc == 0)
         *out = (struct cuda_stream *)(void *)s;
@@ -149,7 +149,7 @@ int cuda_stream_open(enum cuda_when when, struct cuda_stream **out, struct err *
 void cuda_stream_close(struct cuda_stream *s)
 {
     if (s != NULL)
-        (void)cudaStreamDestroy(cuda_queue(s));
+        (void)cudaStreamDestroy(cuda_stream_of(s));
 }
 
 int cuda_event_open(bool timed, struct cuda_event **out, struct err *err)
@@ -171,12 +171,12 @@ void cuda_event_close(struct cuda_event *e)
 
 int cuda_record(struct cuda_event *e, struct cuda_stream *s, struct err *err)
 {
-    return cuda_check(cudaEventRecord(native_event(e), cuda_queue(s)), err, "record an event");
+    return cuda_check(cudaEventRecord(native_event(e), cuda_stream_of(s)), err, "record an event");
 }
 
 int cuda_wait(struct cuda_stream *s, struct cuda_event *e, struct err *err)
 {
-    return cuda_check(cudaStreamWaitEvent(cuda_queue(s), native_event(e), 0), err,
+    return cuda_check(cudaStreamWaitEvent(cuda_stream_of(s), native_event(e), 0), err,
                       "wait for an event");
 }
 
@@ -185,7 +185,7 @@ int cuda_done(struct cuda_stream *s, struct cuda_event *e, struct err *err)
     cudaError_t status = cudaSuccess;
 
     if (s != NULL)
-        status = cudaStreamQuery(cuda_queue(s));
+        status = cudaStreamQuery(cuda_stream_of(s));
     if (status == cudaSuccess && e != NULL)
         status = cudaEventQuery(native_event(e));
     if (status == cudaErrorNotReady) {
@@ -209,7 +209,7 @@ int cuda_copy(void *to, const void *from, size_t bytes, struct cuda_stream *s, s
 {
     if (bytes == 0)
         return 0;
-    return cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_queue(s)), err,
+    return cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream_of(s)), err,
                       "copy to or from a GPU");
 }
 
@@ -217,22 +217,22 @@ int cuda_fill(void *to, int byte, size_t bytes, struct cuda_stream *s, struct er
 {
     if (bytes == 0)
         return 0;
-    return cuda_check(cudaMemsetAsync(to, byte, bytes, cuda_queue(s)), err, "fill memory of a GPU");
+    return cuda_check(cudaMemsetAsync(to, byte, bytes, cuda_stream_of(s)), err, "fill memory of a GPU");
 }
 
 /* ---- graphs ---- */
 
-int cuda_capture(struct cuda_stream *s, struct err *err)
+int cuda_capture_begin(struct cuda_stream *s, struct err *err)
 {
-    return cuda_check(cudaStreamBeginCapture(cuda_queue(s), cudaStreamCaptureModeThreadLocal), err,
+    return cuda_check(cudaStreamBeginCapture(cuda_stream_of(s), cudaStreamCaptureModeThreadLocal), err,
                       "capture work");
 }
 
-int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *err)
+int cuda_capture_end(struct cuda_stream *s, struct cuda_graph **out, struct err *err)
 {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t g = NULL;
-    int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &graph), err, "capture work");
+    int rc = cuda_check(cudaStreamEndCapture(cuda_stream_of(s), &graph), err, "capture work");
 
     /* keep the priority of the stream on which each node was captured, instead of that of the
      * launching stream */
@@ -248,7 +248,7 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
 
 int cuda_launch(struct cuda_graph *g, struct cuda_stream *s, struct err *err)
 {
-    return cuda_check(cudaGraphLaunch((cudaGraphExec_t)(void *)g, cuda_queue(s)), err,
+    return cuda_check(cudaGraphLaunch((cudaGraphExec_t)(void *)g, cuda_stream_of(s)), err,
                       "launch a graph");
 }
 

@@ -11,7 +11,7 @@ extern "C" {
 }
 #include "device/launch.cuh"
 
-static inline cudaStream_t cuda_queue(struct cuda_stream *s)
+static inline cudaStream_t cuda_stream_of(struct cuda_stream *s)
 {
     return (cudaStream_t)(void *)s;
 }
@@ -38,10 +38,10 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err);
 int cuda_enter(uint32_t gpu, struct err *err);
 int cuda_alloc(void **out, size_t bytes, struct err *err);
 void cuda_free(void *p);
-int cuda_room(size_t *unused, struct err *err);
+int cuda_free_bytes(size_t *unused, struct err *err);
 int cuda_pin(void **out, size_t bytes, struct err *err);
 void cuda_unpin(void *p);
-int cuda_stream_open(enum cuda_when when, struct cuda_stream **out, struct err *err);
+int cuda_stream_open(enum cuda_priority priority, struct cuda_stream **out, struct err *err);
 void cuda_stream_close(struct cuda_stream *s);
 int cuda_event_open(bool timed, struct cuda_event **out, struct err *err);
 void cuda_event_close(struct cuda_event *e);
@@ -51,14 +51,14 @@ int cuda_done(struct cuda_stream *s, struct cuda_event *e, struct err *err);
 double cuda_elapsed_ms(struct cuda_event *from, struct cuda_event *to);
 int cuda_copy(void *to, const void *from, size_t bytes, struct cuda_stream *s, struct err *err);
 int cuda_fill(void *to, int byte, size_t bytes, struct cuda_stream *s, struct err *err);
-int cuda_capture(struct cuda_stream *s, struct err *err);
-int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *err);
+int cuda_capture_begin(struct cuda_stream *s, struct err *err);
+int cuda_capture_end(struct cuda_stream *s, struct cuda_graph **out, struct err *err);
 int cuda_launch(struct cuda_graph *g, struct cuda_stream *s, struct err *err);
 void cuda_graph_close(struct cuda_graph *g);
 
 /* Allocates GPU memory and copies `from` to it, for tables that are created once. All streams may
  * use it. The caller frees it with cuda_free(). Errors: ERR_NOMEM, ERR_DEVICE. */
-template <typename T> static inline int cuda_bring(T **out, const void *from, size_t bytes, struct err *err)
+template <typename T> static inline int cuda_upload(T **out, const void *from, size_t bytes, struct err *err)
 {
     void *p = NULL;
     int rc = cuda_alloc(&p, bytes, err);

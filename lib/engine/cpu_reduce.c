@@ -118,7 +118,7 @@ static void *reducer_main(void *arg)
     struct engine_replica *r = arg;
     struct reducer *d = &cpu_of(r)->reducer;
 
-    device_roam();
+    device_unpin();
     place_own(&r->helper_place);
     pthread_mutex_lock(&d->lock);
     for (;;) {

@@ -42,7 +42,7 @@ int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
     int rc;
 
     if (backward)
-        plan_pack(plan, rows_of(r, 0));
+        plan_set_packed(plan, rows_of(r, 0));
     rc = plan_forward(plan, run, err);
     return rc < 0 || !backward ? rc
                                : plan_backward(plan, run, r->arenas->grads[0], NULL, NULL, err);
@@ -127,7 +127,7 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
         rc = engine_check_canceled(e, err);
         if (rc == 0)
             rc = feed_lane(r, run.lane, err);
-        plan_pack(r->plans->train, rows_of(r, top));
+        plan_set_packed(r->plans->train, rows_of(r, top));
         if (rc == 0)
             rc = run_plan(r, &run, grads, overlaps ? reduce_ready : NULL, err);
         if (rc < 0)

@@ -132,7 +132,7 @@ struct engine_replica {
     struct place helper_place; /* of a thread that reduces for it; waits locally if there is none */
 
     /* The caller's: a generation. */
-    /* n_lanes: a subtree of the tree over all lanes (lanes.h) */
+    /* n_lanes: a subtree of the tree over all lanes (simd.h) */
     uint32_t rank, first_lane, n_lanes;
     /* The caller's: a step. */
     double scale;            /* of the loss; the same in all replicas */

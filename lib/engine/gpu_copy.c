@@ -85,7 +85,7 @@ static int open_snapshot(struct engine_replica *r, struct err *err)
     const struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
     size_t unused = 0;
-    int rc = g->cuda->room(&unused, err);
+    int rc = g->cuda->free_bytes(&unused, err);
 
     if (rc == 0 && e->opts->snapshots && unused >= e->memory.state_bytes + LEFT_BYTES) {
         rc = g->cuda->alloc((void **)&g->copies->snapshot, e->memory.state_bytes, err);
@@ -106,7 +106,7 @@ int gpu_copies_open(struct engine_replica *r, struct err *err)
     g->copies = calloc(1, sizeof(*g->copies));
     if (g->copies == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
-    rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->copies->stream, err);
+    rc = g->cuda->stream_open(CUDA_LOW_PRIORITY, &g->copies->stream, err);
     if (rc == 0)
         rc = g->cuda->event_open(false, &g->copies->made, err);
     if (rc == 0)

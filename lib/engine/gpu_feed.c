@@ -111,8 +111,8 @@ int gpu_set_run(struct engine_replica *r, struct gpu_slot *s, const struct op_ru
 
     *s->run = *run;
     s->run->queue = g->work;
-    s->run->there = s->run_there;
-    s->run->trouble = g->trouble;
+    s->run->device = s->run_there;
+    s->run->invalid = g->trouble;
     return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->work, err);
 }
 

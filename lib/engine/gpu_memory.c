@@ -88,12 +88,12 @@ static void close_slot(struct gpu *g, struct gpu_slot *s)
 
 static int open_streams(struct gpu *g, struct err *err)
 {
-    int rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->work, err);
+    int rc = g->cuda->stream_open(CUDA_LOW_PRIORITY, &g->work, err);
 
     if (rc == 0)
-        rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->feed, err);
+        rc = g->cuda->stream_open(CUDA_LOW_PRIORITY, &g->feed, err);
     if (rc == 0) /* peers wait for it */
-        rc = g->cuda->stream_open(CUDA_FIRST, &g->sums, err);
+        rc = g->cuda->stream_open(CUDA_HIGH_PRIORITY, &g->sums, err);
     if (rc == 0)
         rc = g->cuda->event_open(false, &g->ready, err);
     if (rc == 0)
@@ -140,7 +140,7 @@ static int open_memory(struct engine_replica *r, struct err *err)
     if (rc == 0)
         rc =
             allocate(r, (void **)&g->look,
-                     cuda_look_room(e->memory.state_bytes / sizeof(float)) * sizeof(*g->look), err);
+                     cuda_scan_count(e->memory.state_bytes / sizeof(float)) * sizeof(*g->look), err);
     if (rc == 0)
         rc = allocate(r, (void **)&g->trouble, sizeof(*g->trouble), err);
     if (rc == 0)
@@ -189,7 +189,7 @@ int gpu_open_device(struct engine_replica *r, struct err *err)
     if (rc < 0)
         return rc;
     if (g->rows_at > 0)
-        plan_tell_rows(r->plans->train, g->rows_at);
+        plan_record_rows(r->plans->train, g->rows_at);
     for (uint32_t s = 0; s < OPTIM_MAX_SLOTS; s++)
         g->slots[s] = in_state(g, e, e->memory.slots[s]);
     g->average = in_state(g, e, e->memory.average);

@@ -77,7 +77,7 @@ static int look(struct engine_replica *r, struct err *err)
     int rc = inject_faults(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->optim_look(g->optim, g->grads[0], clip, g->look, g->work, err);
+        rc = g->cuda->math->optim_scan(g->optim, g->grads[0], clip, g->look, g->work, err);
     if (rc == 0)
         rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
     return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);

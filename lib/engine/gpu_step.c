@@ -123,17 +123,17 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
         return calls(r, s, i, top, err); /* leaves g->added */
     }
     if (lane->graph == NULL) {
-        rc = g->cuda->capture(g->work, err);
+        rc = g->cuda->capture_begin(g->work, err);
         if (rc < 0)
             return rc;
         rc = calls(r, s, i, top, err);
         if (rc < 0) {
-            if (g->cuda->captured(g->work, &lane->graph, &ignored) == 0) /* an incomplete graph */
+            if (g->cuda->capture_end(g->work, &lane->graph, &ignored) == 0) /* an incomplete graph */
                 g->cuda->graph_close(lane->graph);
             lane->graph = NULL;
             return rc;
         }
-        rc = g->cuda->captured(g->work, &lane->graph, err);
+        rc = g->cuda->capture_end(g->work, &lane->graph, err);
         if (rc < 0)
             return rc;
         lane->added = g->added;

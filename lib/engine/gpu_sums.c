@@ -29,7 +29,7 @@ int gpu_sum(struct engine_replica *r, size_t begin, size_t end, struct err *err)
     if (rc == 0)
         rc = gpu_mark_begin(r, TRACE_SUM, err);
     if (rc == 0)
-        rc = g->cuda->comm_sum(g->comm, g->grads[0] + begin, end - begin, g->sums, err);
+        rc = g->cuda->comm_all_reduce(g->comm, g->grads[0] + begin, end - begin, g->sums, err);
     return rc < 0 ? rc
                   : gpu_mark(r, TRACE_SUM, TRACE_REDUCTION,
                              (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);

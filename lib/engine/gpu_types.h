@@ -31,8 +31,8 @@ struct gpu_lane {
 };
 
 struct gpu_back { /* results of a step, on the host */
-    struct cuda_look look;
-    struct op_trouble trouble;
+    struct cuda_scan look;
+    struct op_invalid trouble;
     /* the last step whose lanes are complete on this GPU: then it waits for others */
     _Atomic uint64_t computed;
     float number; /* in which a fault is injected */
@@ -54,7 +54,7 @@ struct gpu {
     /* as the host's, then perhaps which rows of tables were read */
     float *grads[MEMORY_MAX_TREE];
     size_t grads_floats; /* of each */
-    /* where that part begins (plan_tell_rows()); 0: not needed */
+    /* where that part begins (plan_record_rows()); 0: not needed */
     size_t rows_at;
     void *plan_work; /* of either plan: they never run at once */
     struct cuda_optim *optim;
@@ -66,8 +66,8 @@ struct gpu {
     uint32_t n_lanes;
     size_t inputs_bytes;
     struct gpu_back *back;  /* pinned */
-    struct cuda_look *look; /* of the GPU */
-    struct op_trouble
+    struct cuda_scan *look; /* of the GPU */
+    struct op_invalid
         *trouble; /* of the GPU; a number that the model cannot use ends the generation */
     uint64_t step, first_step; /* the present step; the first of the generation, 0: none yet */
     bool is_lost;              /* the GPU did not become idle: its memory must not be used */

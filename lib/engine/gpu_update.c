@@ -16,10 +16,10 @@
 
 void gpu_inspect(struct engine_replica *r)
 {
-    const struct cuda_look *look = &gpu_of(r)->back->look; /* made with the reduction */
+    const struct cuda_scan *look = &gpu_of(r)->back->look; /* made with the reduction */
 
     r->look.own = look->checksum;
-    r->look.bad = look->bad != 0;
+    r->look.bad = look->non_finite != 0;
 }
 
 /* The index of the first GPU that differs from most of them; from the first GPU, if there is no
@@ -131,7 +131,7 @@ int gpu_checksum(struct engine_replica *r, struct err *err)
     int rc = gpu_begin_work(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->look(g->state, e->memory.state_bytes / sizeof(float), g->look, g->work,
+        rc = g->cuda->math->scan(g->state, e->memory.state_bytes / sizeof(float), g->look, g->work,
                                  err);
     if (rc == 0)
         rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);

@@ -58,10 +58,10 @@ static void lay_out_replica(const struct memory *m, struct arenas *a, char *at)
         a->grads[d] = (float *)(at + d * m->grads_bytes);
         a->sums[d] = (double *)(sums_at + d * m->sums_bytes);
         a->rows[d] =
-            packed_at(o->tables, o->n_tables, o->table_words, marks_at + d * m->marks_bytes);
+            packed_init(o->tables, o->n_tables, o->table_words, marks_at + d * m->marks_bytes);
     }
     a->all_rows =
-        packed_at(o->tables, o->n_tables, o->table_words, marks_at + m->depth * m->marks_bytes);
+        packed_init(o->tables, o->n_tables, o->table_words, marks_at + m->depth * m->marks_bytes);
 }
 
 static int open_region(struct memory *m, struct err *err)

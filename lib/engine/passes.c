@@ -5,7 +5,7 @@
  * are added along the tree: the figures do not depend on the placement of lanes.
  *
  * Non-finite numbers. Steps are repeatable: every replica computes its lanes of the step again and
- * checks every number (plan_hunt). The finding of the lowest lane is the result. Without a finding
+ * checks every number (plan_trace_nonfinite). The finding of the lowest lane is the result. Without a finding
  * the numbers of the lanes may be so large that their sum is infinite; otherwise the hardware
  * computed or stored a wrong value. */
 #include "engine/passes.h"
@@ -175,7 +175,7 @@ static float largest_of(const float *x, size_t n, float largest)
 }
 
 static void describe_lane(const struct engine_replica *r, const struct op_run *run,
-                          const struct data_batch *b, const struct plan_culprit *c, char *text,
+                          const struct data_batch *b, const struct plan_nonfinite *c, char *text,
                           size_t n)
 {
     const struct engine *e = r->engine;
@@ -200,7 +200,7 @@ static void describe_lane(const struct engine_replica *r, const struct op_run *r
 
 /* One lane; out->largest grows. */
 static int run_again(struct engine_replica *r, const struct op_run *run,
-                     const struct plan_culprit *culprit, struct engine_finding *out,
+                     const struct plan_nonfinite *culprit, struct engine_finding *out,
                      struct err *err)
 {
     const struct memory *m = &r->engine->memory;
@@ -239,18 +239,18 @@ int passes_locate(struct engine_replica *r, uint64_t step, struct engine_finding
     struct op_run run = {
         .seed = o->seed, .step = step, .cancel = o->cancel, .loss_scale = r->loss_scale
     };
-    struct plan_culprit culprit = { .found = false };
+    struct plan_nonfinite culprit = { .found = false };
     int rc = plans_read_side(r, false, step, step, err);
 
     if (rc < 0)
         return rc;
     *out = (struct engine_finding){ .lane = o->lanes };
-    plan_hunt(r->plans->train, &culprit);
+    plan_trace_nonfinite(r->plans->train, &culprit);
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes && !culprit.found; i++) {
         run.lane = r->first_lane + i;
         rc = run_again(r, &run, &culprit, out, err);
     }
-    plan_hunt(r->plans->train, NULL);
+    plan_trace_nonfinite(r->plans->train, NULL);
     plans_close_side(r);
     return rc;
 }

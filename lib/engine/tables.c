@@ -30,7 +30,7 @@ uint32_t tables_resting(const struct engine_opts *o)
     struct optim_hyper h = *o->hyper;
 
     h.grad_scale = 1;
-    return optim_resting_tables(o->optim, &h);
+    return optim_skipping_tables(o->optim, &h);
 }
 
 void tables_note(const struct engine *e, bool packed)

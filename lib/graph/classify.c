@@ -1,7 +1,7 @@
-/* verdict.c - classifies initializers as parameters or constants, with a reason.
+/* classify.c - classifies initializers as parameters or constants, with a reason.
  *
- * The evidence in descending priority: the job (model.trainable, then model.frozen); the exporter's
- * metadata (evidence.h); without metadata the form of the graph (form.c). Only initializers that
+ * The sources in descending priority: the job (model.trainable, then model.frozen); the exporter's
+ * metadata (metadata.h); without metadata the form of the graph (form.c). Only initializers that
  * receive a gradient need a decision, because the others cannot be trained. A tensor that training
  * would change incorrectly is refused, with the reason and the remedy. */
 #include "graph/param_priv.h"
@@ -60,16 +60,16 @@ static bool matches(const struct patterns *p, const char *name)
  * parameters. */
 static bool matches_any(const struct finder *f, const struct patterns *p, const char *name)
 {
-    const struct evidence *e = &f->g->file.evidence;
-    const struct evidence_tensor *t = graph_evidence_of(f->g, name);
+    const struct graph_metadata *e = &f->g->file.metadata;
+    const struct graph_metadata_tensor *t = graph_metadata_of(f->g, name);
     bool found = matches(p, name);
     uint32_t k;
 
-    if (p->n == 0 || t == NULL || t->target == EVIDENCE_NONE)
+    if (p->n == 0 || t == NULL || t->target == METADATA_NONE)
         return found;
     found = matches(p, t->restored) || found;
     found = matches(p, e->targets[t->target].name) || found;
-    for (k = e->targets[t->target].aliases; k != EVIDENCE_NONE; k = e->targets[k].next_alias)
+    for (k = e->targets[t->target].aliases; k != METADATA_NONE; k = e->targets[k].next_alias)
         found = matches(p, e->targets[k].name) || found;
     return found;
 }
@@ -87,46 +87,46 @@ static struct patterns trainable_of(const struct finder *f)
 /* ---- one tensor ---- */
 
 /* Returns false if memory runs out. */
-static bool find_tied(struct graph *g, const struct evidence_tensor *t, struct graph_judged *out)
+static bool find_tied(struct graph *g, const struct graph_metadata_tensor *t, struct graph_classified *out)
 {
-    const struct evidence *e = &g->file.evidence;
+    const struct graph_metadata *e = &g->file.metadata;
     const char **names;
     uint32_t n = 0, k;
 
-    if (t == NULL || t->kind != EVIDENCE_PARAMETER || e->targets[t->target].aliases == EVIDENCE_NONE)
+    if (t == NULL || t->kind != METADATA_PARAMETER || e->targets[t->target].aliases == METADATA_NONE)
         return true;
-    for (k = e->targets[t->target].aliases; k != EVIDENCE_NONE; k = e->targets[k].next_alias)
+    for (k = e->targets[t->target].aliases; k != METADATA_NONE; k = e->targets[k].next_alias)
         n++;
     names = arena_array(&g->mem, n, sizeof(*names));
     if (names == NULL)
         return false;
-    for (k = e->targets[t->target].aliases; k != EVIDENCE_NONE; k = e->targets[k].next_alias)
+    for (k = e->targets[t->target].aliases; k != METADATA_NONE; k = e->targets[k].next_alias)
         names[out->n_tied++] = e->targets[k].name;
     out->tied = names;
     return true;
 }
 
-static int add_tensor(struct finder *f, uint32_t value, enum graph_verdict verdict,
+static int add_tensor(struct finder *f, uint32_t value, enum graph_class classification,
                       const char *reason, struct err *err)
 {
     const struct graph_value *v = &f->g->values[value];
-    const struct evidence_tensor *t = graph_evidence_of(f->g, v->name);
-    struct graph_judged tensor = { .name = v->name,
+    const struct graph_metadata_tensor *t = graph_metadata_of(f->g, v->name);
+    struct graph_classified tensor = { .name = v->name,
                                    .dtype = v->tensor.dtype,
                                    .shape = v->tensor.shape,
-                                   .verdict = verdict,
+                                   .classification = classification,
                                    .reason = reason,
                                    .name_in_file = t != NULL ? t->restored : NULL };
 
-    if (!find_tied(f->g, t, &tensor) || !VEC_PUSH(f->g->report.judged, tensor))
+    if (!find_tied(f->g, t, &tensor) || !VEC_PUSH(f->g->report.classified, tensor))
         return no_memory(err);
     return 0;
 }
 
 /* Handles a constant that is used as a weight while the file lacks a parameter: the exporter may
  * have computed the constant from the parameter. */
-static int judge_constant(struct finder *f, const char *name, bool is_weight,
-                          enum graph_verdict *out, const char **reason, struct err *err)
+static int classify_constant(struct finder *f, const char *name, bool is_weight,
+                          enum graph_class *out, const char **reason, struct err *err)
 {
     *reason = "a constant: the signature of the module does not list it";
     if (!is_weight || !f->has_unseen)
@@ -142,28 +142,28 @@ static int judge_constant(struct finder *f, const char *name, bool is_weight,
                                name, remedy, name));
 }
 
-static int judge_evidence(struct finder *f, const struct evidence_tensor *t, bool has_gradient,
-                          bool is_weight, enum graph_verdict *out, const char **reason, struct err *err)
+static int classify_by_metadata(struct finder *f, const struct graph_metadata_tensor *t, bool has_gradient,
+                          bool is_weight, enum graph_class *out, const char **reason, struct err *err)
 {
     *out = GRAPH_IS_CONSTANT;
     switch (t->kind) {
-    case EVIDENCE_CONSTANT:
+    case METADATA_CONSTANT:
         if (t->refusal == NULL)
-            return judge_constant(f, t->name, has_gradient && is_weight, out, reason, err);
+            return classify_constant(f, t->name, has_gradient && is_weight, out, reason, err);
         *reason = "a constant: the signature of the module does not list it";
         break;
-    case EVIDENCE_BUFFER:
+    case METADATA_BUFFER:
         *out = GRAPH_IS_BUFFER;
         *reason = "a buffer of the module";
         return 0;
-    case EVIDENCE_PARAMETER:
+    case METADATA_PARAMETER:
         *out = GRAPH_IS_TRAINED;
         *reason = t->reason != NULL       ? t->reason
                   : t->restored != NULL ? "a parameter of the module, restored from another form"
                                           : "a parameter of the module";
         break;
-    case EVIDENCE_FOLDED:
-    case EVIDENCE_CHANGED:
+    case METADATA_FOLDED:
+    case METADATA_CHANGED:
         *reason = t->refusal != NULL ? t->refusal : "computed from parameters of the module";
         break;
     }
@@ -216,10 +216,10 @@ static int without_gradient(struct finder *f, uint32_t value, bool expected, con
                                   *reason);
 }
 
-static void judge_form(const struct finder *f, uint32_t value, enum graph_verdict *out, const char **reason)
+static void classify_by_form(const struct finder *f, uint32_t value, enum graph_class *out, const char **reason)
 {
     *out = GRAPH_IS_CONSTANT;
-    switch (form_judge(f, value, reason)) {
+    switch (form_classify(f, value, reason)) {
     case FORM_PARAMETER:
         *out = GRAPH_IS_TRAINED;
         break;
@@ -231,10 +231,10 @@ static void judge_form(const struct finder *f, uint32_t value, enum graph_verdic
     }
 }
 
-int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct err *err)
+int classify_value(struct finder *f, uint32_t value, enum graph_class *out, struct err *err)
 {
     const struct graph_value *v = &f->g->values[value];
-    const struct evidence_tensor *t = graph_evidence_of(f->g, v->name);
+    const struct graph_metadata_tensor *t = graph_metadata_of(f->g, v->name);
     const struct patterns frozen = frozen_of(f), trainable = trainable_of(f);
     bool has_gradient = (f->use[value] & USE_GRADIENT) != 0;
     bool is_trainable = matches_any(f, &trainable, v->name);
@@ -252,15 +252,15 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
         *out = GRAPH_IS_FROZEN;
         reason = "model.frozen";
     } else if (t != NULL) {
-        rc = judge_evidence(f, t, has_gradient, form_is_weight(f, value), out, &reason, err);
-    } else if (f->g->file.evidence.has_signature) {
+        rc = classify_by_metadata(f, t, has_gradient, form_is_weight(f, value), out, &reason, err);
+    } else if (f->g->file.metadata.has_signature) {
         *out = GRAPH_IS_CONSTANT;
         reason = "a constant: the signature of the module does not list it";
     } else if (!has_gradient) {
         *out = GRAPH_IS_CONSTANT;
         rc = without_gradient(f, value, is_trainable, &reason, err);
     } else {
-        judge_form(f, value, out, &reason);
+        classify_by_form(f, value, out, &reason);
     }
     if (rc == 0 && *out == GRAPH_IS_TRAINED && !has_gradient) {
         *out = GRAPH_IS_CONSTANT;
@@ -275,7 +275,7 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
     return rc < 0 ? rc : add_tensor(f, value, *out, reason, err);
 }
 
-int verdict_of_inner(struct finder *f, uint32_t value, struct err *err)
+int classify_inner(struct finder *f, uint32_t value, struct err *err)
 {
     const struct graph_value *v = &f->g->values[value];
     const struct patterns frozen = frozen_of(f);
@@ -287,7 +287,7 @@ int verdict_of_inner(struct finder *f, uint32_t value, struct err *err)
         return 0;
     if (matches(&frozen, v->name))
         return add_tensor(f, value, GRAPH_IS_FROZEN, "model.frozen", err);
-    if (form_judge(f, value, &reason) == FORM_CONSTANT)
+    if (form_classify(f, value, &reason) == FORM_CONSTANT)
         return 0;
     return refuse(f, err,
                   arena_printf(&f->g->mem,
@@ -306,15 +306,15 @@ static int check_patterns(const struct finder *f, const struct patterns *p, cons
                           struct err *err)
 {
     struct arena mem = { 0 };
-    const char **names = arena_array(&mem, f->g->report.judged.n, sizeof(*names));
+    const char **names = arena_array(&mem, f->g->report.classified.n, sizeof(*names));
     uint32_t n = 0, i;
     int rc = 0;
 
     if (names == NULL)
         return no_memory(err);
-    for (i = 0; i < f->g->report.judged.n; i++)
-        if (f->g->report.judged.at[i].verdict != GRAPH_IS_CONSTANT)
-            names[n++] = f->g->report.judged.at[i].name;
+    for (i = 0; i < f->g->report.classified.n; i++)
+        if (f->g->report.classified.at[i].classification != GRAPH_IS_CONSTANT)
+            names[n++] = f->g->report.classified.at[i].name;
     for (i = 0; i < p->n && rc == 0; i++) {
         const char *near = text_nearest(p->at[i], names, n);
 
@@ -336,16 +336,16 @@ static int check_patterns(const struct finder *f, const struct patterns *p, cons
  * contains, and parameters that may have been removed together with their reader. */
 static int check_lost(struct finder *f, struct err *err)
 {
-    const struct evidence *e = &f->g->file.evidence;
+    const struct graph_metadata *e = &f->g->file.metadata;
     const struct patterns frozen = frozen_of(f);
     uint32_t i;
     int rc = 0;
 
     for (i = 0; i < e->n_targets && rc == 0; i++) {
-        const struct evidence_target *t = &e->targets[i];
+        const struct graph_metadata_target *t = &e->targets[i];
         bool is_frozen = matches(&frozen, t->name);
 
-        if (!t->is_parameter || t->is_held || t->is_folded || t->alias_of != EVIDENCE_NONE ||
+        if (!t->is_parameter || t->is_held || t->is_folded || t->alias_of != METADATA_NONE ||
             is_frozen)
             continue;
         if (t->is_mentioned)
@@ -395,7 +395,7 @@ static int check_detach(struct finder *f, struct err *err)
             if (n->out[k] != GRAPH_NONE)
                 depends[n->out[k]] = any && !n->stops_gradient;
         if (computed && n->proto < g->file.model->graph->n_node &&
-            graph_loses_detach(&g->file.evidence, g->file.model->graph->node[n->proto]))
+            graph_loses_detach(&g->file.metadata, g->file.model->graph->node[n->proto]))
             lost = n;
     }
     arena_fini(&mem);
@@ -412,14 +412,14 @@ static int ask_unclear(struct finder *f, struct err *err)
 {
     struct buf names = { 0 };
     uint32_t n = 0, i;
-    const struct graph_judged *first = NULL;
+    const struct graph_classified *first = NULL;
     char shape[192];
     const char *text;
 
-    for (i = 0; i < f->g->report.judged.n; i++) {
-        const struct graph_judged *t = &f->g->report.judged.at[i];
+    for (i = 0; i < f->g->report.classified.n; i++) {
+        const struct graph_classified *t = &f->g->report.classified.at[i];
 
-        if (t->verdict != GRAPH_IS_REFUSED)
+        if (t->classification != GRAPH_IS_REFUSED)
             continue;
         if (n++ == 0)
             first = t;
@@ -444,14 +444,14 @@ static int ask_unclear(struct finder *f, struct err *err)
     return refuse(f, err, text);
 }
 
-int verdict_finish(struct finder *f, struct err *err)
+int classify_finish(struct finder *f, struct err *err)
 {
     const struct patterns frozen = frozen_of(f), trainable = trainable_of(f);
-    int rc = f->g->file.evidence.has_signature ? check_lost(f, err) : 0;
+    int rc = f->g->file.metadata.has_signature ? check_lost(f, err) : 0;
 
     if (rc == 0)
         rc = ask_unclear(f, err);
-    if (rc == 0 && f->g->file.evidence.has_signature)
+    if (rc == 0 && f->g->file.metadata.has_signature)
         rc = check_detach(f, err);
     if (rc == 0)
         rc = check_patterns(f, &trainable, "trainable", err);

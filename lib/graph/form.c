@@ -502,11 +502,11 @@ bool form_is_sinusoid(const struct graph_value *v)
 
 bool form_may_have_inner_weights(const struct graph *g)
 {
-    return !g->file.evidence.has_signature && !text_starts(g->file.producer, "pytorch") &&
+    return !g->file.metadata.has_signature && !text_starts(g->file.producer, "pytorch") &&
            !text_starts(g->file.producer, "trainerd");
 }
 
-enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason)
+enum form_class form_classify(const struct finder *f, uint32_t value, const char **reason)
 {
     const struct graph_value *v = &f->g->values[value];
     uint16_t role = f->role[value];

@@ -7,7 +7,7 @@
  *                                                  v  Transpose  [repeat]  -  MatMul  [Transpose]
  *
  * fuse_scores.c traces the steps, fuse_operand.c traces q, k and v. If these are thirds of the
- * columns of one product (fuse_thirds.c), the node reads the product directly, and their gradients
+ * columns of one product (fuse_qkv.c), the node reads the product directly, and their gradients
  * are written to its gradient without a concatenation. A guard replaces by 0 the rows that the
  * softmax made NaN because all their keys are masked by -inf. (A score that is NaN or +inf also
  * makes a row NaN; the guard of the graph would hide it, the node does not.)
@@ -94,12 +94,12 @@ static void find_operands(const struct fuser *f, const struct plan_node *product
 
 bool fuse_add_parts(const struct fuser *f, struct fuse_row *row, struct fuse_operand *const all[3])
 {
-    struct fuse_third third[3];
+    struct fuse_qkv third[3];
     uint32_t rank;
     int64_t *parts;
 
     for (uint32_t i = 0; i < 3; i++)
-        if (f->readers[all[i]->value] != 1 || !fuse_third(f, all[i]->value, i, &third[i]) ||
+        if (f->readers[all[i]->value] != 1 || !fuse_qkv(f, all[i]->value, i, &third[i]) ||
             third[i].whole != third[0].whole || !shape_equal(&third[i].view, &third[0].view))
             return true;
     rank = third[0].view.rank;

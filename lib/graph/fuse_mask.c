@@ -3,7 +3,7 @@
  * Exporters compute a mask for every sample and often for every layer, although it depends only on
  * shapes. Folded, that is a constant with one matrix per sample of the batch, all of them equal.
  * Such a mask is reduced to one matrix that all layers share, so that the kernel recognizes the
- * hidden keys (op/attention/attention_seen.c). A mask that hides nothing is removed, and one in
+ * hidden keys (op/attention/attention_visible.c). A mask that hides nothing is removed, and one in
  * which each row sees a band of keys around its own becomes two numbers. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* fuse_thirds.c - recognizes q, k and v that are parts of the columns of one product, in two forms:
+/* fuse_qkv.c - recognizes q, k and v that are parts of the columns of one product, in two forms:
  *
  *   Split along the last axis, perhaps a Reshape of each
  *       q, k, v = qkv.split(width, -1);  q.view(b, t, heads, -1)
@@ -21,7 +21,7 @@ static int64_t columns_of(const struct fuser *f, uint32_t whole)
     return s->rank > 0 && s->dim[s->rank - 1] % 3 == 0 ? s->dim[s->rank - 1] / 3 : 0;
 }
 
-static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *t)
+static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_qkv *t)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Reshape");
     uint32_t piece = n != NULL ? n->in[0] : value;
@@ -70,7 +70,7 @@ static uint32_t source_of_index(const struct fuser *f, uint32_t value, uint32_t 
                : GRAPH_NONE;
 }
 
-static bool by_index(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *t)
+static bool by_index(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_qkv *t)
 {
     const struct plan_node *transpose =
         fuse_made_by(f, source_of_index(f, value, which), "Transpose");
@@ -104,7 +104,7 @@ static bool by_index(const struct fuser *f, uint32_t value, uint32_t which, stru
            columns_after == columns_of(f, t->whole);
 }
 
-bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *out)
+bool fuse_qkv(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_qkv *out)
 {
     return by_split(f, value, which, out) || by_index(f, value, which, out);
 }

@@ -21,8 +21,8 @@ void graph_free(struct graph *g)
     graph_external_close(&g->file.external);
     free(g->values);
     map_fini(&g->by_name);
-    graph_evidence_free(&g->file.evidence);
-    VEC_FINI(g->report.judged);
+    graph_metadata_free(&g->file.metadata);
+    VEC_FINI(g->report.classified);
     arena_fini(&g->mem);
     free(g);
 }
@@ -94,13 +94,13 @@ const char *graph_question(const struct graph *g)
     return g->report.question;
 }
 
-const struct graph_judged *graph_judged(const struct graph *g, uint32_t *n)
+const struct graph_classified *graph_classified(const struct graph *g, uint32_t *n)
 {
-    *n = (uint32_t)g->report.judged.n;
-    return g->report.judged.at;
+    *n = (uint32_t)g->report.classified.n;
+    return g->report.classified.at;
 }
 
-const char *graph_verdict_name(enum graph_verdict v)
+const char *graph_class_name(enum graph_class v)
 {
     static const char *const names[] = {
         [GRAPH_IS_TRAINED] = "trained",     [GRAPH_IS_FROZEN] = "frozen",

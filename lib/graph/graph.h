@@ -31,7 +31,7 @@ struct err;
 struct graph;
 struct mapping;
 struct op_run;
-struct op_trouble;
+struct op_invalid;
 struct packed;
 struct packed_table;
 struct plan;
@@ -46,7 +46,7 @@ struct graph_param {
     const char *name;            /* as in the ONNX graph */
     enum graph_param_kind kind;
     struct shape shape;
-    /* plain layout, float32; valid until the graph is freed or graph_forget_initial() is called.
+    /* plain layout, float32; valid until the graph is freed or graph_release_initial() is called.
      * NULL: the values need a conversion, see graph_fill_initial() */
     const float *initial;
     size_t offset;               /* floats from the start of the arena; a multiple of 16 */
@@ -62,7 +62,7 @@ struct graph_io { /* an input or an output of the graph */
     struct shape shape; /* dynamic dimensions are -1 */
 };
 
-enum graph_verdict { /* how an initializer is classified */
+enum graph_class { /* how an initializer is classified */
     GRAPH_IS_TRAINED,
     GRAPH_IS_FROZEN,    /* a parameter that the job freezes */
     GRAPH_IS_STATISTIC, /* a running average */
@@ -70,14 +70,14 @@ enum graph_verdict { /* how an initializer is classified */
     GRAPH_IS_CONSTANT,
     GRAPH_IS_REFUSED,   /* graph_question() states the reason; only with collect_questions */
 };
-const char *graph_verdict_name(enum graph_verdict v); /* "trained" */
+const char *graph_class_name(enum graph_class v); /* "trained" */
 
-struct graph_judged { /* a floating-point initializer */
+struct graph_classified { /* a floating-point initializer */
     const char *name;         /* the name that the module defines, if the file states it */
     const char *name_in_file; /* NULL: equal to `name` */
     enum tensor_dtype dtype;
     struct shape shape;
-    enum graph_verdict verdict;
+    enum graph_class classification;
     const char *reason;
     const char *const *tied; /* [n_tied] other names of the same parameter in the module */
     uint32_t n_tied;
@@ -99,7 +99,7 @@ struct graph_weight {
 };
 
 /* A weights file: its tensors are found by the names of the module's tensors, as in a safetensors
- * file. The data must stay valid until the graph is freed or graph_forget_initial() is called. */
+ * file. The data must stay valid until the graph is freed or graph_release_initial() is called. */
 struct graph_weights {
     const char *path; /* for messages */
     /* false: the file has no such name */
@@ -154,7 +154,7 @@ int graph_import_bytes(const struct graph_opts *opts, const void *bytes, size_t 
                        struct graph **out, struct err *err);
 /* Reads only the properties of the file: graph_ops(), graph_opset(), graph_producer(). Used for a
  * model whose import fails. */
-int graph_survey(const struct graph_opts *opts, struct graph **out, struct err *err);
+int graph_list_ops(const struct graph_opts *opts, struct graph **out, struct err *err);
 void graph_free(struct graph *g); /* after its plans are freed; NULL is allowed */
 
 uint32_t graph_opset(const struct graph *g);
@@ -176,7 +176,7 @@ const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* without initializers */
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
 /* Every floating-point initializer, with its classification and the reason. */
-const struct graph_judged *graph_judged(const struct graph *g, uint32_t *n);
+const struct graph_classified *graph_classified(const struct graph *g, uint32_t *n);
 /* Messages about this import for the log ("trains 3 initializers with generated names ..."). */
 const char *const *graph_notes(const struct graph *g, uint32_t *n);
 /* With collect_questions: the decisions that the job of this model has to make, in the words of the
@@ -207,7 +207,7 @@ bool graph_weight_equals(const struct graph_weight *w, const float *values,
                          const struct shape *shape, const uint32_t *order);
 /* Releases the initial values: the memory of those in the unpacked model, and the mappings of
  * external data. No plan may be made afterwards. */
-void graph_forget_initial(struct graph *g);
+void graph_release_initial(struct graph *g);
 /* SHA-256 of the structure, and of the names and shapes of the parameters; the values do not
  * enter. */
 const char *graph_digest(const struct graph *g);
@@ -327,13 +327,13 @@ const struct tensor *plan_input_grad(const struct plan *p, uint32_t i);
  * the marked rows to the arena from graph_dense_floats() on; it does not write the rest of that
  * part of the arena. `rows` has the layout of graph_tables() and is borrowed; NULL: tables have
  * dense gradients. Cheap enough to be called for each lane. Only PLAN_TRAIN. */
-void plan_pack(struct plan *p, struct packed *rows);
+void plan_set_packed(struct plan *p, struct packed *rows);
 /* On a GPU, where gradients of tables are dense: selects a record of the rows read for the
  * following calls. Backward writes to the floats [at, at + 64 * words) of the arena (words: of
  * graph_tables()) 1 for each row that forward read and 0 for the others. Row r of a table is the
  * float at at + 64 * first_word + r, so that the sum of several arenas counts the readers. Only
  * PLAN_TRAIN. */
-void plan_tell_rows(struct plan *p, size_t at);
+void plan_record_rows(struct plan *p, size_t at);
 /* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale.
  * Errors, also of backward: those of kernels, ERR_CANCELED (run->cancel). */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
@@ -345,7 +345,7 @@ typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err);
 /* Returns the error that forward on a CPU would have reported for the trouble that a GPU found. */
-int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err);
+int plan_refuse(const struct plan *p, const struct op_invalid *found, struct err *err);
 float plan_loss(const struct plan *p); /* sum of all losses of the last forward */
 /* On a GPU: the addresses of that sum and of the weight below, for the next calls on the queue. */
 const float *plan_loss_at(const struct plan *p);
@@ -389,7 +389,7 @@ typedef int plan_watch_fn(void *arg, uint32_t call, struct err *err);
 void plan_watch(struct plan *p, plan_watch_fn *fn, void *arg);
 
 /* ---- non-finite tracing ---- */
-struct plan_culprit {
+struct plan_nonfinite {
     bool found;
     uint32_t sample; /* index in the batch of the first sample affected; UINT32_MAX: not specific to
                         a sample */
@@ -401,7 +401,7 @@ struct plan_culprit {
  * in an input of the batch, in a weight, or in the result of a call with finite operands. An
  * intended infinity, as in an attention mask, is not reported. Both passes complete. `c` is
  * borrowed; NULL disables tracing. */
-void plan_hunt(struct plan *p, struct plan_culprit *c);
+void plan_trace_nonfinite(struct plan *p, struct plan_nonfinite *c);
 
 /* a tensor of opts.keep; plain layout */
 const struct tensor *plan_tensor(const struct plan *p, const char *name);

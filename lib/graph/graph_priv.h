@@ -15,7 +15,7 @@
 #include "base/digest.h"
 #include "base/map.h"
 #include "base/vec.h"
-#include "graph/evidence.h"
+#include "graph/metadata.h"
 #include "graph/graph.h"
 #include "op/op.h"
 #include "proto/onnx.pb-c.h"
@@ -106,8 +106,8 @@ struct graph_file { /* the model file */
     Onnx__ModelProto *model;       /* the same with functions inlined; a shallow copy */
     VEC(ProtobufCMessage *) parts; /* unpacked bodies and functions; owned */
     uint64_t unpack_budget;        /* bytes that unpacking may still allocate */
-    struct graph_external external; /* mapped until graph_forget_initial() */
-    struct evidence evidence;       /* from the exporter's metadata */
+    struct graph_external external; /* mapped until graph_release_initial() */
+    struct graph_metadata metadata;       /* from the exporter's metadata */
 };
 
 struct graph_ios { /* inputs and outputs of the graph */
@@ -127,7 +127,7 @@ struct graph_report { /* what callers may read about the import */
     struct graph_op *ops;
     uint32_t n_ops;
     const char *question;            /* see graph_question() */
-    VEC(struct graph_judged) judged; /* see graph_judged() */
+    VEC(struct graph_classified) classified; /* see graph_classified() */
     struct graph_weights_facts weights;
     const char **notes;
     uint32_t n_notes, cap_notes;
@@ -307,8 +307,8 @@ int graph_set_initial(struct graph *g, struct err *err);
 void graph_read_floats(const struct tensor *t, const struct mapping *mapping, float *to);
 
 /* ---- module.c ---- */
-/* The first name that the module ties to this parameter, as an index of g->evidence; the next names
- * are linked by next_alias. EVIDENCE_NONE: no tied name is known. */
+/* The first name that the module ties to this parameter, as an index of g->file.metadata.targets;
+ * the next names are linked by next_alias. METADATA_NONE: no tied name is known. */
 uint32_t graph_first_alias(const struct graph *g, const char *name);
 /* Returns whether the module's state_dict() contains this constant: according to the signature, or
  * without a signature if the constant is frozen. */

@@ -91,7 +91,7 @@ static int restore_parameters(struct importer *im, struct err *err)
 
     if (!im->trains)
         return 0;
-    rc = graph_evidence_collect(im->g, err);
+    rc = graph_metadata_collect(im->g, err);
     return rc == 0 ? graph_restore(im->g, &im->src, im->weights, err) : rc;
 }
 
@@ -314,7 +314,7 @@ static int note_draws(struct importer *im, struct err *err)
 enum { SURVEY_STEPS = 4 };
 
 static int (*const steps[])(struct importer *, struct err *) = {
-    check_model, restore_parameters, inline_functions, import_survey, /* graph_survey() ends here */
+    check_model, restore_parameters, inline_functions, import_count_ops, /* graph_list_ops() ends here */
     refuse_missing, alloc_tables, read_initializers, read_inputs, read_nodes, repair_nodes,
     read_outputs,
 };
@@ -420,7 +420,7 @@ int graph_import(const struct graph_opts *opts, struct graph **out, struct err *
     return import_file(opts, COUNT_OF(steps), out, err);
 }
 
-int graph_survey(const struct graph_opts *opts, struct graph **out, struct err *err)
+int graph_list_ops(const struct graph_opts *opts, struct graph **out, struct err *err)
 {
     return import_file(opts, SURVEY_STEPS, out, err);
 }

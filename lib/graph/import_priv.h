@@ -38,7 +38,7 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
 
 /* ---- nodes.c ---- */
 /* Counts the ops of the model in g->report.ops, and unpacks the bodies. */
-int import_survey(struct importer *im, struct err *err);
+int import_count_ops(struct importer *im, struct err *err);
 int import_nodes(struct importer *im, const struct scope *scope, struct err *err);
 
 /* ---- unsupported.c ---- */

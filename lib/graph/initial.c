@@ -143,7 +143,7 @@ static bool is_constant(const struct graph *g, const void *data)
     return false;
 }
 
-void graph_forget_initial(struct graph *g)
+void graph_release_initial(struct graph *g)
 {
     Onnx__GraphProto *file = g->file.unpacked->graph;
     uint32_t i;

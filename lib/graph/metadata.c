@@ -1,8 +1,8 @@
-/* evidence.c - collects the exporter's metadata about the initializers. See evidence.h.
+/* metadata.c - collects the exporter's metadata about the initializers. See metadata.h.
  *
  * Metadata are untrusted text: each pass is linear in their length, look-ups use a keyed hash, and
  * the memory of the tables is subtracted from the budget of the file. */
-#include "graph/evidence.h"
+#include "graph/metadata.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -71,8 +71,8 @@ static char *target_of(struct arena *mem, const char *line, size_t n)
 /* Parses "p_fc_weight: PARAMETER target='fc.weight'". */
 static int read_line(struct graph *g, const char *line, size_t n, struct err *err)
 {
-    struct evidence *e = &g->file.evidence;
-    struct evidence_target *t = &e->targets[e->n_targets];
+    struct graph_metadata *e = &g->file.metadata;
+    struct graph_metadata_target *t = &e->targets[e->n_targets];
     const char *colon = memchr(line, ':', n), *kind;
     size_t left;
     int rc;
@@ -82,9 +82,9 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
     for (kind = colon + 1; kind < line + n && *kind == ' ';)
         kind++;
     left = (size_t)(line + n - kind);
-    *t = (struct evidence_target){ .alias_of = EVIDENCE_NONE,
-                                   .aliases = EVIDENCE_NONE,
-                                   .next_alias = EVIDENCE_NONE };
+    *t = (struct graph_metadata_target){ .alias_of = METADATA_NONE,
+                                   .aliases = METADATA_NONE,
+                                   .next_alias = METADATA_NONE };
     t->is_parameter = left > 10 && memcmp(kind, "PARAMETER ", 10) == 0;
     if (!t->is_parameter && !(left > 7 && memcmp(kind, "BUFFER ", 7) == 0))
         return 0;
@@ -107,7 +107,7 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
 
 static int read_signature(struct graph *g, const char *text, struct err *err)
 {
-    struct evidence *e = &g->file.evidence;
+    struct graph_metadata *e = &g->file.metadata;
     const char *end = strstr(text, "# outputs"), *at;
     size_t lines = 1;
     int rc = charge(g, text, err);
@@ -136,10 +136,10 @@ static int read_signature(struct graph *g, const char *text, struct err *err)
 /* ---- initializers ---- */
 
 /* Parses the names in "['fc.weight', 'val_1']". */
-static int read_sources(struct graph *g, const char *text, struct evidence_tensor *t,
+static int read_sources(struct graph *g, const char *text, struct graph_metadata_tensor *t,
                         struct err *err)
 {
-    struct evidence *e = &g->file.evidence;
+    struct graph_metadata *e = &g->file.metadata;
     char name[FX_MAX_NAME];
     int rc = charge(g, text, err);
 
@@ -171,28 +171,28 @@ static int read_sources(struct graph *g, const char *text, struct evidence_tenso
 static int read_tensor(struct graph *g, const char *name, const char *kind, const char *folded,
                        struct err *err)
 {
-    struct evidence *e = &g->file.evidence;
-    struct evidence_tensor t = { .name = arena_strdup(&g->mem, name), .target = EVIDENCE_NONE };
+    struct graph_metadata *e = &g->file.metadata;
+    struct graph_metadata_tensor t = { .name = arena_strdup(&g->mem, name), .target = METADATA_NONE };
     uint64_t target;
     int rc = 0;
 
     if (t.name == NULL)
         return no_memory(err);
     if (map_get(&e->by_name, name, &target)) {
-        struct evidence_target *own = &e->targets[target];
+        struct graph_metadata_target *own = &e->targets[target];
 
         t.target = (uint32_t)target;
-        t.kind = !own->is_parameter                                  ? EVIDENCE_BUFFER
-                 : kind != NULL && strcmp(kind, "PARAMETER") == 0 ? EVIDENCE_PARAMETER
-                                                                     : EVIDENCE_CHANGED;
-        own->is_held = t.kind == EVIDENCE_PARAMETER;
+        t.kind = !own->is_parameter                                  ? METADATA_BUFFER
+                 : kind != NULL && strcmp(kind, "PARAMETER") == 0 ? METADATA_PARAMETER
+                                                                     : METADATA_CHANGED;
+        own->is_held = t.kind == METADATA_PARAMETER;
     } else if (kind != NULL && strcmp(kind, "BUFFER") == 0) {
-        t.kind = EVIDENCE_BUFFER;
+        t.kind = METADATA_BUFFER;
     } else if (folded != NULL) {
         rc = read_sources(g, folded, &t, err);
-        t.kind = t.n_sources > 0 ? EVIDENCE_FOLDED : EVIDENCE_CONSTANT;
+        t.kind = t.n_sources > 0 ? METADATA_FOLDED : METADATA_CONSTANT;
         /* PyTorch 2.15 incorrectly folds Bernoulli of a constant: torch.bernoulli(mask) */
-        if (t.kind == EVIDENCE_CONSTANT && strncmp(name, "bernoulli", 9) == 0)
+        if (t.kind == METADATA_CONSTANT && strncmp(name, "bernoulli", 9) == 0)
             t.refusal = "random numbers that the exporter drew once and stored, so that every step "
                         "would use the same";
     }
@@ -255,13 +255,13 @@ static int name_results(struct graph *g, struct err *err)
         rc = charge(g, text, err);
         fx_parse(text, &fx);
         if (rc == 0 && fx.name.n > 0 && fx_copy(fx.name, name))
-            rc = add_to_map(&g->file.evidence.fx_names, name, i, err);
+            rc = add_to_map(&g->file.metadata.fx_names, name, i, err);
     }
     return rc;
 }
 
 /* Returns whether a node or an initializer of the file represents this result of an FX node. */
-static bool is_known(const struct evidence *e, const char *name)
+static bool is_known(const struct graph_metadata *e, const char *name)
 {
     uint64_t k;
 
@@ -277,7 +277,7 @@ static bool is_removable(struct fx_span name)
 
 static int read_mentions(struct graph *g, struct fx_span text, struct err *err)
 {
-    struct evidence *e = &g->file.evidence;
+    struct graph_metadata *e = &g->file.metadata;
     struct fx_span span;
     char name[FX_MAX_NAME];
     size_t at = 0;
@@ -313,7 +313,7 @@ static int read_bodies(struct graph *g, const Onnx__NodeProto *n, struct err *er
     return rc;
 }
 
-int graph_evidence_collect(struct graph *g, struct err *err)
+int graph_metadata_collect(struct graph *g, struct err *err)
 {
     const Onnx__GraphProto *p = g->file.model->graph;
     const char *signature = find_metadata(p->metadata_props, p->n_metadata_props, signature_key);
@@ -327,7 +327,7 @@ int graph_evidence_collect(struct graph *g, struct err *err)
     rc = read_signature(g, signature, err);
     if (rc == 0)
         rc = graph_note_mutations(g, signature, err);
-    if (rc < 0 || !g->file.evidence.has_signature)
+    if (rc < 0 || !g->file.metadata.has_signature)
         return rc;
     rc = map_infos(p, &infos, err);
     if (rc == 0)
@@ -346,18 +346,18 @@ int graph_evidence_collect(struct graph *g, struct err *err)
 
 /* ---- queries ---- */
 
-uint32_t graph_next_unseen(const struct evidence *e, uint32_t from)
+uint32_t graph_next_unseen(const struct graph_metadata *e, uint32_t from)
 {
     uint32_t i;
 
     for (i = from; i < e->n_targets; i++)
         if (e->targets[i].is_parameter && !e->targets[i].is_mentioned && !e->targets[i].is_held &&
-            !e->targets[i].is_folded && e->targets[i].alias_of == EVIDENCE_NONE)
+            !e->targets[i].is_folded && e->targets[i].alias_of == METADATA_NONE)
             break;
     return i;
 }
 
-void graph_evidence_free(struct evidence *e)
+void graph_metadata_free(struct graph_metadata *e)
 {
     map_fini(&e->by_placeholder);
     map_fini(&e->by_name);
@@ -367,16 +367,16 @@ void graph_evidence_free(struct evidence *e)
     VEC_FINI(e->tensors);
 }
 
-const struct evidence_tensor *graph_evidence_of(const struct graph *g, const char *name)
+const struct graph_metadata_tensor *graph_metadata_of(const struct graph *g, const char *name)
 {
     uint64_t k;
 
-    return g->file.evidence.has_signature && map_get(&g->file.evidence.by_tensor, name, &k)
-               ? &g->file.evidence.tensors.at[k]
+    return g->file.metadata.has_signature && map_get(&g->file.metadata.by_tensor, name, &k)
+               ? &g->file.metadata.tensors.at[k]
                : NULL;
 }
 
-uint32_t graph_evidence_parameter(const struct evidence *e, struct fx_span placeholder)
+uint32_t graph_metadata_parameter(const struct graph_metadata *e, struct fx_span placeholder)
 {
     char name[FX_MAX_NAME];
     uint64_t k;
@@ -384,7 +384,7 @@ uint32_t graph_evidence_parameter(const struct evidence *e, struct fx_span place
     return fx_copy(placeholder, name) && map_get(&e->by_placeholder, name, &k) &&
                    e->targets[k].is_parameter
                ? (uint32_t)k
-               : EVIDENCE_NONE;
+               : METADATA_NONE;
 }
 
 bool graph_is_detach(const Onnx__NodeProto *n)
@@ -397,7 +397,7 @@ bool graph_is_detach(const Onnx__NodeProto *n)
     return fx_is(fx.op, "detach") || fx_is(fx.op, "detach_") || fx_is(fx.op, "detach_copy");
 }
 
-bool graph_loses_detach(const struct evidence *e, const Onnx__NodeProto *n)
+bool graph_loses_detach(const struct graph_metadata *e, const Onnx__NodeProto *n)
 {
     struct fx_span span;
     char name[FX_MAX_NAME];

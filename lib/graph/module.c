@@ -25,17 +25,17 @@ static bool is_path_of_module(const char *name)
            strstr(name, "::") == NULL;
 }
 
-static const struct evidence_target *target_of(const struct graph *g, const char *name)
+static const struct graph_metadata_target *target_of(const struct graph *g, const char *name)
 {
     uint64_t k;
 
-    return map_get(&g->file.evidence.by_name, name, &k) ? &g->file.evidence.targets[k] : NULL;
+    return map_get(&g->file.metadata.by_name, name, &k) ? &g->file.metadata.targets[k] : NULL;
 }
 
 /* Returns whether the constant is a parameter or a persistent buffer of the module. */
 bool graph_is_state(const struct graph *g, const struct graph_value *v)
 {
-    const struct evidence_target *t = target_of(g, v->name);
+    const struct graph_metadata_target *t = target_of(g, v->name);
 
     return t != NULL ? !t->is_volatile : v->is_frozen;
 }
@@ -49,24 +49,24 @@ static bool is_of_module(const struct graph *g, const struct graph_value *v)
     if (graph_is_state(g, v))
         return true;
     return target_of(g, v->name) == NULL &&
-           (v->is_loaded || (!g->file.evidence.has_signature && is_path_of_module(v->name)));
+           (v->is_loaded || (!g->file.metadata.has_signature && is_path_of_module(v->name)));
 }
 
 uint32_t graph_first_alias(const struct graph *g, const char *name)
 {
-    const struct evidence_target *t = target_of(g, name);
+    const struct graph_metadata_target *t = target_of(g, name);
 
-    return t != NULL ? t->aliases : EVIDENCE_NONE;
+    return t != NULL ? t->aliases : METADATA_NONE;
 }
 
 /* Returns whether the job defines the second name of a tied parameter: the module has this name,
  * the graph does not, and the weights file stores the values under it. */
 static bool is_tied_by_job(const struct graph *g, const struct graph_value *v)
 {
-    const struct evidence_target *t = v->file_name != NULL ? target_of(g, v->file_name) : NULL;
+    const struct graph_metadata_target *t = v->file_name != NULL ? target_of(g, v->file_name) : NULL;
     uint64_t k;
 
-    return t != NULL && t->is_parameter && t->alias_of == EVIDENCE_NONE &&
+    return t != NULL && t->is_parameter && t->alias_of == METADATA_NONE &&
            !map_get(&g->by_name, v->file_name, &k);
 }
 
@@ -81,7 +81,7 @@ int graph_find_module_tensors(struct graph *g, struct err *err)
 {
     uint32_t i, k, n = 0;
 
-    g->module.tensors = arena_array(&g->mem, 2 * (size_t)g->n_values + g->file.evidence.n_targets,
+    g->module.tensors = arena_array(&g->mem, 2 * (size_t)g->n_values + g->file.metadata.n_targets,
                                     sizeof(*g->module.tensors));
     if (g->module.tensors == NULL)
         return err_set(err, ERR_NOMEM, "tensors of the module: out of memory");
@@ -99,9 +99,9 @@ int graph_find_module_tensors(struct graph *g, struct err *err)
             t->tensor.data = NULL;
         }
         n++;
-        for (k = graph_first_alias(g, v->name); k != EVIDENCE_NONE;
-             k = g->file.evidence.targets[k].next_alias)
-            add_alias(g, &n, g->file.evidence.targets[k].name);
+        for (k = graph_first_alias(g, v->name); k != METADATA_NONE;
+             k = g->file.metadata.targets[k].next_alias)
+            add_alias(g, &n, g->file.metadata.targets[k].name);
         if (is_tied_by_job(g, v))
             add_alias(g, &n, v->file_name);
     }

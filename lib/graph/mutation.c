@@ -2,7 +2,7 @@
  * with its vectors. PyTorch's exporter lists them in the signature ("div: BUFFER_MUTATION
  * target='fc._u'"), but the file does not compute the new values, so the buffer keeps its value and
  * the network trains differently. */
-#include "graph/evidence.h"
+#include "graph/metadata.h"
 
 #include <inttypes.h>
 #include <string.h>

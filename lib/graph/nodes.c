@@ -131,7 +131,7 @@ static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size
     return rc;
 }
 
-int import_survey(struct importer *im, struct err *err)
+int import_count_ops(struct importer *im, struct err *err)
 {
     struct err own; /* receives the error code of a part that cannot be unpacked */
 

@@ -2,7 +2,7 @@
  *
  * A backward walk over the nodes finds the values that need a gradient: some op can pass one from
  * an end of the graph to them. A float32 initializer that needs a gradient is trained if the
- * evidence classifies it as a parameter (verdict.c). An initializer at an input for which an op
+ * metadata classifies it as a parameter (classify.c). An initializer at an input for which an op
  * keeps running statistics is a statistic. All others are constants.
  *
  * Exporters merge initializers of equal value and distribute them through Identity nodes, which
@@ -282,7 +282,7 @@ static void find_gradients(struct finder *f)
     for (i = g->n_nodes; i-- > 0;) {
         const struct graph_node *n = &g->nodes[i];
 
-        if (!g->file.evidence.has_signature && is_identity(n) &&
+        if (!g->file.metadata.has_signature && is_identity(n) &&
             f->source[n->out[0]] != GRAPH_NONE &&
             g->values[f->source[n->out[0]]].tensor.dtype == TENSOR_F32 &&
             f->first_use[n->out[0]] != UINT64_MAX && (f->use[n->out[0]] & USE_OUTPUT) == 0 &&
@@ -403,7 +403,7 @@ static int lay_out_tables(struct graph *g, struct err *err)
         g->arena.tables[i].rows = (size_t)p->shape.dim[0];
         g->arena.tables[i].width = p->elements / g->arena.tables[i].rows;
     }
-    g->arena.table_words = packed_lay_out(g->arena.tables, g->arena.n_tables);
+    g->arena.table_words = packed_layout(g->arena.tables, g->arena.n_tables);
     return 0;
 }
 
@@ -458,21 +458,21 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
 {
     struct graph_value *v = &f->g->values[value];
     uint8_t use = f->use[value] & (USE_GRADIENT | USE_STATISTIC);
-    enum graph_verdict verdict;
+    enum graph_class classification;
     int rc;
 
     if (v->kind != VALUE_CONST || !is_float(v->tensor.dtype))
         return 0;
     if (v->initializer == GRAPH_NONE)
-        return verdict_of_inner(f, value, err);
+        return classify_inner(f, value, err);
     if (use == (USE_GRADIENT | USE_STATISTIC))
         return err_set(err, ERR_INPUT,
                        "initializer '%s' is a running statistic and a weight at "
                        "once; export the model so that each has its own",
                        v->name);
-    rc = verdict_of(f, value, &verdict, err);
-    if (rc < 0 || (verdict != GRAPH_IS_TRAINED && verdict != GRAPH_IS_STATISTIC)) {
-        v->is_frozen = verdict == GRAPH_IS_FROZEN;
+    rc = classify_value(f, value, &classification, err);
+    if (rc < 0 || (classification != GRAPH_IS_TRAINED && classification != GRAPH_IS_STATISTIC)) {
+        v->is_frozen = classification == GRAPH_IS_FROZEN;
         return rc;
     }
     if (v->tensor.dtype != TENSOR_F32)
@@ -484,7 +484,7 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
         return 0;
     list[*n] = (struct candidate){ .value = value,
                                    .order = f->first_use[value],
-                                   .kind = verdict == GRAPH_IS_STATISTIC ? GRAPH_STATISTIC
+                                   .kind = classification == GRAPH_IS_STATISTIC ? GRAPH_STATISTIC
                                                                          : GRAPH_TRAINED,
                                    .is_table = use == USE_GRADIENT &&
                                                (f->use[value] & USE_WHOLE) == 0 &&
@@ -504,11 +504,11 @@ static int select_params(struct finder *f, struct arena *mem, struct err *err)
 
     if (rc == 0)
         rc = form_find_roles(f, mem, err);
-    f->has_unseen = graph_next_unseen(&g->file.evidence, 0) < g->file.evidence.n_targets;
+    f->has_unseen = graph_next_unseen(&g->file.metadata, 0) < g->file.metadata.n_targets;
     for (i = 0; i < g->n_values && rc == 0; i++)
         rc = classify(f, i, list, &n, err);
     if (rc == 0)
-        rc = verdict_finish(f, err);
+        rc = classify_finish(f, err);
     return rc < 0 ? rc : lay_out(f, list, n, err);
 }
 

@@ -1,5 +1,5 @@
-/* param_priv.h - declarations shared by param.c (gradients, statistics, the arena), verdict.c
- * (which tensors are parameters) and form.c (evidence from the form of the graph). */
+/* param_priv.h - declarations shared by param.c (gradients, statistics, the arena), classification.c
+ * (which tensors are parameters) and form.c (metadata from the form of the graph). */
 #ifndef GRAPH_PARAM_PRIV_H
 #define GRAPH_PARAM_PRIV_H
 
@@ -27,7 +27,7 @@ struct finder {
 };
 
 /* ---- form.c ---- */
-enum form_verdict { FORM_PARAMETER, FORM_CONSTANT, FORM_UNCLEAR };
+enum form_class { FORM_PARAMETER, FORM_CONSTANT, FORM_UNCLEAR };
 
 /* Fills f->role: how each value is used. Errors: ERR_NOMEM. */
 int form_find_roles(struct finder *f, struct arena *mem, struct err *err);
@@ -39,21 +39,21 @@ bool form_may_have_inner_weights(const struct graph *g);
 /* Returns whether a floating-point initializer is a table of positions [rows, width] of sines and
  * cosines, as it is before any training. One row may be zero. */
 bool form_is_sinusoid(const struct graph_value *v);
-/* The evidence of the form of the graph about an initializer; *reason is a static text. */
-enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason);
+/* The metadata of the form of the graph about an initializer; *reason is a static text. */
+enum form_class form_classify(const struct finder *f, uint32_t value, const char **reason);
 
-/* ---- verdict.c ---- */
-/* Classifies a floating-point initializer and appends it to g->judged. GRAPH_IS_REFUSED is returned
+/* ---- classification.c ---- */
+/* Classifies a floating-point initializer and appends it to g->classified. GRAPH_IS_REFUSED is returned
  * only with opts.collect_questions; otherwise such a tensor is an error. Errors: ERR_INPUT,
  * ERR_NOMEM. */
-int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct err *err);
+int classify_value(struct finder *f, uint32_t value, enum graph_class *out, struct err *err);
 /* Handles a floating-point tensor that export cannot write back, because it is in a body or the
  * output of a Constant node: it is an error or a question if it is used as a parameter.
  * Errors: ERR_INPUT, ERR_NOMEM. */
-int verdict_of_inner(struct finder *f, uint32_t value, struct err *err);
-/* Called after all verdicts. Reports parameters of the module that no tensor contains, tensors
+int classify_inner(struct finder *f, uint32_t value, struct err *err);
+/* Called after all classifications. Reports parameters of the module that no tensor contains, tensors
  * whose form is not clear, and patterns that match nothing. Errors: ERR_INPUT, ERR_NOMEM. */
-int verdict_finish(struct finder *f, struct err *err);
+int classify_finish(struct finder *f, struct err *err);
 
 /* ---- bias.c ---- */
 /* Called after parameters are selected. In a file of tf2onnx, layers whose biases may have been

@@ -158,7 +158,7 @@ const struct tensor *plan_tensor(const struct plan *p, const char *name)
     return NULL;
 }
 
-void plan_pack(struct plan *p, struct packed *rows)
+void plan_set_packed(struct plan *p, struct packed *rows)
 {
     uint32_t i;
 
@@ -172,7 +172,7 @@ void plan_pack(struct plan *p, struct packed *rows)
     }
 }
 
-void plan_tell_rows(struct plan *p, size_t at)
+void plan_record_rows(struct plan *p, size_t at)
 {
     CHECK(p->purpose == PLAN_TRAIN && p->device.cuda != NULL && at >= p->g->arena.dense_floats);
     p->tables.rows_at = at;
@@ -198,7 +198,7 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
 }
 
-int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err)
+int plan_refuse(const struct plan *p, const struct op_invalid *found, struct err *err)
 {
     const struct plan_call *call;
     const struct plan_node *n;
@@ -256,7 +256,7 @@ static void open_tables(struct plan *p, float *grads)
     float *values = grads + p->g->arena.dense_floats;
     uint32_t i;
 
-    packed_settle(p->tables.packed);
+    packed_index(p->tables.packed);
     memset(values, 0, packed_floats(p->tables.packed) * sizeof(float));
     for (i = 0; i < p->g->arena.n_tables; i++)
         p->tables.rows[i].values = values + p->tables.packed->first[i];

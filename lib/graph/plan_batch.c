@@ -71,7 +71,7 @@ static int64_t expand_first(const struct plan_builder *b, const struct plan_valu
                : 0;
 }
 
-int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err)
+int plan_replace_batch(struct plan_builder *b, struct plan_node *n, struct err *err)
 {
     struct plan *p = b->p;
     bool is_reshape = is_op(n, "Reshape");

@@ -166,7 +166,7 @@ static int add_graph_node(struct plan_builder *b, const struct graph_node *from,
         names[i] = from->out[i] != GRAPH_NONE ? g->values[from->out[i]].name : NULL;
     rc = cast_to_type(p, &n, err);
     if (rc == 0)
-        rc = plan_unfix_batch(b, &n, err);
+        rc = plan_replace_batch(b, &n, err);
     if (rc < 0)
         return rc;
     rc = plan_add_node(p, &n, names, err);

@@ -101,7 +101,7 @@ static struct tensor *shape_of_value(struct plan *p, uint32_t value)
     struct plan_value *v = &p->values.at[value];
 
     if (v->meta == NULL)
-        v->meta = new_tensor(p, &v->tensor, PLAN_NOWHERE);
+        v->meta = new_tensor(p, &v->tensor, PLAN_POISON_ADDRESS);
     return v->meta;
 }
 

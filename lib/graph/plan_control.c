@@ -90,7 +90,7 @@ static int stack_parts(struct plan_builder *b, const struct graph_node *from, ui
             return plan_refuse_sequence(from, name, err);
     rc = normalize_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
     if (rc == 0 && axis == 0 && !backwards)
-        rc = plan_bags(p, name, parts, n, true, &b->map[to], &done, err);
+        rc = plan_embedding_bags(p, name, parts, n, true, &b->map[to], &done, err);
     if (done)
         return rc;
     for (i = 0; i < n && rc == 0; i++)

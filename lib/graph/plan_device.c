@@ -135,7 +135,7 @@ int plan_device_open(struct plan *p, struct err *err)
     if (rc == 0)
         rc = cuda->pin(&p->device.results, result_offset(p, GRAPH_NONE) + ALIGN, err);
     if (rc == 0)
-        rc = cuda->stream_open(CUDA_SOME_TIME, &s, err);
+        rc = cuda->stream_open(CUDA_LOW_PRIORITY, &s, err);
     if (rc < 0)
         return rc;
     rc = upload(p, s, err);

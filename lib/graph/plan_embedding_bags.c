@@ -1,4 +1,4 @@
-/* plan_bags.c - converts the EmbeddingBag loops of exporters to one reduction.
+/* plan_embedding_bags.c - converts the EmbeddingBag loops of exporters to one reduction.
  *
  * An exporter writes EmbeddingBag as a Loop over the bags: each iteration slices its rows from the
  * gathered ones (or its indices, and gathers these) and reduces them along axis 0; the results are
@@ -172,7 +172,7 @@ static int reshape_rows(struct plan *p, const char *name, uint32_t n, uint32_t *
                : plan_no_memory(err);
 }
 
-int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
+int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
               uint32_t *out, bool *done, struct err *err)
 {
     static const int64_t one = 1;

@@ -75,17 +75,17 @@ bool fuse_blocked(struct fuser *f, const char *fmt, ...) __attribute__((format(p
 /* Writes the permutation of a Transpose to perm [rank]. */
 void fuse_perm(const struct plan_node *n, uint32_t rank, uint32_t *perm);
 
-/* ---- fuse_thirds.c ---- */
+/* ---- fuse_qkv.c ---- */
 /* A value that is Transpose(view, perm), where view is a third of the last axis of `whole`,
  * reshaped. perm has the rank of view. */
-struct fuse_third {
+struct fuse_qkv {
     uint32_t whole;
     struct shape view;
     uint32_t perm[TENSOR_MAX_RANK];
 };
 
 /* Returns whether the value is third number `which` of another value. */
-bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *out);
+bool fuse_qkv(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_qkv *out);
 
 /* ---- the patterns ---- */
 int fuse_same(struct fuser *f, uint32_t node, struct err *err);

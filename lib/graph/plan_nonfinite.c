@@ -54,7 +54,7 @@ static double number_at(const struct tensor *t, size_t i)
 
 static bool has_numbers(const struct tensor *t)
 {
-    return t != NULL && t->data != NULL && t->data != PLAN_NOWHERE &&
+    return t != NULL && t->data != NULL && t->data != PLAN_POISON_ADDRESS &&
            (t->dtype == TENSOR_F32 || t->dtype == TENSOR_F64 || t->dtype == TENSOR_F16 ||
             t->dtype == TENSOR_BF16);
 }
@@ -106,7 +106,7 @@ static const char *print_bad(const struct number_stats *s)
     return isnan(s->value) ? "nan" : s->value > 0 ? "inf" : "-inf";
 }
 
-static void __attribute__((format(printf, 2, 3))) add(struct plan_culprit *c, const char *fmt, ...)
+static void __attribute__((format(printf, 2, 3))) add(struct plan_nonfinite *c, const char *fmt, ...)
 {
     size_t used = strlen(c->text);
     va_list ap;
@@ -117,7 +117,7 @@ static void __attribute__((format(printf, 2, 3))) add(struct plan_culprit *c, co
 }
 
 /* Appends "'y' float32 [8, 10] holds -inf, 1 of 80 numbers". */
-static void add_bad(struct plan_culprit *c, const char *name, const struct tensor *t,
+static void add_bad(struct plan_nonfinite *c, const char *name, const struct tensor *t,
                     const struct number_stats *s)
 {
     char shape[96];
@@ -126,7 +126,7 @@ static void add_bad(struct plan_culprit *c, const char *name, const struct tenso
         shape_print(&t->shape, shape, sizeof(shape)), print_bad(s), s->bad, s->n);
 }
 
-static void add_read(struct plan_culprit *c, const char *what, const char *name,
+static void add_read(struct plan_nonfinite *c, const char *what, const char *name,
                      const struct number_stats *s, bool first)
 {
     add(c, "%s%s'%s' ", first ? "; it read " : ", ", what, name);
@@ -153,10 +153,10 @@ int plan_trace_begin(struct plan *p, const struct op_run *run, struct err *err)
     static const struct { enum plan_value_kind kind; const char *role; } roles[] = {
         { PLAN_FEED, "the batch: input" }, { PLAN_PARAM, "the weights: parameter" },
     };
-    struct plan_culprit *c = p->nonfinite;
+    struct plan_nonfinite *c = p->nonfinite;
     struct trace h = { p, run, err, 0 };
 
-    *c = (struct plan_culprit){ .sample = UINT32_MAX };
+    *c = (struct plan_nonfinite){ .sample = UINT32_MAX };
     for (size_t r = 0; r < sizeof(roles) / sizeof(roles[0]); r++)
         for (size_t i = 0; i < p->values.n && !c->found; i++) {
             const struct plan_value *v = &p->values.at[i];
@@ -222,7 +222,7 @@ static void check_written(struct trace *h, const struct plan_call *call, bool ba
 {
     struct plan *p = h->p;
     const struct plan_node *node = &p->nodes.at[call->node];
-    struct plan_culprit *c = p->nonfinite;
+    struct plan_nonfinite *c = p->nonfinite;
     /* With packed rows the gradients are elsewhere; the dense gradient contains stale data. */
     bool is_packed = backward && call->call.rows != NULL && call->call.rows->marks != NULL;
 
@@ -281,7 +281,7 @@ int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward,
 
 void plan_trace_tables(struct plan *p)
 {
-    struct plan_culprit *c = p->nonfinite;
+    struct plan_nonfinite *c = p->nonfinite;
     const struct packed *rows = p->tables.packed;
     struct trace h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs only */
 
@@ -301,7 +301,7 @@ void plan_trace_tables(struct plan *p)
     }
 }
 
-void plan_hunt(struct plan *p, struct plan_culprit *c)
+void plan_trace_nonfinite(struct plan *p, struct plan_nonfinite *c)
 {
     p->nonfinite = c;
 }

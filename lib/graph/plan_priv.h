@@ -5,7 +5,7 @@
  *                  without kernels). plan_feeds.c: inputs; plan_control.c: expands If, Loop and
  *                  Scan; plan_batch.c: batch sizes that an export wrote into shapes;
  *                  plan_measure.c: losses and metrics; plan_sequence.c: sequences of tensors;
- *                  plan_bags.c: EmbeddingBag. Finally, nodes without a reader are removed
+ *                  plan_embedding_bags.c: EmbeddingBag. Finally, nodes without a reader are removed
  *   plan_fuse.c    replaces chains that one kernel computes by one node; the patterns: fuse_*.c
  *   plan_precision.c  selects float32 or 16 bits for each value; adds `Convert` nodes
  *   plan_layout.c  selects a layout for each value; adds `Reorder` nodes
@@ -108,7 +108,7 @@ struct plan_bind { /* an address that binding sets */
 
 /* A non-canonical address: an access faults at the erroneous instruction. (Not NULL, because a
  * kernel may do arithmetic on an address that it never accesses.) */
-#define PLAN_NOWHERE ((void *)((uintptr_t)1 << 62))
+#define PLAN_POISON_ADDRESS ((void *)((uintptr_t)1 << 62))
 
 struct plan_call {
     int (*kernel)(const struct op_call *c, struct err *err);
@@ -203,9 +203,9 @@ struct plan_calls {
 struct plan_tables {          /* gradients of embedding tables */
     struct packed_rows *rows; /* [n_tables of the graph] row-sparse gradients for Gather; marks
                                  NULL: gradients are dense */
-    struct packed *packed;    /* borrowed from the caller of plan_pack(); NULL: gradients of tables
+    struct packed *packed;    /* borrowed from the caller of plan_set_packed(); NULL: gradients of tables
                                  are dense */
-    size_t rows_at;           /* set by plan_tell_rows(); 0: rows are not recorded */
+    size_t rows_at;           /* set by plan_record_rows(); 0: rows are not recorded */
 };
 
 struct plan_bound { /* the memory that the caller provides */
@@ -244,7 +244,7 @@ struct plan {
     struct plan_tables tables;
     struct plan_bound bound;
     struct plan_watch watch;
-    struct plan_culprit *nonfinite; /* NULL: non-finite tracing is disabled */
+    struct plan_nonfinite *nonfinite; /* NULL: non-finite tracing is disabled */
 };
 
 /* ---- plan_build.c and helpers ---- */
@@ -269,10 +269,10 @@ int plan_sequence(struct plan_builder *b, const struct graph_node *from, struct 
 bool plan_is_sequence(uint32_t value);
 /* The error of a node that reads the sequence `name` but requires tensors. */
 int plan_refuse_sequence(const struct graph_node *n, const char *name, struct err *err);
-/* ---- plan_bags.c ---- */
+/* ---- plan_embedding_bags.c ---- */
 /* If the items [n] are reduced rows of bags of one size, *out receives one tensor [n, ...] and
  * *done is set to true. stacks: the items lack the leading axis. */
-int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
+int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
               uint32_t *out, bool *done, struct err *err);
 /* Returns whether the node is a pool with more spatial axes than the kernels support
  * (lower_pool.c). */
@@ -281,7 +281,7 @@ bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *fr
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* Called before node n is inferred: replaces a batch size of the export in its shape by the
  * lane's. */
-int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
+int plan_replace_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
 /* Called after node n is inferred: sets by_sample of its outputs. Refuses random numbers that
  * samples would share. */
 int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err);

@@ -140,7 +140,7 @@ static int add_forward_operand(struct verifier *v, const char *role, uint32_t k,
 
     if (is_listed)
         return verify_add_tensor(v, role, k, value, v->value_of[value], t, true, false);
-    if (t != NULL && (t->data != PLAN_NOWHERE || verify_find(&v->m, &t->data, &base, &offset)))
+    if (t != NULL && (t->data != PLAN_POISON_ADDRESS || verify_find(&v->m, &t->data, &base, &offset)))
         return err_set(v->err, ERR_CORRUPT,
                        "memory plan: %s: %s %" PRIu32 ", '%s'; expected an address that faults, "
                        "because bwd_reads does not list it, found memory",

@@ -149,7 +149,7 @@ static int place(const struct verify_memory *m, struct verify_operand *o, struct
         o->offset = (size_t)(uintptr_t)o->data;
         if (o->writes)
             return refuse(m, o, err, "memory of the plan", "an address that no binding sets");
-        if (o->data == NULL || o->data == PLAN_NOWHERE)
+        if (o->data == NULL || o->data == PLAN_POISON_ADDRESS)
             return refuse(m, o, err, "an address", "none");
         return 0;
     }

@@ -105,17 +105,17 @@ static const struct role *find_role(const struct fx *fx, const Onnx__NodeProto *
 }
 
 /* The parameter of an argument such as "%p_fc_weight". */
-static uint32_t parameter_of(const struct evidence *e, struct fx_span arg)
+static uint32_t parameter_of(const struct graph_metadata *e, struct fx_span arg)
 {
     if (arg.n < 2 || arg.at[0] != '%')
-        return EVIDENCE_NONE;
-    return graph_evidence_parameter(e, (struct fx_span){ arg.at + 1, arg.n - 1 });
+        return METADATA_NONE;
+    return graph_metadata_parameter(e, (struct fx_span){ arg.at + 1, arg.n - 1 });
 }
 
 static void find_mentions(struct restorer *r, uint32_t node, const struct fx *fx)
 {
-    const struct evidence *e = r->e;
-    struct restore_mentions m = { .first = EVIDENCE_NONE };
+    const struct graph_metadata *e = r->e;
+    struct restore_mentions m = { .first = METADATA_NONE };
     char name[FX_MAX_NAME];
     struct fx_span span;
     size_t at = 0;
@@ -124,11 +124,11 @@ static void find_mentions(struct restorer *r, uint32_t node, const struct fx *fx
     if (r->mentions_of == node)
         return;
     while (fx_next_name(fx->all, &at, &span)) {
-        uint32_t target = graph_evidence_parameter(e, span);
+        uint32_t target = graph_metadata_parameter(e, span);
 
         if (fx_copy(span, name) && map_get(&e->by_tensor, name, &i) && i < r->n_tensors)
             r->tensor_in_text[i] = node + 1;
-        if (target == EVIDENCE_NONE)
+        if (target == METADATA_NONE)
             continue;
         if (m.n == 0)
             m.first = target;
@@ -151,7 +151,7 @@ static bool is_transposition(const char *name)
            fx_has_stem(span, "numpy_t");
 }
 
-static void resolve_own(struct restorer *r, const struct evidence_tensor *t, const struct fx *fx,
+static void resolve_own(struct restorer *r, const struct graph_metadata_tensor *t, const struct fx *fx,
                         struct restore_use *u)
 {
     const struct restore_mentions *m = &r->mentions;
@@ -167,7 +167,7 @@ static void resolve_own(struct restorer *r, const struct evidence_tensor *t, con
 static void resolve_folded(struct restorer *r, uint32_t i, const struct fx *fx,
                            struct restore_use *u)
 {
-    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    const struct graph_metadata_tensor *t = &r->e->tensors.at[i];
 
     if (t->n_sources != 1 || t->n_others != 0 || r->p->initializer[i]->n_dims != 2 ||
         !is_transposition(t->name))
@@ -193,18 +193,18 @@ static bool fits(const Onnx__TensorProto *t, enum restore_form form)
 
 static void resolve(struct restorer *r, uint32_t i, const struct fx *fx, struct restore_use *u)
 {
-    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    const struct graph_metadata_tensor *t = &r->e->tensors.at[i];
     const Onnx__NodeProto *n = r->p->node[u->node];
     const struct role *role = find_role(fx, n, u->input);
-    uint32_t target = role != NULL ? parameter_of(r->e, fx->args[role->arg]) : EVIDENCE_NONE;
+    uint32_t target = role != NULL ? parameter_of(r->e, fx->args[role->arg]) : METADATA_NONE;
 
-    u->target = EVIDENCE_NONE;
-    if (t->kind == EVIDENCE_PARAMETER && target != EVIDENCE_NONE) {
+    u->target = METADATA_NONE;
+    if (t->kind == METADATA_PARAMETER && target != METADATA_NONE) {
         u->target = target;
         u->form = RESTORE_SAME;
-    } else if (t->kind == EVIDENCE_PARAMETER) {
+    } else if (t->kind == METADATA_PARAMETER) {
         resolve_own(r, t, fx, u);
-    } else if (target != EVIDENCE_NONE && t->n_sources == 1 &&
+    } else if (target != METADATA_NONE && t->n_sources == 1 &&
                !(role->form == RESTORE_TRANSPOSED && (t->n_others > 0 || is_transposed_b(n))) &&
                fits(r->p->initializer[i], role->form)) {
         u->target = target;
@@ -235,17 +235,17 @@ static bool module_of(const Onnx__NodeProto *n, char out[FX_MAX_NAME])
 }
 
 /* Records `name` as a second name of `target`, if it is a parameter of the signature without other
- * evidence. */
-static void note_name(struct evidence *e, const char *name, uint32_t target)
+ * metadata. */
+static void note_name(struct graph_metadata *e, const char *name, uint32_t target)
 {
-    struct evidence_target *alias;
+    struct graph_metadata_target *alias;
     uint64_t k;
 
     if (!map_get(&e->by_name, name, &k) || k == target)
         return;
     alias = &e->targets[k];
     if (alias->is_parameter && !alias->is_mentioned && !alias->is_held && !alias->is_folded &&
-        alias->alias_of == EVIDENCE_NONE) {
+        alias->alias_of == METADATA_NONE) {
         alias->alias_of = target;
         alias->next_alias = e->targets[target].aliases;
         e->targets[target].aliases = (uint32_t)k;
@@ -295,7 +295,7 @@ static int add_use(struct restorer *r, uint32_t i, uint32_t node, uint32_t input
     struct restore_use u = { .node = node, .input = input, .next = r->first_use[i] };
 
     resolve(r, i, fx, &u);
-    if (u.target != EVIDENCE_NONE)
+    if (u.target != METADATA_NONE)
         note_alias(r, node, u.target);
     if (!VEC_PUSH(r->uses, u))
         return restore_no_memory(r);
@@ -313,15 +313,15 @@ static int find_node_uses(struct restorer *r, uint32_t node)
     fx_parse(graph_fx_text(n), &fx);
     for (k = 0; k < n->n_input && rc == 0; k++) {
         const struct role *role = find_role(&fx, n, k);
-        uint32_t target = role != NULL ? parameter_of(r->e, fx.args[role->arg]) : EVIDENCE_NONE;
+        uint32_t target = role != NULL ? parameter_of(r->e, fx.args[role->arg]) : METADATA_NONE;
         uint64_t i;
 
-        if (target != EVIDENCE_NONE) /* also if a preceding node transposes the parameter */
+        if (target != METADATA_NONE) /* also if a preceding node transposes the parameter */
             note_alias(r, node, target);
         if (!map_get(&r->e->by_tensor, n->input[k], &i) || i >= r->n_tensors)
             continue;
-        if (r->e->tensors.at[i].kind == EVIDENCE_PARAMETER ||
-            r->e->tensors.at[i].kind == EVIDENCE_FOLDED)
+        if (r->e->tensors.at[i].kind == METADATA_PARAMETER ||
+            r->e->tensors.at[i].kind == METADATA_FOLDED)
             rc = add_use(r, (uint32_t)i, node, (uint32_t)k, &fx);
     }
     return rc;
@@ -405,7 +405,7 @@ static int restore_bias(struct restorer *r, Onnx__NodeProto *n)
         (n->n_input > 2 && n->input[2][0] != '\0'))
         return 0;
     target = parameter_of(r->e, fx.args[role->arg]);
-    if (target == EVIDENCE_NONE || r->e->targets[target].is_held ||
+    if (target == METADATA_NONE || r->e->targets[target].is_held ||
         r->e->targets[target].is_folded || !restore_can_add(r, target) || !map_get(&r->e->by_tensor, n->input[1], &t) ||
         t >= r->n_tensors || memmem(fx.all.at, fx.all.n, "beta", 4) != NULL)
         return 0;
@@ -424,7 +424,7 @@ static int restore_bias(struct restorer *r, Onnx__NodeProto *n)
     if (rc == 0)
         rc = restore_add_param(r, target,
                                &(struct shape){ .rank = 1, .dim = { elements } }, weight.dtype, zeros,
-                               EVIDENCE_NONE);
+                               METADATA_NONE);
     arena_fini(&mem);
     return rc < 0 ? rc : restore_set_input(r, n, 2, r->e->targets[target].name);
 }
@@ -465,10 +465,10 @@ static struct use_counts count_uses(const struct restorer *r, uint32_t i)
     struct use_counts c = { 0 };
     uint32_t u;
 
-    for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next) {
+    for (u = r->first_use[i]; u != METADATA_NONE; u = r->uses.at[u].next) {
         c.n++;
-        c.unknown += r->uses.at[u].target == EVIDENCE_NONE;
-        c.others += r->uses.at[u].target != EVIDENCE_NONE &&
+        c.unknown += r->uses.at[u].target == METADATA_NONE;
+        c.others += r->uses.at[u].target != METADATA_NONE &&
                     r->uses.at[u].target != r->e->tensors.at[i].target;
     }
     return c;
@@ -476,7 +476,7 @@ static struct use_counts count_uses(const struct restorer *r, uint32_t i)
 
 static int refuse_fold(struct restorer *r, uint32_t i)
 {
-    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    const struct graph_metadata_tensor *t = &r->e->tensors.at[i];
     const char *first = r->e->targets[t->target].name;
 
     if (t->n_sources > 1)
@@ -531,7 +531,7 @@ static int match_forms(struct restorer *r, const struct graph_weight *w, const s
  * its values determine the form. *is_resolved: every use is known afterwards. */
 static int resolve_by_values(struct restorer *r, uint32_t i, bool *is_resolved)
 {
-    const struct evidence_tensor *e = &r->e->tensors.at[i];
+    const struct graph_metadata_tensor *e = &r->e->tensors.at[i];
     const char *name = r->e->targets[e->target].name;
     struct graph_weight found = { .mapping = NULL };
     struct arena mem = { 0 };
@@ -557,11 +557,11 @@ static int resolve_by_values(struct restorer *r, uint32_t i, bool *is_resolved)
                               e->name, name, name, r->weights->path);
     if ((forms & (forms - 1)) != 0) /* a symmetric matrix: both forms match */
         return 0;
-    for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next)
-        if (r->uses.at[u].target != EVIDENCE_NONE &&
+    for (u = r->first_use[i]; u != METADATA_NONE; u = r->uses.at[u].next)
+        if (r->uses.at[u].target != METADATA_NONE &&
             (r->uses.at[u].target != e->target || forms != 1u << r->uses.at[u].form))
             return 0;
-    for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next) {
+    for (u = r->first_use[i]; u != METADATA_NONE; u = r->uses.at[u].next) {
         r->uses.at[u].target = e->target;
         r->uses.at[u].form = forms == 1u << RESTORE_SAME         ? RESTORE_SAME
                              : forms == 1u << RESTORE_TRANSPOSED ? RESTORE_TRANSPOSED
@@ -586,17 +586,17 @@ static int restore_fold(struct restorer *r, uint32_t i, const struct use_counts 
 
 static int restore_one(struct restorer *r, uint32_t i)
 {
-    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    const struct graph_metadata_tensor *t = &r->e->tensors.at[i];
     struct use_counts c = count_uses(r, i);
 
-    if (r->is_removed[i] || t->kind == EVIDENCE_BUFFER || t->kind == EVIDENCE_CONSTANT)
+    if (r->is_removed[i] || t->kind == METADATA_BUFFER || t->kind == METADATA_CONSTANT)
         return 0;
-    if (t->kind == EVIDENCE_CHANGED)
+    if (t->kind == METADATA_CHANGED)
         return restore_refuse(r, i,
                               "the exporter changed the values of the parameter '%s' (as it does when it "
                               "folds a BatchNormalization into a convolution)",
                               t->name);
-    if (t->kind == EVIDENCE_FOLDED)
+    if (t->kind == METADATA_FOLDED)
         return restore_fold(r, i, &c);
     if (c.others == 0 && (c.unknown == 0 || c.n == 1))
         return 0;
@@ -637,12 +637,12 @@ static int run(struct restorer *r)
     r->values = arena_array(&r->mem, r->e->n_targets, sizeof(*r->values));
     r->target_in_text = arena_array(&r->mem, r->e->n_targets, sizeof(*r->target_in_text));
     r->tensor_in_text = arena_array(&r->mem, r->n_tensors, sizeof(*r->tensor_in_text));
-    r->mentions_of = EVIDENCE_NONE;
+    r->mentions_of = METADATA_NONE;
     if (r->first_use == NULL || r->is_removed == NULL || r->made_from == NULL ||
         r->values == NULL || r->target_in_text == NULL || r->tensor_in_text == NULL)
         return restore_no_memory(r);
     for (i = 0; i < r->e->n_targets; i++)
-        r->values[i].tensor = EVIDENCE_NONE;
+        r->values[i].tensor = METADATA_NONE;
     memset(r->first_use, 0xFF, r->n_tensors * sizeof(*r->first_use));
     memset(r->made_from, 0xFF, r->e->n_targets * sizeof(*r->made_from));
     rc = map_names(r);
@@ -662,7 +662,7 @@ int graph_restore(struct graph *g, struct tensor_source *src, const struct graph
 {
     struct err own = { 0 };
     struct restorer r = { .g = g,
-                          .e = &g->file.evidence,
+                          .e = &g->file.metadata,
                           .p = g->file.model->graph,
                           .src = src,
                           .weights = weights,
@@ -671,7 +671,7 @@ int graph_restore(struct graph *g, struct tensor_source *src, const struct graph
     int rc;
 
     CHECK(g->file.model == g->file.unpacked);
-    if (!g->file.evidence.has_signature || g->file.evidence.tensors.n != r.p->n_initializer)
+    if (!g->file.metadata.has_signature || g->file.metadata.tensors.n != r.p->n_initializer)
         return 0; /* no metadata, or an initializer without a name, which import refuses */
     rc = run(&r);
     for (i = 0; i < r.made.n; i++) /* not empty only after an error */

@@ -170,10 +170,10 @@ bool restore_can_add(const struct restorer *r, uint32_t target)
 int restore_add_param(struct restorer *r, uint32_t target, const struct shape *shape,
                       enum tensor_dtype dtype, const void *data, uint32_t from)
 {
-    struct evidence *e = r->e;
+    struct graph_metadata *e = r->e;
     struct tensor like = { .dtype = dtype, .shape = *shape };
-    struct evidence_tensor record = { .name = e->targets[target].name,
-                                      .kind = EVIDENCE_PARAMETER,
+    struct graph_metadata_tensor record = { .name = e->targets[target].name,
+                                      .kind = METADATA_PARAMETER,
                                       .target = target };
     int rc;
 
@@ -183,7 +183,7 @@ int restore_add_param(struct restorer *r, uint32_t target, const struct shape *s
         rc = mark_parameter(r, r->p->initializer[r->p->n_initializer - 1]);
     if (rc < 0)
         return rc;
-    if (from != EVIDENCE_NONE)
+    if (from != METADATA_NONE)
         record.restored = e->tensors.at[from].name;
     else
         record.reason = "a bias of zeros, which the exporter removed";
@@ -224,7 +224,7 @@ void restore_place(struct restorer *r, uint32_t tensor)
     uint32_t k;
 
     r->at = 0;
-    for (k = r->first_use[tensor]; k != EVIDENCE_NONE; k = r->uses.at[k].next)
+    for (k = r->first_use[tensor]; k != METADATA_NONE; k = r->uses.at[k].next)
         r->at = r->uses.at[k].node; /* the list ends with the first use */
     if (r->at > r->first_body)
         r->at = r->first_body;
@@ -390,7 +390,7 @@ static uint32_t initializer_of(const struct restorer *r, const char *name)
     uint64_t i;
 
     if (!map_get(&r->names, name, &i) || i == 0 || (i <= r->n_tensors && r->is_removed[i - 1]))
-        return EVIDENCE_NONE;
+        return METADATA_NONE;
     return (uint32_t)(i - 1);
 }
 
@@ -404,7 +404,7 @@ static int check_equal(struct restorer *r, struct arena *mem, uint32_t target,
     int rc;
 
     *equal = false;
-    if (i == EVIDENCE_NONE)
+    if (i == METADATA_NONE)
         return 0;
     rc = restore_read(r, i, mem, &held);
     *equal = rc == 0 && held.dtype == t->dtype && same_shape(&held.shape, shape) &&
@@ -475,7 +475,7 @@ static bool reads_own(const struct restorer *r, uint32_t i)
 {
     uint32_t k;
 
-    for (k = r->first_use[i]; k != EVIDENCE_NONE; k = r->uses.at[k].next)
+    for (k = r->first_use[i]; k != METADATA_NONE; k = r->uses.at[k].next)
         if (r->uses.at[k].target == r->e->tensors.at[i].target)
             return true;
     return false;
@@ -486,10 +486,10 @@ static int set_inputs(struct restorer *r, uint32_t i, const struct tensor *t)
     const char *own = r->e->tensors.at[i].name; /* name for the output of the new node that replaces
                                                    the tensor */
     uint32_t own_target = r->e->tensors.at[i].target, k;
-    bool is_folded = r->e->tensors.at[i].kind == EVIDENCE_FOLDED, prefers_own = reads_own(r, i);
+    bool is_folded = r->e->tensors.at[i].kind == METADATA_FOLDED, prefers_own = reads_own(r, i);
     int rc = 0;
 
-    for (k = r->first_use[i]; k != EVIDENCE_NONE && rc == 0; k = r->uses.at[k].next) {
+    for (k = r->first_use[i]; k != METADATA_NONE && rc == 0; k = r->uses.at[k].next) {
         const struct restore_use *u = &r->uses.at[k];
         struct restore_value *v = &r->values[u->target];
 
@@ -513,13 +513,13 @@ static int set_inputs(struct restorer *r, uint32_t i, const struct tensor *t)
 int restore_tensor(struct restorer *r, uint32_t i)
 {
     struct arena mem = { 0 };
-    bool ok = true, is_folded = r->e->tensors.at[i].kind == EVIDENCE_FOLDED;
+    bool ok = true, is_folded = r->e->tensors.at[i].kind == METADATA_FOLDED;
     struct tensor t;
     uint32_t k;
     int rc = restore_read(r, i, &mem, &t);
 
     restore_place(r, i);
-    for (k = r->first_use[i]; k != EVIDENCE_NONE && rc == 0 && ok; k = r->uses.at[k].next)
+    for (k = r->first_use[i]; k != METADATA_NONE && rc == 0 && ok; k = r->uses.at[k].next)
         if (is_folded || (r->uses.at[k].target != r->e->tensors.at[i].target &&
                           !r->e->targets[r->uses.at[k].target].is_held))
             rc = ensure_param(r, i, &t, &r->uses.at[k], &ok);

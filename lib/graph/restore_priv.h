@@ -3,7 +3,7 @@
 #ifndef GRAPH_RESTORE_PRIV_H
 #define GRAPH_RESTORE_PRIV_H
 
-#include "graph/evidence.h"
+#include "graph/metadata.h"
 #include "graph/import_priv.h"
 
 enum restore_form { /* how a tensor of the file derives from the parameter of the module */
@@ -14,15 +14,15 @@ enum restore_form { /* how a tensor of the file derives from the parameter of th
 
 struct restore_use { /* a use: a node reads an initializer that is, or derives from, a parameter */
     uint32_t node, input;
-    uint32_t target; /* the parameter; EVIDENCE_NONE: unknown */
+    uint32_t target; /* the parameter; METADATA_NONE: unknown */
     enum restore_form form;
-    uint32_t next; /* next use of the same tensor; EVIDENCE_NONE: end */
+    uint32_t next; /* next use of the same tensor; METADATA_NONE: end */
 };
 
 /* The value that the uses of a tensor read in its place; recorded for the tensor that was last
  * processed. */
 struct restore_value {
-    uint32_t tensor; /* EVIDENCE_NONE: no tensor yet */
+    uint32_t tensor; /* METADATA_NONE: no tensor yet */
     enum restore_form form;
     const char *name; /* NULL: not created yet */
 };
@@ -41,22 +41,22 @@ struct restore_node { /* a new node */
 
 struct restorer {
     struct graph *g;
-    struct evidence *e;
+    struct graph_metadata *e;
     Onnx__GraphProto *p; /* the message, changed in place; all of its memory is allocated with
                             malloc */
     struct tensor_source *src;
     const struct graph_weights *weights; /* weights of the job; NULL: none */
     struct arena mem;
     VEC(struct restore_use) uses;
-    uint32_t *first_use; /* [n_tensors] first use; EVIDENCE_NONE: none */
+    uint32_t *first_use; /* [n_tensors] first use; METADATA_NONE: none */
     bool *is_removed;    /* [n_tensors] initializers that a new node computes */
-    uint32_t *made_from; /* [n_targets] tensor from which the parameter was created; EVIDENCE_NONE:
+    uint32_t *made_from; /* [n_targets] tensor from which the parameter was created; METADATA_NONE:
                             none */
     struct restore_value *values; /* [n_targets] see struct restore_value */
     /* The text of a node is read once for all of its inputs, because it may have a size of
      * megabytes. */
     struct restore_mentions mentions;
-    uint32_t mentions_of;     /* the node of `mentions`; EVIDENCE_NONE: none */
+    uint32_t mentions_of;     /* the node of `mentions`; METADATA_NONE: none */
     uint32_t *target_in_text; /* [n_targets] 1 + the last node whose text mentions it; 0: none */
     uint32_t *tensor_in_text; /* [n_tensors] the same for tensors */
     uint32_t unseen; /* all parameters before this index are known: see graph_next_unseen() */

@@ -48,17 +48,17 @@ static const struct kind *find_kind(const Onnx__NodeProto *n, const struct fx *f
 }
 
 /* The tensor at an input of the node, if it is folded from n_sources parameters and has no other
- * reader; else EVIDENCE_NONE. */
+ * reader; else METADATA_NONE. */
 static uint32_t folded_input(const struct restorer *r, const Onnx__NodeProto *n, size_t input,
                              uint32_t n_sources)
 {
     uint64_t i;
 
     if (input >= n->n_input || !map_get(&r->e->by_tensor, n->input[input], &i) ||
-        i >= r->n_tensors || r->is_removed[i] || r->e->tensors.at[i].kind != EVIDENCE_FOLDED ||
-        r->e->tensors.at[i].n_sources != n_sources || r->first_use[i] == EVIDENCE_NONE ||
-        r->uses.at[r->first_use[i]].next != EVIDENCE_NONE)
-        return EVIDENCE_NONE;
+        i >= r->n_tensors || r->is_removed[i] || r->e->tensors.at[i].kind != METADATA_FOLDED ||
+        r->e->tensors.at[i].n_sources != n_sources || r->first_use[i] == METADATA_NONE ||
+        r->uses.at[r->first_use[i]].next != METADATA_NONE)
+        return METADATA_NONE;
     return (uint32_t)i;
 }
 
@@ -68,9 +68,9 @@ static bool read_list(const struct restorer *r, const struct fx *fx, struct laye
     size_t at = 0;
 
     while (fx_next_name(fx->args[2], &at, &span)) {
-        uint32_t target = graph_evidence_parameter(r->e, span);
+        uint32_t target = graph_metadata_parameter(r->e, span);
 
-        if (target == EVIDENCE_NONE || l->n_list == LIST_MAX)
+        if (target == METADATA_NONE || l->n_list == LIST_MAX)
             return false;
         l->list[l->n_list++] = target;
     }
@@ -213,7 +213,7 @@ static int rebuild(struct restorer *r, const struct layer *l, uint32_t tensor, u
     uint32_t d, k;
     int rc;
 
-    if (tensor == EVIDENCE_NONE)
+    if (tensor == METADATA_NONE)
         return 0;
     for (d = 0; d < l->directions; d++)
         for (k = 0; k < each; k++)
@@ -241,10 +241,10 @@ int restore_rnn(struct restorer *r, uint32_t node, const struct fx *fx)
     w = folded_input(r, n, 1, directions);
     rr = folded_input(r, n, 2, directions);
     b = folded_input(r, n, 3, 2 * directions);
-    if (w == EVIDENCE_NONE || rr == EVIDENCE_NONE || !find_layer(r, fx, w, &l) ||
+    if (w == METADATA_NONE || rr == METADATA_NONE || !find_layer(r, fx, w, &l) ||
         r->e->tensors.at[rr].target != l.list[l.base + 1] ||
-        (l.per_direction == 4 && b == EVIDENCE_NONE) ||
-        (b != EVIDENCE_NONE && r->e->tensors.at[b].target != l.list[l.base + 3]))
+        (l.per_direction == 4 && b == METADATA_NONE) ||
+        (b != METADATA_NONE && r->e->tensors.at[b].target != l.list[l.base + 3]))
         return 0; /* uncertain: refused if it receives a gradient */
     rc = rebuild(r, &l, w, 0, 1);
     if (rc == 0)

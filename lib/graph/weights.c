@@ -115,13 +115,13 @@ static int add_missing(struct loader *l, const struct graph_value *v, bool is_re
 static bool find_value(const struct loader *l, const struct graph_value *v,
                        char name[GRAPH_WEIGHT_NAME_BYTES], struct graph_weight *found)
 {
-    const struct evidence_target *targets = l->g->file.evidence.targets;
+    const struct graph_metadata_target *targets = l->g->file.metadata.targets;
     uint32_t k;
 
     if (graph_weights_name(l->w, v->name, name, GRAPH_WEIGHT_NAME_BYTES) &&
         l->w->find(l->w->arg, name, found))
         return true;
-    for (k = graph_first_alias(l->g, v->name); k != EVIDENCE_NONE; k = targets[k].next_alias)
+    for (k = graph_first_alias(l->g, v->name); k != METADATA_NONE; k = targets[k].next_alias)
         if (graph_weights_name(l->w, targets[k].name, name, GRAPH_WEIGHT_NAME_BYTES) &&
             l->w->find(l->w->arg, name, found))
             return true;
@@ -132,12 +132,12 @@ static bool find_value(const struct loader *l, const struct graph_value *v,
 static int check_aliases(struct loader *l, const struct graph_value *v,
                          const struct graph_weight *found, struct err *err)
 {
-    const struct evidence_target *targets = l->g->file.evidence.targets;
+    const struct graph_metadata_target *targets = l->g->file.metadata.targets;
     struct graph_weight other = { .mapping = NULL };
     char name[GRAPH_WEIGHT_NAME_BYTES];
     uint32_t k;
 
-    for (k = graph_first_alias(l->g, v->name); k != EVIDENCE_NONE; k = targets[k].next_alias) {
+    for (k = graph_first_alias(l->g, v->name); k != METADATA_NONE; k = targets[k].next_alias) {
         if (!graph_weights_name(l->w, targets[k].name, name, sizeof(name)) ||
             !l->w->find(l->w->arg, name, &other))
             continue;
@@ -158,17 +158,17 @@ static int check_aliases(struct loader *l, const struct graph_value *v,
  * match the weights of another file. */
 static int refuse_computed(const struct loader *l, const struct graph_value *v, struct err *err)
 {
-    const struct evidence_tensor *t = graph_evidence_of(l->g, v->name);
+    const struct graph_metadata_tensor *t = graph_metadata_of(l->g, v->name);
 
-    if (t == NULL || (t->kind != EVIDENCE_FOLDED && t->kind != EVIDENCE_CHANGED))
+    if (t == NULL || (t->kind != METADATA_FOLDED && t->kind != METADATA_CHANGED))
         return 0;
     return err_set(
         err, ERR_INPUT,
         "the exporter computed '%s' from parameters of the module%s%s, and other weights "
         "cannot take its place: export with torch.onnx.export(model, args, "
         "\"model.onnx\", dynamo=True, optimize=False), which keeps every parameter",
-        v->name, t->target != EVIDENCE_NONE ? ", among them " : "",
-        t->target != EVIDENCE_NONE ? l->g->file.evidence.targets[t->target].name : "");
+        v->name, t->target != METADATA_NONE ? ", among them " : "",
+        t->target != METADATA_NONE ? l->g->file.metadata.targets[t->target].name : "");
 }
 
 static int load_value(struct loader *l, struct graph_value *v, struct err *err)

@@ -26,15 +26,15 @@ void op_narrow(const float *x, size_t n, uint16_t *y)
     narrow(x, n, y);
 }
 
-void op_put_tensor(const struct tensor *from, const struct tensor *to, bool add)
+void op_store_tensor(const struct tensor *from, const struct tensor *to, bool add)
 {
     size_t n = (size_t)tensor_elements(to), at, m;
-    float room[2][OP_STRETCH], *y;
+    float room[2][OP_CHUNK], *y;
 
     for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, true);
+        m = op_chunk(n - at, true);
         y = op_floats_on(to, at, add ? m : 0, room[1]);
-        op_put(y, op_floats(from, at, m, room[0]), m, 1.0f, add);
+        op_store(y, op_floats(from, at, m, room[0]), m, 1.0f, add);
         op_floats_done(to, at, m, y);
     }
 }

@@ -2,7 +2,7 @@
  *
  * A bfloat16 is the upper half of a float32: sign, 8 bits of exponent, 7 of fraction. Kernels
  * compute in float32 for either type. A kernel converts single numbers with op_half_load() and
- * op_half_store() (rounds to nearest even; NaN stays NaN), or converts stretches of numbers:
+ * op_half_store() (rounds to nearest even; NaN stays NaN), or converts chunks of numbers:
  *
  *   const float *x = op_floats(t, at, n, room);     read elements at .. at + n of t; room [n] if
  *                                                   converted
@@ -11,7 +11,7 @@
  *                                                   them
  *   op_floats_done(out, at, n, y);                  store the buffer in the tensor
  *
- * These calls cost nothing for a float32 tensor. A stretch of OP_STRETCH elements fits the L1
+ * These calls cost nothing for a float32 tensor. A chunk of OP_CHUNK elements fits the L1
  * cache. */
 #ifndef OP_HALF_H
 #define OP_HALF_H
@@ -23,7 +23,7 @@
 
 #include "op/op_priv.h"
 
-enum { OP_STRETCH = 1024 };
+enum { OP_CHUNK = 1024 };
 
 OP_INLINE float op_half_load(uint16_t h)
 {
@@ -58,7 +58,7 @@ static inline void *op_element(const struct tensor *t, size_t at)
 void op_widen(const uint16_t *x, size_t n, float *y);
 void op_narrow(const float *x, size_t n, uint16_t *y);
 /* to = from, or to += from, for all elements of `to`; either tensor may be bfloat16. */
-void op_put_tensor(const struct tensor *from, const struct tensor *to, bool add);
+void op_store_tensor(const struct tensor *from, const struct tensor *to, bool add);
 
 static inline const float *op_floats(const struct tensor *t, size_t at, size_t n, float *room)
 {
@@ -85,11 +85,11 @@ static inline void op_floats_done(const struct tensor *t, size_t at, size_t n, c
         op_narrow(y, n, (uint16_t *)t->data + at);
 }
 
-/* Number of elements that a kernel processes at a time: n, or at most OP_STRETCH if a tensor is
+/* Number of elements that a kernel processes at a time: n, or at most OP_CHUNK if a tensor is
  * bfloat16. */
-static inline size_t op_stretch(size_t n, bool is_half)
+static inline size_t op_chunk(size_t n, bool is_half)
 {
-    return is_half && n > OP_STRETCH ? OP_STRETCH : n;
+    return is_half && n > OP_CHUNK ? OP_CHUNK : n;
 }
 
 #endif

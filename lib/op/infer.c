@@ -21,7 +21,7 @@ int op_error(const struct op_infer *f, int code, struct err *err, const char *fm
     return err_wrap(err, code, "%s '%s' (opset %u)", f->def->name, f->node, f->opset);
 }
 
-int op_need(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank,
+int op_check_input(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank,
             struct err *err)
 {
     const struct tensor *t = i < f->n_in ? f->in[i] : NULL;
@@ -38,7 +38,7 @@ int op_need(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int r
     return 0;
 }
 
-int op_fits(const struct op_infer *f, struct err *err)
+int op_check_size(const struct op_infer *f, struct err *err)
 {
     char shape[192];
 
@@ -160,7 +160,7 @@ int op_attr_strings(const struct op_infer *f, const char *name, const char *cons
 
 int infer_same_shape(struct op_infer *f, struct err *err)
 {
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -176,7 +176,7 @@ int infer_broadcast(struct op_infer *f, struct err *err)
     int rc;
 
     for (i = 0; i < 2; i++) {
-        rc = op_need(f, i, TENSOR_F32, -1, err);
+        rc = op_check_input(f, i, TENSOR_F32, -1, err);
         if (rc < 0)
             return rc;
     }
@@ -187,5 +187,5 @@ int infer_broadcast(struct op_infer *f, struct err *err)
                         shape_print(&f->in[0]->shape, a, sizeof(a)),
                         shape_print(&f->in[1]->shape, b, sizeof(b)));
     f->out[0].dtype = TENSOR_F32;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }

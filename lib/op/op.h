@@ -22,7 +22,7 @@
  * same bits, wherever a lane (micro-batch) is placed, whatever the world size, and however a range
  * is cut. op_kernel_id() names the first two; tasks compare it when they join. Two rules ensure
  * these bits on a CPU:
- *   - The order of every sum depends on shapes alone: a fixed number of partial sums (lanes.h), and
+ *   - The order of every sum depends on shapes alone: a fixed number of partial sums (simd.h), and
  *     kernels of the library that are made for one thread (dnn.h).
  *   - No multiplication is fused with an addition (-ffp-contract=off in the Makefile). A compiler
  *     may fuse in a loop and not in its tail, or in one of two loops that inline the same formula.
@@ -204,7 +204,7 @@ int op_attr_strings(const struct op_infer *f, const char *name, const char *cons
 int op_error(const struct op_infer *f, int code, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Checks that input i is present and has this type and rank (rank -1: any). Errors: ERR_INPUT. */
-int op_need(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank, struct err *err);
+int op_check_input(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank, struct err *err);
 int infer_same_shape(struct op_infer *f, struct err *err);      /* float32 input 0 -> output 0 */
 /* float32 inputs 0, 1 -> output 0 */
 int infer_broadcast(struct op_infer *f, struct err *err);
@@ -233,7 +233,7 @@ struct op_plan {
  * keeps the first call that found an invalid number, and the first such element of that call.
  * Kernels read and write nothing out of range because of an invalid number, but the results that
  * depend on it are undefined. */
-struct op_trouble {
+struct op_invalid {
     float found;   /* 0: no invalid number; 1: the fields below are set */
     uint32_t lock; /* 1 while a thread writes the record */
     uint32_t lane, call; /* op_run.lane, op_call.number */
@@ -250,11 +250,11 @@ struct op_run { /* the values that change from lane to lane (a lane is a micro-b
                                     never */
     /* On a GPU, a kernel enqueues its work on `queue` and neither waits nor allocates: the work may
      * be captured into a graph and replayed with other values of seed, step, lane and loss_scale.
-     * The kernel therefore reads those from `there`, the copy of this struct in device memory, when
+     * The kernel therefore reads those from `device`, the copy of this struct in device memory, when
      * it executes. On a CPU both pointers are NULL. */
     struct cuda_stream *queue;
-    const struct op_run *there;
-    struct op_trouble *trouble; /* device memory, shared by all runs; NULL: not recorded, or a
+    const struct op_run *device;
+    struct op_invalid *invalid; /* device memory, shared by all runs; NULL: not recorded, or a
                                    CPU */
 };
 

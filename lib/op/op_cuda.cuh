@@ -6,9 +6,9 @@
  *     No sum of floats uses atomics, and no order depends on the schedule of the GPU.
  *   - A call only launches kernels. It does not wait or allocate, and the host reads no device
  *     memory, so calls can be captured into a CUDA graph. Kernels read seed, step, lane and
- *     loss_scale from run->there.
+ *     loss_scale from run->device.
  *   - A sum of more than a few numbers is computed in float32, in a fixed tree, for every type.
- *   - A number that fwd rejects on a CPU (an index, a label, a divisor) is recorded (op_notice),
+ *   - A number that fwd rejects on a CPU (an index, a label, a divisor) is recorded (op_report),
  *     and no memory is read or written out of range because of it.
  *   - Types that are template arguments are in a `namespace { }`: all files are one program, and
  *     the linker would merge instances for two types of the same name.
@@ -33,7 +33,7 @@ extern "C" {
 
 static inline cudaStream_t op_stream(const struct op_call *c)
 {
-    return cuda_queue(c->run->queue);
+    return cuda_stream_of(c->run->queue);
 }
 
 /* Returns true if the gradient of input i is accumulated; false from input 31 on. */
@@ -322,14 +322,14 @@ struct op_same {
 /* Records that element `at`, checked by a call, has the value `value`, which the row rejects on a
  * CPU (op_def.refuse). The record keeps the lowest element of a call, independent of the order of
  * the threads, and an earlier call keeps its record. */
-struct op_notice {
-    struct op_trouble *to; /* nullptr: not recorded */
+struct op_report {
+    struct op_invalid *to; /* nullptr: not recorded */
     const struct op_run *run;
     uint32_t call;
 
     __device__ bool is_late(uint64_t at) const
     {
-        const volatile struct op_trouble *t = to;
+        const volatile struct op_invalid *t = to;
 
         if (t->found == 0.0f)
             return false;
@@ -338,7 +338,7 @@ struct op_notice {
     }
     __device__ void operator()(uint64_t at, int64_t value) const
     {
-        volatile struct op_trouble *t = to;
+        volatile struct op_invalid *t = to;
 
         for (bool said = to == nullptr || is_late(at); !said;) {
             if (atomicCAS(&to->lock, 0u, 1u) != 0)
@@ -359,29 +359,29 @@ struct op_notice {
     }
 };
 
-static inline op_notice op_notice_of(const struct op_call *c)
+static inline op_report op_report_of(const struct op_call *c)
 {
-    return { c->run->trouble, c->run->there, c->number };
+    return { c->run->invalid, c->run->device, c->number };
 }
 
-template <typename F> __global__ void op_look_kernel(size_t n, F wrong, op_notice notice)
+template <typename F> __global__ void op_scan_kernel(size_t n, F wrong, op_report report)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         int64_t value = 0;
 
         if (wrong(i, &value))
-            notice(i, value);
+            report(i, value);
     }
 }
 
 /* Records the first i < n for which `wrong` is true. `wrong` is a copyable object with `__device__
  * bool operator()(size_t i, int64_t *value) const`, which sets *value. */
-template <typename F> static inline int op_cuda_look(const struct op_call *c, size_t n, F wrong, struct err *err)
+template <typename F> static inline int op_cuda_scan(const struct op_call *c, size_t n, F wrong, struct err *err)
 {
-    if (n == 0 || c->run->trouble == NULL)
+    if (n == 0 || c->run->invalid == NULL)
         return 0;
-    CUDA_LAUNCH((op_look_kernel<F>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), n, wrong,
-                op_notice_of(c));
+    CUDA_LAUNCH((op_scan_kernel<F>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), n, wrong,
+                op_report_of(c));
     return cuda_launched(err);
 }
 

@@ -19,7 +19,7 @@ CLONES static void scale_add(float *dst, const float *src, size_t n, float alpha
         dst[i] += alpha * src[i];
 }
 
-void op_put(float *dst, const float *src, size_t n, float alpha, bool add)
+void op_store(float *dst, const float *src, size_t n, float alpha, bool add)
 {
     (add ? scale_add : scale)(dst, src, n, alpha);
 }
@@ -42,12 +42,12 @@ CLONES static void scale_half_add(uint16_t *dst, const uint16_t *src, size_t n, 
         dst[i] = op_half_store(op_half_load(dst[i]) + alpha * op_half_load(src[i]));
 }
 
-void op_put_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add)
+void op_store_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add)
 {
     if (op_is_half(dst))
         (add ? scale_half_add : scale_half)(dst->data, src, n, alpha);
     else
-        op_put(dst->data, src, n, alpha, add);
+        op_store(dst->data, src, n, alpha, add);
 }
 
 static void store(float *out, double value, bool add)

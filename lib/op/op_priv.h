@@ -46,9 +46,9 @@ static inline size_t op_max(size_t a, size_t b)
 }
 
 /* dst = alpha * src, or dst += alpha * src. dst may be src. */
-void op_put(float *dst, const float *src, size_t n, float alpha, bool add);
+void op_store(float *dst, const float *src, size_t n, float alpha, bool add);
 /* The same for the first n elements of a tensor, float32 or bfloat16; src has the type of dst. */
-void op_put_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add);
+void op_store_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add);
 /* x [rows, cols] -> out [cols]: alpha times the sum over the rows, stored or added. Blocks of 64
  * rows are summed in float32, and the block sums in double. */
 void op_sum_rows(const float *x, size_t rows, size_t cols, float alpha, float *out, bool add);
@@ -59,12 +59,12 @@ void op_sum_cols(const float *x, size_t rows, size_t cols, float alpha, float *o
 
 /* Called by infer after it has set the shape of output 0. Errors: ERR_INPUT if the size in bytes
  * overflows. */
-int op_fits(const struct op_infer *f, struct err *err);
+int op_check_size(const struct op_infer *f, struct err *err);
 
 /* Fills order[rank] with the axes of t in memory order, outermost first. */
 void op_memory_order(const struct tensor *t, uint32_t *order);
 /* Fills step[rank] with the stride of each axis of t, in elements, according to its layout. */
-void op_steps(const struct tensor *t, ptrdiff_t *step);
+void op_strides(const struct tensor *t, ptrdiff_t *step);
 
 /* Normalises an ONNX axis to 0 .. rank - 1; a negative axis counts from the end. Errors: ERR_INPUT
  * if it is out of range. */
@@ -120,7 +120,7 @@ static inline void op_din_done(const struct op_call *c, uint32_t i, const void *
     bool add = (c->din_add & OP_IN(i)) != 0;
 
     if (i < c->n_in && c->din[i] != NULL && (add || alpha != 1.0f))
-        op_put_as(c->din[i], at, (size_t)tensor_elements(c->din[i]), alpha, add);
+        op_store_as(c->din[i], at, (size_t)tensor_elements(c->din[i]), alpha, add);
 }
 
 #endif

@@ -1,42 +1,42 @@
-/* lanes.h - sums and maxima as vectors, in an order that depends on the length alone: eight partial
+/* simd.h - sums and maxima as vectors, in an order that depends on the length alone: eight partial
  * sums in double, where element i is added to lane i % 8 (a SIMD lane, not a micro-batch), combined
  * by a fixed tree. The compiler splits the vectors into the registers of the machine. */
-#ifndef OP_LANES_H
-#define OP_LANES_H
+#ifndef OP_SIMD_H
+#define OP_SIMD_H
 
 #include <math.h>
 #include <stddef.h>
 
 #include "op/op_priv.h"
 
-enum { OP_LANES = 8 };
-typedef double op_lanes __attribute__((vector_size(OP_LANES * sizeof(double))));
+enum { OP_SIMD_LANES = 8 };
+typedef double op_simd __attribute__((vector_size(OP_SIMD_LANES * sizeof(double))));
 
 /* Takes a pointer, because passing a vector by value would bind the callers to one instruction
  * set. */
-OP_INLINE double op_lanes_total(const op_lanes *v)
+OP_INLINE double op_simd_total(const op_simd *v)
 {
-    const op_lanes x = *v;
+    const op_simd x = *v;
 
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
 OP_INLINE double op_row_sum(const float *e, size_t n)
 {
-    op_lanes lanes = { 0 };
+    op_simd lanes = { 0 };
     double tail = 0;
     size_t i = 0, j;
 
-    while (i + OP_LANES <= n) {
-        op_lanes d;
+    while (i + OP_SIMD_LANES <= n) {
+        op_simd d;
 
-        for (j = 0; j < OP_LANES; j++, i++)
+        for (j = 0; j < OP_SIMD_LANES; j++, i++)
             d[j] = (double)e[i];
         lanes += d;
     }
     for (; i < n; i++)
         tail += (double)e[i];
-    return op_lanes_total(&lanes) + tail;
+    return op_simd_total(&lanes) + tail;
 }
 
 /* ---- in float: blocks of 64 elements, as four vectors that the compiler may split ---- */

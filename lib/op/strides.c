@@ -1,4 +1,4 @@
-/* places.c - memory order and strides of tensors. */
+/* strides.c - memory order and strides of tensors. */
 #include "op/op_priv.h"
 
 void op_memory_order(const struct tensor *t, uint32_t *order)
@@ -10,7 +10,7 @@ void op_memory_order(const struct tensor *t, uint32_t *order)
         order[k] = k == 0 || !channels_last ? k : k + 1 < t->shape.rank ? k + 1 : 1;
 }
 
-void op_steps(const struct tensor *t, ptrdiff_t *step)
+void op_strides(const struct tensor *t, ptrdiff_t *step)
 {
     uint32_t order[TENSOR_MAX_RANK], k;
     ptrdiff_t dense = 1;

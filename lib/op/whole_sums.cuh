@@ -85,7 +85,7 @@ static inline int op_sums_start(const struct op_call *c, void *area, size_t n, c
 }
 
 /* dx [n] = sums, or += . */
-static inline int op_sums_home(const struct op_call *c, void *area, float *dx, size_t n, bool add, int bits,
+static inline int op_sums_accumulate(const struct op_call *c, void *area, float *dx, size_t n, bool add, int bits,
                                struct err *err)
 {
     if (n == 0)

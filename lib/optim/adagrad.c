@@ -1,24 +1,24 @@
 /* adagrad.c - adagrad, rmsprop. */
 #include "optim/optim_priv.h"
 
-OPTIM_SWEEP(adagrad, optim_plain, optim_move_adagrad(k, c, &w[i], g[i], &s0[i]))
+OPTIM_SWEEP(adagrad, optim_plain, optim_update_adagrad(k, c, &w[i], g[i], &s0[i]))
 
 /* Without epsilon, the update is 0 / 0 where every gradient so far was zero. */
-static bool adagrad_rests(const struct optim_hyper *h)
+static bool adagrad_skips_zero(const struct optim_hyper *h)
 {
     return h->weight_decay == 0 && (float)h->epsilon > 0 && optim_scale_is_finite(h);
 }
 
 const struct optim_def optim_adagrad = {
     OPTIM_ROW(ADAGRAD, adagrad), .n_slots = 1, .slots = { { "sum", OPTIM_ALWAYS } }, .sweep = adagrad_sweep,
-    .rests = adagrad_rests
+    .skips_zero = adagrad_skips_zero
 };
 
 /* ---- rmsprop: the average of squares; momentum and the average are optional ---- */
 
 #define RMSPROP(id_, moves_, centers_, v_, a_)                                                     \
     OPTIM_SWEEP(id_, optim_plain,                                                                  \
-                optim_move_rmsprop(k, c, moves_, centers_, &w[i], g[i], &s0[i], v_, a_))
+                optim_update_rmsprop(k, c, moves_, centers_, &w[i], g[i], &s0[i], v_, a_))
 RMSPROP(plain, false, false, NULL, NULL)
 RMSPROP(with_momentum, true, false, &s1[i], NULL)
 RMSPROP(centered, false, true, NULL, &s2[i])

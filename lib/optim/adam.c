@@ -4,7 +4,7 @@
 
 /* The corrections of the moments; that of the mean is part of the rate. */
 static void adam_coefficients(const struct optim_hyper *h, struct optim_step *k,
-                              struct optim_own *c)
+                              struct optim_param_step *c)
 {
     CHECK(h->step > 0);
     c->rate = (float)(h->learning_rate / optim_correct(h, k));
@@ -12,17 +12,17 @@ static void adam_coefficients(const struct optim_hyper *h, struct optim_step *k,
 
 /* The decay applies to the weight, not to the gradient. */
 static void adamw_coefficients(const struct optim_hyper *h, struct optim_step *k,
-                               struct optim_own *c)
+                               struct optim_param_step *c)
 {
     adam_coefficients(h, k, c);
     c->decay = 0;
     c->keep = (float)(1 - h->learning_rate * h->weight_decay);
 }
 
-OPTIM_SWEEP(adam, adam_coefficients, optim_move_adam(k, c, &w[i], g[i], &s0[i], &s1[i]))
-OPTIM_SWEEP(adamw, adamw_coefficients, optim_move_adam(k, c, &w[i], g[i], &s0[i], &s1[i]))
-OPTIM_SWEEP(adamax, adam_coefficients, optim_move_adamax(k, c, &w[i], g[i], &s0[i], &s1[i]))
-OPTIM_SWEEP(lion, optim_plain, optim_move_lion(k, c, &w[i], g[i], &s0[i]))
+OPTIM_SWEEP(adam, adam_coefficients, optim_update_adam(k, c, &w[i], g[i], &s0[i], &s1[i]))
+OPTIM_SWEEP(adamw, adamw_coefficients, optim_update_adam(k, c, &w[i], g[i], &s0[i], &s1[i]))
+OPTIM_SWEEP(adamax, adam_coefficients, optim_update_adamax(k, c, &w[i], g[i], &s0[i], &s1[i]))
+OPTIM_SWEEP(lion, optim_plain, optim_update_lion(k, c, &w[i], g[i], &s0[i]))
 
 #define MOMENTS                                                                                    \
     .n_slots = 2, .slots = { { "exp_avg", OPTIM_ALWAYS }, { "exp_avg_sq", OPTIM_ALWAYS } }
@@ -40,7 +40,7 @@ const struct optim_def optim_lion = {
 /* ---- lamb ---- */
 
 static void lamb_coefficients(const struct optim_hyper *h, struct optim_step *k,
-                              struct optim_own *c)
+                              struct optim_param_step *c)
 {
     CHECK(h->step > 0);
     (void)optim_correct(h, k);
@@ -48,19 +48,19 @@ static void lamb_coefficients(const struct optim_hyper *h, struct optim_step *k,
 }
 
 /* The gradient is in the moments. */
-OPTIM_SWEEP(lamb, lamb_coefficients, optim_move_lamb(k, c, &w[i], s0[i], s1[i]))
+OPTIM_SWEEP(lamb, lamb_coefficients, optim_update_lamb(k, c, &w[i], s0[i], s1[i]))
 
 /* Moves the moments, and computes the update u. */
 CLONES static void lamb_moments(size_t n, const float *restrict w, const float *restrict g,
                                 float *restrict m, float *restrict v, float *restrict u,
                                 const struct optim_step *restrict step,
-                                const struct optim_own *restrict own)
+                                const struct optim_param_step *restrict own)
 {
     const struct optim_step k = *step;
-    const struct optim_own c = *own;
+    const struct optim_param_step c = *own;
 
     for (size_t i = 0; i < n; i++) {
-        optim_move_moments(&k, g[i] * k.scale, &m[i], &v[i]);
+        optim_update_moments(&k, g[i] * k.scale, &m[i], &v[i]);
         u[i] = optim_lamb_update(&k, &c, w[i], m[i], v[i]);
     }
 }
@@ -69,7 +69,7 @@ static void lamb_measure(const struct optim_hyper *h, size_t n, const float *w, 
                          float *const slots[OPTIM_MAX_SLOTS], double sums[2])
 {
     struct optim_step k = optim_step_of(h);
-    struct optim_own c = { 0, (float)h->weight_decay, 1 };
+    struct optim_param_step c = { 0, (float)h->weight_decay, 1 };
     float u[OPTIM_BLOCK];
 
     CHECK(n <= OPTIM_BLOCK);

@@ -287,19 +287,19 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
 }
 
 /* Does a step leave rows without a mark unchanged? */
-static bool rests(const struct optim *o, const struct optim_param *p, const struct optim_hyper *own)
+static bool skips_zero(const struct optim *o, const struct optim_param *p, const struct optim_hyper *own)
 {
-    return p->table != NULL && (p->lazy || (o->opts.def->rests != NULL && o->opts.def->rests(own)));
+    return p->table != NULL && (p->lazy || (o->opts.def->skips_zero != NULL && o->opts.def->skips_zero(own)));
 }
 
-uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h)
+uint32_t optim_skipping_tables(const struct optim *o, const struct optim_hyper *h)
 {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < o->opts.n_params; i++) {
         struct optim_hyper own = own_hyper(&o->params[i], h);
 
-        n += rests(o, &o->params[i], &own) &&
+        n += skips_zero(o, &o->params[i], &own) &&
              (i == 0 || !optim_is_same(&o->params[i - 1], &o->params[i]));
     }
     return n;
@@ -316,7 +316,7 @@ void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper
 
         own.trust = trust_of(o, p.param, &own);
         CHECK(!p.param->lazy || state->packed != NULL);
-        if (is_packed(state, p.param) && rests(o, p.param, &own))
+        if (is_packed(state, p.param) && skips_zero(o, p.param, &own))
             optim_packed_sweep(o->opts.def, &own, state, &p);
         else
             sweep_whole(o, &own, state, &p);

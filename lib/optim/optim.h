@@ -67,7 +67,7 @@ struct optim_def {
     void (*sweep)(const struct optim_hyper *h, size_t n, float *w, const float *g,
                   float *const slots[OPTIM_MAX_SLOTS]);
     /* Does a gradient of zero leave the weight and the slots unchanged? NULL: never. */
-    bool (*rests)(const struct optim_hyper *h);
+    bool (*skips_zero)(const struct optim_hyper *h);
     /* The first half of a row that needs norms (else NULL): computes sums of squares of at most
      * OPTIM_BLOCK floats of one parameter, and updates the slots that sweep() reads. */
     void (*measure)(const struct optim_hyper *h, size_t n, const float *w, const float *g,
@@ -126,7 +126,7 @@ void optim_free(struct optim *o); /* NULL is fine */
 const struct optim_opts *optim_options(const struct optim *o);
 /* Returns the number of tables of which an update with these hyper-parameters skips rows without a
  * mark. */
-uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h);
+uint32_t optim_skipping_tables(const struct optim *o, const struct optim_hyper *h);
 
 /* A step, in each of the n_parts threads. Each line needs the results of all threads from the
  * previous line, so the caller separates the lines by barriers. Clipping of values and by the norm
@@ -159,7 +159,7 @@ double optim_rate(const struct optim_schedule *s, uint64_t t);
  * cycle_momentum). */
 void optim_cycle(const struct optim_schedule *s, uint64_t t, struct optim_hyper *h);
 /* Records the loss of an evaluation after step t, once. Only a plateau schedule uses it. */
-void optim_evaluated(struct optim_schedule *s, uint64_t t, double loss);
+void optim_record_evaluation(struct optim_schedule *s, uint64_t t, double loss);
 /* Linear scaling rule (Goyal et al. 2017): rate * batch / reference. */
 double optim_scale_linear(double rate, uint64_t batch, uint64_t reference);
 /* Square-root scaling rule (Krizhevsky 2014; You et al. 2020): rate * sqrt(batch / reference). */

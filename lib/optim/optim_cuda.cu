@@ -14,7 +14,7 @@ struct cuda_optim {
     double average;
     struct optim_table table;
     /* owned; in the memory of the GPU, like all memory that the table points to */
-    struct cuda_look *room;
+    struct cuda_scan *scratch;
 };
 
 /* Fills [n_params + n_statistics] owners, and counts their chunks. Does not call CUDA. */
@@ -97,9 +97,9 @@ static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
         t->n_param_chunks = t->n_chunks;
         if (n_statistics > 0)
             t->n_param_chunks = owners[opts->n_params].first_chunk;
-        rc = cuda_bring(&t->owners, owners, n_owners * sizeof(*owners), err);
+        rc = cuda_upload(&t->owners, owners, n_owners * sizeof(*owners), err);
         if (rc == 0)
-            rc = cuda_bring(&t->chunks, chunks, t->n_chunks * sizeof(*chunks), err);
+            rc = cuda_upload(&t->chunks, chunks, t->n_chunks * sizeof(*chunks), err);
     }
     free(owners);
     free(chunks);
@@ -109,7 +109,7 @@ static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
 static int open_room(struct cuda_optim *o, struct err *err)
 {
     struct optim_table *t = &o->table;
-    int rc = cuda_alloc((void **)&o->room, optim_look_room(t->n_chunks) * sizeof(*o->room), err);
+    int rc = cuda_alloc((void **)&o->scratch, optim_scan_count(t->n_chunks) * sizeof(*o->scratch), err);
 
     if (rc == 0 && optim_row_measures(o->row))
         rc = cuda_alloc((void **)&t->sums, t->n_param_chunks * sizeof(*t->sums), err);
@@ -151,16 +151,16 @@ void cuda_optim_close(struct cuda_optim *o)
     cuda_free((void *)o->table.owners);
     cuda_free(o->table.sums);
     cuda_free(o->table.ratios);
-    cuda_free(o->room);
+    cuda_free(o->scratch);
     free(o);
 }
 
-int cuda_optim_look(struct cuda_optim *o, float *g, float clip, struct cuda_look *there,
+int cuda_optim_scan(struct cuda_optim *o, float *g, float clip, struct cuda_scan *result,
                     struct cuda_stream *s, struct err *err)
 {
     const struct optim_table *t = &o->table;
 
-    return optim_look_at(g, t->chunks, t->n_chunks, t->n_param_chunks, clip, there, o->room, cuda_queue(s),
+    return optim_scan_at(g, t->chunks, t->n_chunks, t->n_param_chunks, clip, result, o->scratch, cuda_stream_of(s),
                          err);
 }
 
@@ -172,8 +172,8 @@ int cuda_optim_update(struct cuda_optim *o, const struct optim_hyper *h, const s
     struct optim_hyper undecayed = *h;
 
     undecayed.weight_decay = 0;
-    a.rests = o->def->rests != NULL && o->def->rests(&undecayed);
+    a.skips_zero = o->def->skips_zero != NULL && o->def->skips_zero(&undecayed);
     for (uint32_t k = 0; k < OPTIM_MAX_SLOTS; k++)
         a.slots[k] = state->slots[k];
-    return optim_row_update(o->row, &o->table, h, &a, o->average, share, cuda_queue(s), err);
+    return optim_row_update(o->row, &o->table, h, &a, o->average, share, cuda_stream_of(s), err);
 }

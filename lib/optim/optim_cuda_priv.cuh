@@ -2,7 +2,7 @@
  *
  *   optim_cuda.cu   the object: tables of chunks and owners; look and update
  *   sweep_cuda.cu   the kernels that update weights, one per row
- *   look_cuda.cu    squares, checksum, non-finite elements
+ *   scan_cuda.cu    squares, checksum, non-finite elements
  *
  * The kernels process the arena in chunks of at most 4096 floats of one owner (a parameter or a
  * statistic), which end where the chunks of the checksum end. A block of threads processes one
@@ -100,12 +100,12 @@ template <typename T> __device__ static inline T optim_block_sum(T x)
     return x;
 }
 
-/* ---- look_cuda.cu ---- */
-/* Looks at n_chunks chunks; those from n_params on belong to statistics. room
- * [optim_look_room()]. */
-size_t optim_look_room(size_t n_chunks);
-int optim_look_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
-                  struct cuda_look *there, struct cuda_look *room, cudaStream_t s, struct err *err);
+/* ---- scan_cuda.cu ---- */
+/* Scans n_chunks chunks; those from n_params on belong to statistics. scratch
+ * [optim_scan_count()]. */
+size_t optim_scan_count(size_t n_chunks);
+int optim_scan_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
+                  struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s, struct err *err);
 
 /* ---- sweep_cuda.cu ---- */
 struct optim_arrays {
@@ -114,7 +114,7 @@ struct optim_arrays {
     float *slots[OPTIM_MAX_SLOTS];
     float *average; /* NULL: no average */
     const float *read; /* marks of rows; NULL: every row is updated */
-    bool rests;     /* without weight decay, a gradient of zero changes nothing */
+    bool skips_zero;     /* without weight decay, a gradient of zero changes nothing */
 };
 
 /* The chunks and owners of a sweep; in the memory of the GPU. */

@@ -23,7 +23,7 @@ struct optim_step { /* of a step */
     float root;                       /* 1 / sqrt(1 - beta2^t) */
 };
 
-struct optim_own { /* of a parameter in a step */
+struct optim_param_step { /* of a parameter in a step */
     float rate;
     float decay; /* added to the gradient; by lamb and lion, to the update */
     float keep;  /* the factor of the weight before the update; not 1 for adamw */
@@ -58,18 +58,18 @@ static inline double optim_correct(const struct optim_hyper *h, struct optim_ste
 
 /* ---- sgd, momentum, lars ---- */
 
-FORMULA float optim_decayed(const struct optim_step *k, const struct optim_own *c, float w, float g)
+FORMULA float optim_decayed(const struct optim_step *k, const struct optim_param_step *c, float w, float g)
 {
     return g * k->scale + c->decay * w;
 }
 
-FORMULA void optim_move_sgd(const struct optim_step *k, const struct optim_own *c, float *w,
+FORMULA void optim_update_sgd(const struct optim_step *k, const struct optim_param_step *c, float *w,
                             float g)
 {
     *w -= c->rate * optim_decayed(k, c, *w, g);
 }
 
-FORMULA void optim_move_momentum(const struct optim_step *k, const struct optim_own *c,
+FORMULA void optim_update_momentum(const struct optim_step *k, const struct optim_param_step *c,
                                  bool nesterov, float *w, float g, float *v)
 {
     float d = optim_decayed(k, c, *w, g);
@@ -78,7 +78,7 @@ FORMULA void optim_move_momentum(const struct optim_step *k, const struct optim_
     *w -= c->rate * (nesterov ? d + k->momentum * *v : *v);
 }
 
-FORMULA void optim_move_lars(const struct optim_step *k, const struct optim_own *c, float *w,
+FORMULA void optim_update_lars(const struct optim_step *k, const struct optim_param_step *c, float *w,
                              float g, float *v)
 {
     *v = k->momentum * *v + c->rate * optim_decayed(k, c, *w, g);
@@ -87,7 +87,7 @@ FORMULA void optim_move_lars(const struct optim_step *k, const struct optim_own 
 
 /* ---- adagrad, rmsprop ---- */
 
-FORMULA void optim_move_adagrad(const struct optim_step *k, const struct optim_own *c, float *w,
+FORMULA void optim_update_adagrad(const struct optim_step *k, const struct optim_param_step *c, float *w,
                                 float g, float *s)
 {
     float d = optim_decayed(k, c, *w, g);
@@ -98,7 +98,7 @@ FORMULA void optim_move_adagrad(const struct optim_step *k, const struct optim_o
 
 /* s the average of squares, v the momentum (without `moves` NULL), a the average (without `centers`
  * NULL). s - a^2 is a variance; rounding may make it a little negative where it is about zero. */
-FORMULA void optim_move_rmsprop(const struct optim_step *k, const struct optim_own *c, bool moves,
+FORMULA void optim_update_rmsprop(const struct optim_step *k, const struct optim_param_step *c, bool moves,
                                 bool centers, float *w, float g, float *s, float *v, float *a)
 {
     float d = optim_decayed(k, c, *w, g), x, u;
@@ -117,20 +117,20 @@ FORMULA void optim_move_rmsprop(const struct optim_step *k, const struct optim_o
 
 /* ---- adam, adamw, adamax, lion, lamb: m and v are the first and the second moment ---- */
 
-FORMULA void optim_move_moments(const struct optim_step *k, float d, float *m, float *v)
+FORMULA void optim_update_moments(const struct optim_step *k, float d, float *m, float *v)
 {
     *m = k->beta1 * *m + k->rest1 * d;
     *v = k->beta2 * *v + k->rest2 * (d * d);
 }
 
-FORMULA void optim_move_adam(const struct optim_step *k, const struct optim_own *c, float *w,
+FORMULA void optim_update_adam(const struct optim_step *k, const struct optim_param_step *c, float *w,
                              float g, float *m, float *v)
 {
-    optim_move_moments(k, optim_decayed(k, c, *w, g), m, v);
+    optim_update_moments(k, optim_decayed(k, c, *w, g), m, v);
     *w = *w * c->keep - c->rate * (*m / (sqrtf(*v) * k->root + k->epsilon));
 }
 
-FORMULA void optim_move_adamax(const struct optim_step *k, const struct optim_own *c, float *w,
+FORMULA void optim_update_adamax(const struct optim_step *k, const struct optim_param_step *c, float *w,
                                float g, float *m, float *v)
 {
     float d = optim_decayed(k, c, *w, g);
@@ -141,7 +141,7 @@ FORMULA void optim_move_adamax(const struct optim_step *k, const struct optim_ow
     *w -= c->rate * (*m / *v);
 }
 
-FORMULA void optim_move_lion(const struct optim_step *k, const struct optim_own *c, float *w,
+FORMULA void optim_update_lion(const struct optim_step *k, const struct optim_param_step *c, float *w,
                              float g, float *m)
 {
     float d = g * k->scale, u = k->beta1 * *m + k->rest1 * d;
@@ -151,14 +151,14 @@ FORMULA void optim_move_lion(const struct optim_step *k, const struct optim_own 
     *w -= c->rate * (sign + (u - u) + c->decay * *w); /* u - u: a NaN stays one */
 }
 
-/* lamb: optim_move_moments() and the norm of the update come first, then the update itself. */
-FORMULA float optim_lamb_update(const struct optim_step *k, const struct optim_own *c, float w,
+/* lamb: optim_update_moments() and the norm of the update come first, then the update itself. */
+FORMULA float optim_lamb_update(const struct optim_step *k, const struct optim_param_step *c, float w,
                                 float m, float v)
 {
     return m * k->mean / (sqrtf(v) * k->root + k->epsilon) + c->decay * w;
 }
 
-FORMULA void optim_move_lamb(const struct optim_step *k, const struct optim_own *c, float *w,
+FORMULA void optim_update_lamb(const struct optim_step *k, const struct optim_param_step *c, float *w,
                              float m, float v)
 {
     *w -= c->rate * optim_lamb_update(k, c, *w, m, v);

@@ -38,10 +38,10 @@ static inline bool optim_is_same(const struct optim_param *a, const struct optim
     CLONES static void id_##_loop(size_t n, float *restrict w, const float *restrict g,            \
                                   float *restrict s0, float *restrict s1, float *restrict s2,      \
                                   const struct optim_step *restrict step,                          \
-                                  const struct optim_own *restrict own)                            \
+                                  const struct optim_param_step *restrict own)                            \
     {                                                                                              \
         const struct optim_step k_ = *step, *k = &k_;                                              \
-        const struct optim_own c_ = *own, *c = &c_;                                                \
+        const struct optim_param_step c_ = *own, *c = &c_;                                                \
                                                                                                    \
         (void)g, (void)s0, (void)s1, (void)s2;                                                     \
         for (size_t i = 0; i < n; i++)                                                             \
@@ -51,7 +51,7 @@ static inline bool optim_is_same(const struct optim_param *a, const struct optim
                             float *const slots[OPTIM_MAX_SLOTS])                                   \
     {                                                                                              \
         struct optim_step k = optim_step_of(h);                                                    \
-        struct optim_own c = { (float)h->learning_rate, (float)h->weight_decay, 1 };               \
+        struct optim_param_step c = { (float)h->learning_rate, (float)h->weight_decay, 1 };               \
                                                                                                    \
         coefficients_(h, &k, &c);                                                                  \
         id_##_loop(n, w, g, slots[0], slots[1], slots[2], &k, &c);                                 \
@@ -59,13 +59,13 @@ static inline bool optim_is_same(const struct optim_param *a, const struct optim
 
 /* For OPTIM_SWEEP(): nothing to add; a rate times the trust ratio. */
 static inline void optim_plain(const struct optim_hyper *h, struct optim_step *k,
-                               struct optim_own *c)
+                               struct optim_param_step *c)
 {
     (void)h, (void)k, (void)c;
 }
 
 static inline void optim_trusted(const struct optim_hyper *h, struct optim_step *k,
-                                 struct optim_own *c)
+                                 struct optim_param_step *c)
 {
     (void)k;
     c->rate = (float)(h->learning_rate * h->trust);

@@ -1,9 +1,9 @@
-/* look_cuda.cu - one pass over floats: the sum of squares, the checksum of base/checksum.h, and
+/* scan_cuda.cu - one pass over floats: the sum of squares, the checksum of base/checksum.h, and
  * whether an element is NaN or infinite; and a kernel of one block that combines the results of the
  * others. */
 #include "optim/optim_cuda_priv.cuh"
 
-static constexpr unsigned CHUNKS = CUDA_LOOK_FLOATS / OPTIM_CHUNK; /* chunks of a block */
+static constexpr unsigned CHUNKS = CUDA_SCAN_FLOATS / OPTIM_CHUNK; /* chunks of a block */
 
 namespace {
 
@@ -68,7 +68,7 @@ __device__ static inline void look_at_four(float *x, const optim_range &r, unsig
 }
 
 /* Returns the results of the block, in thread 0. */
-__device__ static inline void join(const struct found &f, struct cuda_look *out)
+__device__ static inline void join(const struct found &f, struct cuda_scan *out)
 {
     double squares = optim_block_sum(f.squares);
     /* 256 sums below 2^24; the upper bits count the threads that found a non-finite element */
@@ -77,15 +77,15 @@ __device__ static inline void join(const struct found &f, struct cuda_look *out)
     if (threadIdx.x == 0) {
         out->squares = squares;
         out->checksum = (uint32_t)((rest & ((1ull << 40) - 1)) % CHECKSUM_MODULUS);
-        out->bad = rest >> 40 != 0;
+        out->non_finite = rest >> 40 != 0;
     }
 }
 
 /* A block processes CHUNKS chunks. Without a table of chunks x is [n], and chunk i begins at 4096
  * i. The squares of chunks below n_squared are added; if clip > 0, their elements are clipped
  * first, and x is written. */
-__global__ void look_kernel(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n,
-                            size_t n_squared, float clip, struct factors factors, struct cuda_look *out)
+__global__ void scan_kernel(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n,
+                            size_t n_squared, float clip, struct factors factors, struct cuda_scan *out)
 {
     const unsigned column = threadIdx.x * 4 % CHECKSUM_COLUMNS;
     const uint32_t factor[4] = { factors.of[column], factors.of[column + 1], factors.of[column + 2],
@@ -116,51 +116,51 @@ __global__ void look_kernel(float *x, const struct optim_chunk *chunks, size_t n
 }
 
 /* One block: thread t adds parts t, t + 256, ... in this order. */
-__global__ void join_kernel(const struct cuda_look *parts, size_t n, struct cuda_look *out)
+__global__ void join_kernel(const struct cuda_scan *parts, size_t n, struct cuda_scan *out)
 {
     struct found f;
 
     for (size_t i = threadIdx.x; i < n; i += OPTIM_THREADS) {
-        struct cuda_look p = parts[i];
+        struct cuda_scan p = parts[i];
 
         f.squares += p.squares;
         f.sum += p.checksum;
-        f.bad = f.bad || p.bad != 0;
+        f.bad = f.bad || p.non_finite != 0;
     }
     join(f, out);
 }
 
 } // namespace
 
-size_t optim_look_room(size_t n_chunks)
+size_t optim_scan_count(size_t n_chunks)
 {
     return (n_chunks + CHUNKS - 1) / CHUNKS;
 }
 
-static int run_look(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n, size_t n_squared,
-                    float clip, struct cuda_look *there, struct cuda_look *room, cudaStream_t s,
+static int run_scan(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n, size_t n_squared,
+                    float clip, struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s,
                     struct err *err)
 {
-    size_t blocks = optim_look_room(n_chunks);
+    size_t blocks = optim_scan_count(n_chunks);
 
     if (blocks > 0)
-        CUDA_LAUNCH(look_kernel, (unsigned)blocks, OPTIM_THREADS, 0, s, x, chunks, n_chunks, n, n_squared,
-                    clip, all_factors(), room);
-    CUDA_LAUNCH(join_kernel, 1, OPTIM_THREADS, 0, s, (const struct cuda_look *)room, blocks, there);
+        CUDA_LAUNCH(scan_kernel, (unsigned)blocks, OPTIM_THREADS, 0, s, x, chunks, n_chunks, n, n_squared,
+                    clip, all_factors(), scratch);
+    CUDA_LAUNCH(join_kernel, 1, OPTIM_THREADS, 0, s, (const struct cuda_scan *)scratch, blocks, result);
     return cuda_launched(err);
 }
 
-int optim_look_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
-                  struct cuda_look *there, struct cuda_look *room, cudaStream_t s, struct err *err)
+int optim_scan_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
+                  struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s, struct err *err)
 {
-    return run_look(g, chunks, n_chunks, 0, n_params, clip, there, room, s, err);
+    return run_scan(g, chunks, n_chunks, 0, n_params, clip, result, scratch, s, err);
 }
 
-int cuda_look(const float *x, size_t n, struct cuda_look *there, struct cuda_stream *s, struct err *err)
+int cuda_scan(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s, struct err *err)
 {
     size_t n_chunks = (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
 
     /* without a limit, x is not written */
-    return run_look((float *)(uintptr_t)x, NULL, n_chunks, n, n_chunks, 0, there, there + 1, cuda_queue(s),
+    return run_scan((float *)(uintptr_t)x, NULL, n_chunks, n, n_chunks, 0, result, result + 1, cuda_stream_of(s),
                     err);
 }

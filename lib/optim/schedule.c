@@ -152,7 +152,7 @@ double optim_rate(const struct optim_schedule *s, uint64_t t)
     return rate * shares[s->type](s, t);
 }
 
-void optim_evaluated(struct optim_schedule *s, uint64_t t, double loss)
+void optim_record_evaluation(struct optim_schedule *s, uint64_t t, double loss)
 {
     struct optim_plateau *p = &s->plateau;
 

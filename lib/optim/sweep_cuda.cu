@@ -21,7 +21,7 @@ struct step {
     bool decouples; /* the decay applies to the weights, not to the gradients */
 };
 
-__device__ static inline optim_own own_of(const step &k, const optim_owner &o, double ratio)
+__device__ static inline optim_param_step own_of(const step &k, const optim_owner &o, double ratio)
 {
     double decay = o.weight_decay;
 
@@ -37,32 +37,32 @@ enum { SLOT0 = 1, SLOT1 = 2, SLOT2 = 4, GRADIENT = 1 << OPTIM_MAX_SLOTS, WEIGHT 
     struct id_ {                                                                                       \
         static constexpr unsigned READS = GRADIENT | (slots_), WRITES = WEIGHT | (slots_);             \
                                                                                                        \
-        __device__ static void move(const optim_step *k, const optim_own *c, float &w, float g,        \
+        __device__ static void move(const optim_step *k, const optim_param_step *c, float &w, float g,        \
                                     [[maybe_unused]] float *s)                                         \
         {                                                                                              \
             formula_;                                                                                  \
         }                                                                                              \
     };
 
-ROW(sgd, 0, optim_move_sgd(k, c, &w, g))
-ROW(classic, SLOT0, optim_move_momentum(k, c, false, &w, g, &s[0]))
-ROW(nesterov, SLOT0, optim_move_momentum(k, c, true, &w, g, &s[0]))
-ROW(lars, SLOT0, optim_move_lars(k, c, &w, g, &s[0]))
-ROW(adagrad, SLOT0, optim_move_adagrad(k, c, &w, g, &s[0]))
-ROW(rmsprop, SLOT0, optim_move_rmsprop(k, c, false, false, &w, g, &s[0], &s[1], &s[2]))
-ROW(rmsprop_momentum, SLOT0 | SLOT1, optim_move_rmsprop(k, c, true, false, &w, g, &s[0], &s[1], &s[2]))
-ROW(rmsprop_centered, SLOT0 | SLOT2, optim_move_rmsprop(k, c, false, true, &w, g, &s[0], &s[1], &s[2]))
-ROW(rmsprop_both, SLOT0 | SLOT1 | SLOT2, optim_move_rmsprop(k, c, true, true, &w, g, &s[0], &s[1], &s[2]))
-ROW(adam, SLOT0 | SLOT1, optim_move_adam(k, c, &w, g, &s[0], &s[1]))
-ROW(adamax, SLOT0 | SLOT1, optim_move_adamax(k, c, &w, g, &s[0], &s[1]))
-ROW(lion, SLOT0, optim_move_lion(k, c, &w, g, &s[0]))
+ROW(sgd, 0, optim_update_sgd(k, c, &w, g))
+ROW(classic, SLOT0, optim_update_momentum(k, c, false, &w, g, &s[0]))
+ROW(nesterov, SLOT0, optim_update_momentum(k, c, true, &w, g, &s[0]))
+ROW(lars, SLOT0, optim_update_lars(k, c, &w, g, &s[0]))
+ROW(adagrad, SLOT0, optim_update_adagrad(k, c, &w, g, &s[0]))
+ROW(rmsprop, SLOT0, optim_update_rmsprop(k, c, false, false, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_momentum, SLOT0 | SLOT1, optim_update_rmsprop(k, c, true, false, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_centered, SLOT0 | SLOT2, optim_update_rmsprop(k, c, false, true, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_both, SLOT0 | SLOT1 | SLOT2, optim_update_rmsprop(k, c, true, true, &w, g, &s[0], &s[1], &s[2]))
+ROW(adam, SLOT0 | SLOT1, optim_update_adam(k, c, &w, g, &s[0], &s[1]))
+ROW(adamax, SLOT0 | SLOT1, optim_update_adamax(k, c, &w, g, &s[0], &s[1]))
+ROW(lion, SLOT0, optim_update_lion(k, c, &w, g, &s[0]))
 
 struct lamb {
     static constexpr unsigned READS = SLOT0 | SLOT1, WRITES = WEIGHT; /* the gradient is in the moments */
 
-    __device__ static void move(const optim_step *k, const optim_own *c, float &w, float, float *s)
+    __device__ static void move(const optim_step *k, const optim_param_step *c, float &w, float, float *s)
     {
-        optim_move_lamb(k, c, &w, s[0], s[1]);
+        optim_update_lamb(k, c, &w, s[0], s[1]);
     }
 };
 
@@ -70,15 +70,15 @@ struct lamb {
 struct lars_measure {
     static constexpr unsigned READS = GRADIENT, WRITES = 0;
 
-    __device__ static float move(const optim_step *, const optim_own *, float, float g, float *) { return g; }
+    __device__ static float move(const optim_step *, const optim_param_step *, float, float g, float *) { return g; }
 };
 
 struct lamb_measure {
     static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = SLOT0 | SLOT1;
 
-    __device__ static float move(const optim_step *k, const optim_own *c, float w, float g, float *s)
+    __device__ static float move(const optim_step *k, const optim_param_step *c, float w, float g, float *s)
     {
-        optim_move_moments(k, g * k->scale, &s[0], &s[1]);
+        optim_update_moments(k, g * k->scale, &s[0], &s[1]);
         return optim_lamb_update(k, c, w, s[0], s[1]);
     }
 };
@@ -139,7 +139,7 @@ __device__ static inline void move_average(float *average, const optim_range &r,
 
 template <bool WHOLE, typename ROW>
 __device__ static inline void sweep_four(const optim_arrays &a, const optim_range &r, unsigned e,
-                                         const step &k, const optim_own &c)
+                                         const step &k, const optim_param_step &c)
 {
     optim_four w = visit<WHOLE, ROW::READS, ROW::WRITES>(
         a, r, e, [&](unsigned, float &x, float g, float *s) { ROW::move(&k.k, &c, x, g, s); });
@@ -165,7 +165,7 @@ __device__ static inline void statistic_four(const optim_arrays &a, const optim_
  * shift: floats from the beginning of a row to element 0 of the range. */
 template <typename ROW>
 __device__ static inline void sweep_marked(const optim_arrays &a, const optim_range &r, unsigned e,
-                                           const step &k, const optim_own &c, const float *read, size_t shift,
+                                           const step &k, const optim_param_step &c, const float *read, size_t shift,
                                            size_t width)
 {
     unsigned at = e > r.lo ? e : r.lo, end = e + 4 < r.hi ? e + 4 : r.hi;
@@ -203,9 +203,9 @@ __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, str
                 statistic_four<false>(a, r, e, o.keep, k.share);
         return;
     }
-    const optim_own c = own_of(k, o, t.ratios != NULL ? t.ratios[chunk.owner] : 1.0);
+    const optim_param_step c = own_of(k, o, t.ratios != NULL ? t.ratios[chunk.owner] : 1.0);
 
-    if (MARKS && o.width > 0 && (o.lazy || (a.rests && o.weight_decay == 0))) {
+    if (MARKS && o.width > 0 && (o.lazy || (a.skips_zero && o.weight_decay == 0))) {
         size_t before = chunk.first - o.first, row = before / o.width;
         /* element 0 may precede the table: the difference is then negative, wraps, and wraps
          * back */
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, str
 
 template <bool WHOLE, typename ROW>
 __device__ static inline void measure_four(const optim_arrays &a, const optim_range &r, unsigned e,
-                                           const step &k, const optim_own &c, double sums[2])
+                                           const step &k, const optim_param_step &c, double sums[2])
 {
     visit<WHOLE, ROW::READS, ROW::WRITES>(a, r, e, [&](unsigned j, float &w, float g, float *s) {
         float u = ROW::move(&k.k, &c, w, g, s);
@@ -242,7 +242,7 @@ template <typename ROW>
 __global__ void __launch_bounds__(OPTIM_THREADS) measure(struct optim_table t, struct optim_arrays a, struct step k)
 {
     const optim_chunk chunk = t.chunks[blockIdx.x];
-    const optim_own c = own_of(k, t.owners[chunk.owner], 1);
+    const optim_param_step c = own_of(k, t.owners[chunk.owner], 1);
     const optim_range r(chunk);
     double sums[2] = { 0, 0 };
 

@@ -59,7 +59,7 @@ struct optim_schedule {
     double base_momentum;  /* its value at the peak of the rate; 0 in a job: none follows the rate */
     double threshold;
     uint32_t patience;
-    struct optim_plateau plateau; /* moved by optim_evaluated() alone */
+    struct optim_plateau plateau; /* moved by optim_record_evaluation() alone */
 };
 
 /* What the learning rate of a job is multiplied by, as a function of the global batch size. */

@@ -9,7 +9,7 @@ static size_t words_of(const struct packed_table *t)
     return (t->rows + 63) / 64;
 }
 
-size_t packed_lay_out(struct packed_table *tables, uint32_t n)
+size_t packed_layout(struct packed_table *tables, uint32_t n)
 {
     size_t words = 0;
 
@@ -26,14 +26,14 @@ size_t packed_bytes(uint32_t n_tables, size_t n_words)
            ((size_t)n_tables + 1) * sizeof(size_t);
 }
 
-struct packed packed_at(const struct packed_table *tables, uint32_t n, size_t n_words, void *memory)
+struct packed packed_init(const struct packed_table *tables, uint32_t n, size_t n_words, void *memory)
 {
     struct packed p = { .tables = tables, .n_tables = n, .n_words = n_words, .marks = memory };
 
     p.first = (size_t *)(p.marks + n_words);
     p.before = (uint32_t *)(p.first + n + 1);
     packed_clear(&p);
-    packed_settle(&p);
+    packed_index(&p);
     return p;
 }
 
@@ -53,7 +53,7 @@ CLONES static size_t count(const uint64_t *marks, uint32_t *before, size_t n)
     return marked;
 }
 
-void packed_settle(struct packed *p)
+void packed_index(struct packed *p)
 {
     p->first[0] = 0;
     for (uint32_t i = 0; i < p->n_tables; i++) {
@@ -155,7 +155,7 @@ void packed_add(struct packed *to, float *values, const struct packed *from,
         add_words(&e, to->marks + t->first_word, from->marks + t->first_word, words_of(t),
                   t->width);
     }
-    packed_settle(to);
+    packed_index(to);
 }
 
 /* ---- runs ---- */

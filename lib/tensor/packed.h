@@ -23,11 +23,11 @@
 
 struct packed_table {
     size_t rows, width; /* rows <= UINT32_MAX */
-    size_t first_word;  /* index of its first word of marks; set by packed_lay_out() */
+    size_t first_word;  /* index of its first word of marks; set by packed_layout() */
 };
 
 /* Assigns first_word to each table. Returns the total number of words. */
-size_t packed_lay_out(struct packed_table *tables, uint32_t n);
+size_t packed_layout(struct packed_table *tables, uint32_t n);
 
 struct packed {
     const struct packed_table *tables; /* with first_word; borrowed */
@@ -39,13 +39,13 @@ struct packed {
                          of floats */
 };
 
-/* packed_at() creates a set without marks in `memory`, packed_bytes() bytes, 8-byte aligned, owned
+/* packed_init() creates a set without marks in `memory`, packed_bytes() bytes, 8-byte aligned, owned
  * by the caller. */
 size_t packed_bytes(uint32_t n_tables, size_t n_words);
-struct packed packed_at(const struct packed_table *tables, uint32_t n, size_t n_words, void *memory);
+struct packed packed_init(const struct packed_table *tables, uint32_t n, size_t n_words, void *memory);
 
 void packed_clear(struct packed *p);  /* removes all marks */
-void packed_settle(struct packed *p); /* call after the last mark: computes `before` and `first` */
+void packed_index(struct packed *p); /* call after the last mark: computes `before` and `first` */
 static inline size_t packed_floats(const struct packed *p)
 {
     return p->first[p->n_tables];
@@ -54,7 +54,7 @@ static inline size_t packed_floats(const struct packed *p)
 /* false: a row is marked that its table does not have. For marks that come from another task. */
 bool packed_is_valid(const struct packed *p);
 
-/* to += from. packed_settle() must have been called for both sets, and `to` needs no further call
+/* to += from. packed_index() must have been called for both sets, and `to` needs no further call
  * afterwards. `values` holds the values of `to` and has room for the union. from_values NULL: adds
  * zeros, and reads only the marks of `from`. */
 void packed_add(struct packed *to, float *values, const struct packed *from,

@@ -65,7 +65,7 @@ static void report(struct replica *r, uint64_t step, uint64_t begin_ns)
         sums += words;
     }
     /* Other replicas read it after their next reduction, which this replica has to join. */
-    optim_evaluated(&t->state.schedule, step, report.loss);
+    optim_record_evaluation(&t->state.schedule, step, report.loss);
     t->state.facts.evaluated_step = step;
     events_send(&t->events, &e);
     if (!isfinite(report.loss)) {

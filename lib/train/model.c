@@ -338,7 +338,7 @@ int model_fill_first(struct model *m, const struct memory *mem, struct err *err)
 
     if (m->graph != NULL) {
         rc = graph_fill_initial(m->graph, mem->state, err);
-        graph_forget_initial(m->graph);
+        graph_release_initial(m->graph);
         weights_close(&m->weights);
         m->fill = fill_again;
     }

@@ -136,7 +136,7 @@ static int measure(const char *model, unsigned n)
         fprintf(stderr, "bench_external: %s\n", arena != NULL ? err.text : "out of memory");
         return 2;
     }
-    graph_forget_initial(g);
+    graph_release_initial(g);
     filled = clock_ns();
     cpu = cpu_seconds() - cpu;
     peak = memory("VmHWM");

@@ -214,9 +214,9 @@ static int time_of(int (*work)(void *arg, struct err *err), void *arg, double *u
     if (rc < 0)
         return rc;
     wait_for_all();
-    must(cuda->capture(stream, &err), "capture");
+    must(cuda->capture_begin(stream, &err), "capture");
     rc = work(arg, &err);
-    must(cuda->captured(stream, &graph, &err), "capture");
+    must(cuda->capture_end(stream, &graph, &err), "capture");
     if (rc < 0) {
         cuda->graph_close(graph);
         return rc;
@@ -413,7 +413,7 @@ static int open_bench(struct bench *b, const struct row *row, enum tensor_dtype 
         rc = take(b, &b->scratch, b->plan.scratch_bytes + 1);
     if (rc == 0)
         rc = take(b, (void **)&b->run_there, sizeof(b->run));
-    b->run = (struct op_run){ .seed = 1, .step = 1, .loss_scale = 1e-3f, .queue = stream, .there = b->run_there };
+    b->run = (struct op_run){ .seed = 1, .step = 1, .loss_scale = 1e-3f, .queue = stream, .device = b->run_there };
     if (rc == 0)
         rc = cuda->copy(b->run_there, &b->run, sizeof(b->run), stream, &err);
     per_call = (size_t)traffic(b, false);
@@ -538,7 +538,7 @@ struct weights { /* the 124 million weights of GPT-2, in the layout of the optim
     struct cuda_optim *optim;
     struct optim_hyper hyper;
     struct optim_state state;
-    struct cuda_look *look;
+    struct cuda_scan *look;
 };
 
 static void add_param(struct weights *w, size_t n)
@@ -577,7 +577,7 @@ static int look(void *arg, struct err *why)
 {
     struct weights *w = arg;
 
-    return cuda->math->optim_look(w->optim, w->state.g, 0, w->look, stream, why);
+    return cuda->math->optim_scan(w->optim, w->state.g, 0, w->look, stream, why);
 }
 
 static float *floats(size_t n, enum fill f)
@@ -659,7 +659,7 @@ static void open_gpu(const char *spec)
         (void)err_set(&err, ERR_INPUT, "not a GPU");
         stop(spec, NO_GPU);
     }
-    must(cuda->stream_open(CUDA_FIRST, &stream, &err), "stream");
+    must(cuda->stream_open(CUDA_HIGH_PRIORITY, &stream, &err), "stream");
     make_patterns();
 }
 

@@ -1,5 +1,5 @@
 /* cudnn_priv.h - shared by the files of the emulated cuDNN: cudnn.c has the descriptors,
- * cudnn_settle.c evaluates them, cudnn_conv.c and cudnn_sdpa.c compute. */
+ * cudnn_select.c evaluates them, cudnn_conv.c and cudnn_sdpa.c compute. */
 #ifndef CUDA_CUDNN_PRIV_H
 #define CUDA_CUDNN_PRIV_H
 

@@ -1,4 +1,4 @@
-/* cudnn_settle.c - finalizes descriptors: derives values from the attributes, validates them, and
+/* cudnn_select.c - finalizes descriptors: derives values from the attributes, validates them, and
  * lists the engines. */
 #include <stdlib.h>
 #include <string.h>

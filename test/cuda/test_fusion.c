@@ -41,7 +41,7 @@ static int open_gpu(void **state)
 {
     (void)state;
     must(cuda->enter(0, &err));
-    must(cuda->stream_open(CUDA_FIRST, &stream, &err));
+    must(cuda->stream_open(CUDA_HIGH_PRIORITY, &stream, &err));
     return 0;
 }
 
@@ -177,7 +177,7 @@ static float gpu_step(struct plan *p, const struct net *like, float *grads)
          *sums = upload(like->grads, like->arena_bytes), *work;
     uint32_t i;
 
-    run.there = upload(&run, sizeof(run));
+    run.device = upload(&run, sizeof(run));
     run.queue = stream;
     must(cuda->alloc(&work, plan_work_bytes(p), &err));
     must(cuda->fill(work, 0xFF, plan_work_bytes(p), stream, &err));
@@ -190,7 +190,7 @@ static float gpu_step(struct plan *p, const struct net *like, float *grads)
     cuda->free(params);
     cuda->free(sums);
     cuda->free(work);
-    cuda->free((void *)(uintptr_t)run.there);
+    cuda->free((void *)(uintptr_t)run.device);
     return plan_loss(p);
 }
 

@@ -72,7 +72,7 @@ static int connect_rank(struct rank *r, uint32_t limit_ms)
     int rc;
 
     MUST(CUDA->enter(r->gpu, &r->err));
-    MUST(CUDA->stream_open(CUDA_FIRST, &r->stream, &r->err));
+    MUST(CUDA->stream_open(CUDA_HIGH_PRIORITY, &r->stream, &r->err));
     MUST(CUDA->alloc((void **)&r->x, N * sizeof(float), &r->err));
     if (r->rank == 0) {
         MUST(CUDA->comm_id(shared->id, &r->err));
@@ -151,13 +151,13 @@ static void sums_and_closes(struct rank *r)
 {
     MUST(connect_rank(r, 10000));
     set_x(r);
-    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
-    MUST(CUDA->comm_sum(r->comm, r->x, 0, r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x, 0, r->stream, &r->err));
     MUST(wait_sum(r, 10000));
     CHECK(is_sum(r, 0, N));
     set_x(r);
-    MUST(CUDA->comm_sum(r->comm, r->x + 10, 20, r->stream, &r->err));
-    MUST(CUDA->comm_sum(r->comm, r->x + 30, 5, r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x + 10, 20, r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x + 30, 5, r->stream, &r->err));
     MUST(wait_sum(r, 10000));
     CHECK(is_sum(r, 10, 35));
     MUST(CUDA->comm_close(r->comm, &r->err));
@@ -170,10 +170,10 @@ static void captures_and_launches(struct rank *r)
 
     MUST(connect_rank(r, 10000));
     for (int first = 1; first >= 0; first--) { /* a capture of the first sum, too */
-        MUST(CUDA->capture(r->stream, &r->err));
-        MUST(CUDA->comm_sum(r->comm, r->x, 100, r->stream, &r->err));
-        MUST(CUDA->comm_sum(r->comm, r->x + 100, N - 100, r->stream, &r->err));
-        MUST(CUDA->captured(r->stream, &g, &r->err));
+        MUST(CUDA->capture_begin(r->stream, &r->err));
+        MUST(CUDA->comm_all_reduce(r->comm, r->x, 100, r->stream, &r->err));
+        MUST(CUDA->comm_all_reduce(r->comm, r->x + 100, N - 100, r->stream, &r->err));
+        MUST(CUDA->capture_end(r->stream, &g, &r->err));
         for (int i = 0; i < 3; i++) {
             set_x(r);
             MUST(CUDA->launch(g, r->stream, &r->err));
@@ -199,7 +199,7 @@ static void loses_last_rank(struct rank *r)
         kill(getpid(), SIGKILL);
     }
     set_x(r);
-    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x, N, r->stream, &r->err));
     set_at(r, 1);
     shared->code[r->rank] = wait_sum(r, 10000);
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
@@ -223,9 +223,9 @@ static void loses_last_rank_in_graph(struct rank *r)
         kill(getpid(), SIGKILL);
     }
     set_x(r);
-    MUST(CUDA->capture(r->stream, &r->err));
-    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
-    MUST(CUDA->captured(r->stream, &g, &r->err));
+    MUST(CUDA->capture_begin(r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->capture_end(r->stream, &g, &r->err));
     MUST(CUDA->launch(g, r->stream, &r->err));
     set_at(r, 1);
     CHECK(wait_sum(r, 10000) == ERR_PEER);
@@ -241,9 +241,9 @@ static void keeps_graph_open(struct rank *r)
     struct cuda_graph *g;
 
     MUST(connect_rank(r, 10000));
-    MUST(CUDA->capture(r->stream, &r->err));
-    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
-    MUST(CUDA->captured(r->stream, &g, &r->err));
+    MUST(CUDA->capture_begin(r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->capture_end(r->stream, &g, &r->err));
     shared->code[r->rank] = CUDA->comm_abort(r->comm, &r->err);
     fflush(NULL);
     _exit(0);
@@ -253,7 +253,7 @@ static void keeps_graph_open(struct rank *r)
 static void aborts_sum(struct rank *r)
 {
     MUST(connect_rank(r, 10000));
-    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x, N, r->stream, &r->err));
     shared->code[r->rank] = wait_sum(r, 300);
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
     set_at(r, 1);

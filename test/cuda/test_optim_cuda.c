@@ -40,7 +40,7 @@ static int open_gpu(void **state)
     if (getenv("TRAINERD_TEST_CUDA") != NULL)
         must(device_plugin(&cuda, &err));
     must(cuda->enter(0, &err));
-    must(cuda->stream_open(CUDA_FIRST, &stream, &err));
+    must(cuda->stream_open(CUDA_HIGH_PRIORITY, &stream, &err));
     return 0;
 }
 
@@ -224,7 +224,7 @@ static void hundred_steps_match_pytorch(void **state)
         struct optim_opts opts = { .def = optim_named(ref->optimizer), .params = two, .n_params = 2,
                                    .n_parts = 1 };
         float a[5][32] = { { 0 } }, (*arrays)[32];
-        struct cuda_look *look = upload(&(struct cuda_look){ 0 }, sizeof(*look)), seen;
+        struct cuda_scan *look = upload(&(struct cuda_scan){ 0 }, sizeof(*look)), seen;
         struct cuda_optim *c;
         uint32_t x = ref->seed;
         size_t shown = 0;
@@ -242,7 +242,7 @@ static void hundred_steps_match_pytorch(void **state)
 
             draw_all(&x, a[G], REFERENCE_N);
             must(cuda->copy(arrays[G], a[G], sizeof(a[G]), stream, &err));
-            must(cuda->math->optim_look(c, arrays[G], (float)ref->clip_value, look, stream, &err));
+            must(cuda->math->optim_scan(c, arrays[G], (float)ref->clip_value, look, stream, &err));
             fetch(&seen, look, sizeof(seen));
             h.grad_scale = optim_clip(sqrt(seen.squares), ref->clip);
             must(cuda->math->optim_update(c, &h, &s, 1, stream, &err));
@@ -286,11 +286,11 @@ static void init_marked(struct marked *m, bool lazy, double decay)
     size_t at = 1;
 
     memcpy(m->tables, shapes, sizeof(shapes));
-    m->n_words = packed_lay_out(m->tables, TABLES);
+    m->n_words = packed_layout(m->tables, TABLES);
     assert_true(64 * m->n_words <= sizeof(m->read) / sizeof(*m->read));
     m->memory = calloc(1, packed_bytes(TABLES, m->n_words));
     assert_non_null(m->memory);
-    m->rows = packed_at(m->tables, TABLES, m->n_words, m->memory);
+    m->rows = packed_init(m->tables, TABLES, m->n_words, m->memory);
     for (uint32_t t = 0; t < TABLES; t++) {
         m->params[t] = (struct optim_param){ .first = at, .n = m->tables[t].rows * m->tables[t].width,
                                              .rate_factor = 1, .weight_decay = decay, .adapts = true,
@@ -327,7 +327,7 @@ static void draw_marks(struct marked *m, uint32_t *x, bool rests)
                 g[k] = NAN;
         }
     draw_all(x, m->host[G] + m->params[TABLES].first, m->params[TABLES].n);
-    packed_settle(&m->rows);
+    packed_index(&m->rows);
     assert_int_equal(packed_floats(&m->rows), n);
 }
 
@@ -370,8 +370,8 @@ static void compare_tables(const struct optim_def *def, bool lazy, double decay,
     draw_all(&x, m->host[W], TABLE_FLOATS);
     there = upload(m->host, sizeof(m->host));
     read = upload(m->read, sizeof(m->read));
-    rests = optim_resting_tables(o, &h) == TABLES;
-    assert_int_equal(rests, lazy || (decay == 0 && def->rests != NULL));
+    rests = optim_skipping_tables(o, &h) == TABLES;
+    assert_int_equal(rests, lazy || (decay == 0 && def->skips_zero != NULL));
     for (h.step = 1; h.step <= 3; h.step++) {
         struct optim_state here = { .w = m->host[W], .g = m->host[G], .packed = &m->rows, .values = m->values,
                                     .average = average > 0 ? m->host[AVERAGE] : NULL };
@@ -414,16 +414,16 @@ static void unread_rows_stay_unchanged_as_on_cpu(void **state)
 
 /* ---- scan ---- */
 
-static struct cuda_look scan(const float *x, size_t n)
+static struct cuda_scan scan(const float *x, size_t n)
 {
-    static struct cuda_look garbage[64];
-    struct cuda_look seen, *there;
+    static struct cuda_scan garbage[64];
+    struct cuda_scan seen, *there;
     float *gpu = upload(x, n * sizeof(*x));
 
     memset(garbage, 0x5A, sizeof(garbage));
-    assert_true(cuda_look_room(n) <= 64);
-    there = upload(garbage, cuda_look_room(n) * sizeof(*there));
-    must(cuda->math->look(gpu, n, there, stream, &err));
+    assert_true(cuda_scan_count(n) <= 64);
+    there = upload(garbage, cuda_scan_count(n) * sizeof(*there));
+    must(cuda->math->scan(gpu, n, there, stream, &err));
     fetch(&seen, there, sizeof(seen));
     cuda->free(there);
     cuda->free(gpu);
@@ -439,7 +439,7 @@ static void scan_matches_squares_and_checksum_of_cpu(void **state)
     (void)state;
     draw_all(&seed, x, 100003);
     for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
-        struct cuda_look seen = scan(x, sizes[s]), again = scan(x, sizes[s]);
+        struct cuda_scan seen = scan(x, sizes[s]), again = scan(x, sizes[s]);
         double squares = 0;
         bool finite = true;
 
@@ -447,7 +447,7 @@ static void scan_matches_squares_and_checksum_of_cpu(void **state)
             squares += (double)x[i] * (double)x[i];
         assert_int_equal(seen.checksum, checksum_part(x, sizes[s], 0, &finite));
         assert_true(fabs(seen.squares - squares) <= 1e-12 * squares);
-        assert_int_equal(seen.bad, 0);
+        assert_int_equal(seen.non_finite, 0);
         assert_memory_equal(&seen, &again, sizeof(seen));
     }
 }
@@ -459,14 +459,14 @@ static void scan_of_words_with_all_bits_does_not_overflow(void **state)
 
     (void)state;
     for (size_t k = 0; k < 5; k++) {
-        struct cuda_look seen;
+        struct cuda_scan seen;
         bool finite = true;
 
         for (size_t i = 0; i < 5 * 4096 + 7; i++)
             memcpy(&x[i], &words[k], sizeof(x[i]));
         seen = scan(x, 5 * 4096 + 7);
         assert_int_equal(seen.checksum, checksum_part(x, 5 * 4096 + 7, 0, &finite));
-        assert_int_equal(seen.bad == 0, finite);
+        assert_int_equal(seen.non_finite == 0, finite);
     }
 }
 
@@ -479,10 +479,10 @@ static void scan_finds_non_finite_number_at_any_position(void **state)
     (void)state;
     for (size_t i = 0; i < N; i += i < 8 || i + 9 > N ? 1 : 1501) {
         memcpy(&x[i], &bad[i % 4], sizeof(x[i]));
-        assert_int_not_equal(scan(x, N).bad, 0);
+        assert_int_not_equal(scan(x, N).non_finite, 0);
         x[i] = 0;
     }
-    assert_int_equal(scan(x, N).bad, 0);
+    assert_int_equal(scan(x, N).non_finite, 0);
 }
 
 struct pass {
@@ -502,7 +502,7 @@ static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
 {
     struct optim_opts opts = { .def = optim_get(OPTIM_SGD), .params = params, .n_params = N_PARAMS,
                                .n_parts = 1 };
-    struct cuda_look *there = upload(&(struct cuda_look){ 0 }, sizeof(*there)), seen;
+    struct cuda_scan *there = upload(&(struct cuda_scan){ 0 }, sizeof(*there)), seen;
     struct optim_state s = { .g = host[G] };
     struct optim *o;
     struct cuda_optim *c;
@@ -526,7 +526,7 @@ static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
         for (size_t k = 0; k < N_STATISTICS; k++)
             add_stretch(&p, statistics[k].first, host[G] + statistics[k].first, statistics[k].n);
         g = upload(host[G], sizeof(host[G]));
-        must(cuda->math->optim_look(c, g, clip, there, stream, &err));
+        must(cuda->math->optim_scan(c, g, clip, there, stream, &err));
         fetch(&seen, there, sizeof(seen));
         fetch(back[G], g, sizeof(back[G]));
         cuda->free(g);
@@ -536,7 +536,7 @@ static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
         optim_measure_gradient(o, 0, &s);
         squares = pow(optim_gradient_norm(o), 2);
         assert_int_equal(seen.checksum, p.sum);
-        assert_int_equal(seen.bad == 0, p.finite);
+        assert_int_equal(seen.non_finite == 0, p.finite);
         assert_true(p.finite == (way < 2));
         assert_true(fabs(seen.squares - squares) <= 1e-12 * squares);
     }
@@ -587,17 +587,17 @@ static void non_finite_gradients_propagate_as_on_cpu(void **state)
 static void optimizer_without_parameters_is_valid(void **state)
 {
     struct optim_opts opts = { .def = optim_get(OPTIM_LAMB), .n_parts = 1 };
-    struct cuda_look *there = upload(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
+    struct cuda_scan *there = upload(&(struct cuda_scan){ 7, 7, 7 }, sizeof(*there)), seen;
     struct optim_hyper h = { .step = 1, .beta1 = 0.9, .beta2 = 0.9, .grad_scale = 1 };
     struct optim_state s = { 0 };
     struct cuda_optim *c;
 
     (void)state;
     must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
-    must(cuda->math->optim_look(c, NULL, 0, there, stream, &err));
+    must(cuda->math->optim_scan(c, NULL, 0, there, stream, &err));
     must(cuda->math->optim_update(c, &h, &s, 1, stream, &err));
     fetch(&seen, there, sizeof(seen));
-    assert_true(seen.squares == 0 && seen.checksum == 0 && seen.bad == 0);
+    assert_true(seen.squares == 0 && seen.checksum == 0 && seen.non_finite == 0);
     cuda->math->optim_close(c);
     cuda->free(there);
 }

@@ -254,7 +254,7 @@ static void *pin_and_roam(void *arg)
 {
     (void)device_enter(arg, NULL);
     (void)sched_getaffinity(0, sizeof(pinned), &pinned);
-    device_roam();
+    device_unpin();
     (void)sched_getaffinity(0, sizeof(roaming), &roaming);
     return NULL;
 }

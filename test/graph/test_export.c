@@ -101,8 +101,8 @@ static void check_round_trip(const char *name)
     change_weights(&n);
     net_fill(&n, 0);
     before = net_forward(&n);
-    graph_forget_initial(n.graph); /* only the new values are compared */
-    graph_forget_initial(n.graph);
+    graph_release_initial(n.graph); /* only the new values are compared */
+    graph_release_initial(n.graph);
     if (graph_export(n.graph, n.params, path, &err) < 0)
         fail_msg("%s", err.text);
     again = net_open_graph(import_path(path), PLAN_EVAL, 4);
@@ -132,7 +132,7 @@ static void released_initial_values_are_freed_and_constants_remain(void **state)
     (void)state;
     for (i = 0; i < n; i++)
         assert_non_null(p[i].initial);
-    graph_forget_initial(g);
+    graph_release_initial(g);
     for (i = 0; i < n; i++)
         assert_null(p[i].initial);
     for (i = 0; i < g->n_values; i++) /* constants are needed as long as there are plans */

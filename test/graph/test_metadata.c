@@ -246,5 +246,5 @@ int main(void)
         cmocka_unit_test(hostile_metadata_does_not_crash_the_import),
     };
 
-    return cmocka_run_group_tests_name("graph/evidence", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("graph/metadata", tests, NULL, NULL);
 }

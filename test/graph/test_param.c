@@ -222,7 +222,7 @@ static void undifferentiated_input_is_noted(void **state)
     const int64_t pads[] = { 0, 1, 0, 1 };
     const float zero = 0;
     struct model *m = linear(17);
-    const struct graph_judged *t;
+    const struct graph_classified *t;
     const char *const *notes;
     struct graph *g;
     uint32_t n, i;
@@ -233,11 +233,11 @@ static void undifferentiated_input_is_noted(void **state)
     model_node(m, "Pad", "logits pads fill", "y");
     model_output(m, "y");
     g = net_import_model(m, &trainable);
-    t = graph_judged(g, &n);
+    t = graph_classified(g, &n);
     for (i = 0; i < n && strcmp(t[i].name, "fill") != 0;)
         i++;
     assert_true(i < n);
-    assert_int_equal(t[i].verdict, GRAPH_IS_CONSTANT);
+    assert_int_equal(t[i].classification, GRAPH_IS_CONSTANT);
     assert_string_equal(t[i].reason, "Pad 'y' does not differentiate its input 2");
     notes = graph_notes(g, &n);
     assert_int_equal(n, 1);

@@ -83,7 +83,7 @@ static struct packing packing_of(const struct graph *g)
     p.tables = graph_tables(g, &p.n, &words);
     p.memory = malloc(packed_bytes(p.n, words));
     assert_non_null(p.memory);
-    p.rows = packed_at(p.tables, p.n, words, p.memory);
+    p.rows = packed_init(p.tables, p.n, words, p.memory);
     return p;
 }
 
@@ -139,13 +139,13 @@ static void packed_and_dense_gradients_have_equal_bits(void **state)
         float loss;
 
         feed(&n, round);
-        plan_pack(n.plan, NULL);
+        plan_set_packed(n.plan, NULL);
         loss = net_forward(&n);
         net_backward(&n);
         memcpy(whole, n.grads, n.arena_bytes);
         memset(n.grads, 0xFF, n.arena_bytes);
         feed(&n, round);
-        plan_pack(n.plan, &p.rows);
+        plan_set_packed(n.plan, &p.rows);
         assert_true(net_forward(&n) == loss);
         net_backward(&n);
         expect_same(&n, &p, whole);
@@ -174,13 +174,13 @@ static void padding_rows_have_no_gradient_packed_or_dense(void **state)
     for (uint32_t round = 0; round < 8; round++) {
         feed(&n, round);
         feed(&plain, round);
-        plan_pack(n.plan, NULL);
+        plan_set_packed(n.plan, NULL);
         assert_true(net_forward(&n) == net_forward(&plain));
         net_backward(&n);
         net_backward(&plain);
         memcpy(whole, n.grads, n.arena_bytes);
         feed(&n, round);
-        plan_pack(n.plan, &p.rows);
+        plan_set_packed(n.plan, &p.rows);
         (void)net_forward(&n);
         net_backward(&n);
         expect_same(&n, &p, whole);
@@ -258,7 +258,7 @@ static void packed_tables_are_not_in_the_reported_ranges(void **state)
         struct watcher w = { 0 };
 
         feed(&n, 0);
-        plan_pack(n.plan, packed ? &p.rows : NULL);
+        plan_set_packed(n.plan, packed ? &p.rows : NULL);
         (void)net_forward(&n);
         assert_int_equal(plan_backward(n.plan, &n.run, n.grads, watch, &w, &err), 0);
         assert_int_equal(w.next, packed ? graph_dense_floats(n.graph) : graph_trained_floats(n.graph));

@@ -166,7 +166,7 @@ static void weights_of_any_float_type_become_float32(void **state)
         assert_int_equal(facts.loaded, 2);
         assert_int_equal(facts.fresh, 1);
         assert_int_equal(facts.surplus, 0);
-        graph_forget_initial(g);
+        graph_release_initial(g);
         assert_int_equal(graph_fill_initial(g, arena, NULL), ERR_INPUT);
         graph_free(g);
         free(arena);
@@ -452,7 +452,7 @@ static void copied_once(enum tensor_dtype dtype, float second, float last)
     assert_true(memory("RssAnon") < own + all + slack);
     assert_true(arena[COLUMNS + 1] == second);
     assert_true(arena[(size_t)ROWS * COLUMNS - 1] == last);
-    graph_forget_initial(g);
+    graph_release_initial(g);
     assert_int_equal(g->file.external.files.n, 0);
     assert_null(g->params[0].initial);
     graph_free(g);

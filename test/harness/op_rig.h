@@ -48,7 +48,7 @@ struct rig {
     struct op_run run;
     struct op_call call;
     struct op_run *run_on_gpu;
-    struct op_trouble *trouble_on_gpu;
+    struct op_invalid *trouble_on_gpu;
     bool refused_on_gpu; /* the last call failed by a recorded invalid number */
     uint32_t calls_on_gpu;
 };

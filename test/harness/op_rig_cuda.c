@@ -37,7 +37,7 @@ const struct cuda_api *rig_gpu(void)
         return gpu.api;
     must(device_parse("cuda:0", 0, devices, &n, &err), &err);
     must(device_enter(&devices[0], &err), &err);
-    must(device_cuda(&devices[0])->stream_open(CUDA_FIRST, &gpu.stream, &err), &err);
+    must(device_cuda(&devices[0])->stream_open(CUDA_HIGH_PRIORITY, &gpu.stream, &err), &err);
     gpu.api = device_cuda(&devices[0]);
     return gpu.api;
 }
@@ -139,9 +139,9 @@ static int launch_on_gpu(struct rig *r, int (*kernel)(const struct op_call *c, s
     *graph = NULL;
     if (r->calls_on_gpu % 2 == 0)
         return kernel(c, err);
-    must(r->cuda->capture(gpu.stream, &captured), &captured);
+    must(r->cuda->capture_begin(gpu.stream, &captured), &captured);
     rc = kernel(c, err);
-    must(r->cuda->captured(gpu.stream, graph, &captured), &captured);
+    must(r->cuda->capture_end(gpu.stream, graph, &captured), &captured);
     if (rc == 0)
         must(r->cuda->launch(*graph, gpu.stream, &captured), &captured);
     return rc;
@@ -153,7 +153,7 @@ int rig_call_gpu(struct rig *r, int (*kernel)(const struct op_call *c, struct er
     struct tensors in, out, din, dout;
     struct op_call c = r->call;
     struct op_run run = r->run;
-    struct op_trouble trouble;
+    struct op_invalid trouble;
     struct cuda_graph *graph;
     int rc, done;
 
@@ -164,8 +164,8 @@ int rig_call_gpu(struct rig *r, int (*kernel)(const struct op_call *c, struct er
     }
     must(r->cuda->fill(r->trouble_on_gpu, 0, sizeof(trouble), gpu.stream, err), err);
     run.queue = gpu.stream;
-    run.there = r->run_on_gpu;
-    run.trouble = r->trouble_on_gpu;
+    run.device = r->run_on_gpu;
+    run.invalid = r->trouble_on_gpu;
     must(r->cuda->copy(r->run_on_gpu, &run, sizeof(run), gpu.stream, err), err);
     c.in = all_on_gpu(r, c.in, c.n_in, &in);
     c.out = all_on_gpu(r, c.out, c.n_out, &out);

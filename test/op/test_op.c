@@ -175,15 +175,15 @@ static void required_input_is_checked_for_type_and_rank(void **state)
     struct err err = { 0 };
 
     (void)state;
-    assert_int_equal(op_need(&f, 0, TENSOR_F32, 2, &err), 0);
-    assert_int_equal(op_need(&f, 0, TENSOR_F32, -1, &err), 0);
-    assert_int_equal(op_need(&f, 0, TENSOR_F32, 3, &err), ERR_INPUT);
+    assert_int_equal(op_check_input(&f, 0, TENSOR_F32, 2, &err), 0);
+    assert_int_equal(op_check_input(&f, 0, TENSOR_F32, -1, &err), 0);
+    assert_int_equal(op_check_input(&f, 0, TENSOR_F32, 3, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "input 0 has shape [2, 3]; expected 3 dimensions"));
-    assert_int_equal(op_need(&f, 1, TENSOR_F32, -1, &err), ERR_INPUT);
+    assert_int_equal(op_check_input(&f, 1, TENSOR_F32, -1, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "input 1 is int64; expected float32"));
-    assert_int_equal(op_need(&f, 2, TENSOR_F32, -1, &err), ERR_INPUT);
+    assert_int_equal(op_check_input(&f, 2, TENSOR_F32, -1, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "input 2 is missing"));
-    assert_int_equal(op_need(&f, 3, TENSOR_F32, -1, &err), ERR_INPUT);
+    assert_int_equal(op_check_input(&f, 3, TENSOR_F32, -1, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "input 3 is missing"));
 }
 

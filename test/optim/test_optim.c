@@ -403,9 +403,9 @@ static uint32_t stretches_of(struct optim_param *out, const struct packed_table 
 static void matrix_steps(const struct optim_def *def, const struct optim_param *params, uint32_t n_params,
                          struct packed_table *table, float weight, float noise, float *memory, double *norm)
 {
-    size_t words = table != NULL ? packed_lay_out(table, 1) : 0;
+    size_t words = table != NULL ? packed_layout(table, 1) : 0;
     void *place = malloc(packed_bytes(1, words));
-    struct packed rows = table != NULL ? packed_at(table, 1, words, place) : (struct packed){ 0 };
+    struct packed rows = table != NULL ? packed_init(table, 1, words, place) : (struct packed){ 0 };
     struct optim *o = optim_of(def, params, n_params, 3, 0.9);
     struct optim_state s = { .w = memory, .g = memory + MATRIX, .average = memory + 5 * MATRIX,
                              .packed = table != NULL ? &rows : NULL, .values = memory + MATRIX };
@@ -430,7 +430,7 @@ static void matrix_steps(const struct optim_def *def, const struct optim_param *
             packed_clear(&rows);
             for (size_t r = 0; r < ROWS; r++)
                 rows.marks[r / 64] |= (uint64_t)1 << r % 64;
-            packed_settle(&rows);
+            packed_index(&rows);
         }
         step_all(o, 3, &h, 0.5, 0.4, &s);
         *norm = optim_gradient_norm(o);
@@ -487,10 +487,10 @@ static struct packed_table cut_tables[N_TABLES] = {
 static void table_steps(const struct optim_def *def, bool is_packed, bool decays, double average,
                         uint32_t n_parts, uint32_t one_in, float *memory, double norms[3])
 {
-    size_t words = packed_lay_out(cut_tables, N_TABLES);
+    size_t words = packed_layout(cut_tables, N_TABLES);
     void *place = malloc(packed_bytes(N_TABLES, words));
     float *values = malloc(CUT_FLOATS * sizeof(*values));
-    struct packed rows = packed_at(cut_tables, N_TABLES, words, place);
+    struct packed rows = packed_init(cut_tables, N_TABLES, words, place);
     struct optim_param params[N_TABLES];
     struct optim_state s = { .w = memory, .g = memory + CUT_FLOATS, .packed = &rows,
                              .values = values, .average = memory + 5 * CUT_FLOATS };
@@ -532,7 +532,7 @@ static void table_steps(const struct optim_def *def, bool is_packed, bool decays
                 memcpy(values + next, g, width * sizeof(*g));
                 next += width;
             }
-        packed_settle(&rows);
+        packed_index(&rows);
         assert_int_equal(packed_floats(&rows), next);
         for (uint32_t t = 0; is_packed && t < N_TABLES; t++)
             if (t != 2) /* nobody looks there */
@@ -573,13 +573,13 @@ static void rows_without_a_mark_are_not_looked_at(void **state)
     static const char *const names[] = { "sgd", "adagrad" };
     struct packed_table table = { .rows = 1000, .width = 5 };
     const struct optim_param p = { .n = 5000, .rate_factor = 1, .table = &table };
-    size_t words = packed_lay_out(&table, 1);
+    size_t words = packed_layout(&table, 1);
     void *memory = malloc(packed_bytes(1, words));
 
     (void)state;
     for (size_t k = 0; k < 2; k++) {
         static float w[5000], sum[5000], values[5000];
-        struct packed rows = packed_at(&table, 1, words, memory);
+        struct packed rows = packed_init(&table, 1, words, memory);
         struct packed_rows kernel = { .marks = rows.marks };
         struct optim_state s = { .w = w, .slots = { sum }, .packed = &rows, .values = values };
         struct optim_hyper h = { .learning_rate = 0.1, .epsilon = 1e-8, .step = 1 };
@@ -594,7 +594,7 @@ static void rows_without_a_mark_are_not_looked_at(void **state)
             if (marked)
                 packed_mark(&kernel, i / 5);
         }
-        packed_settle(&rows);
+        packed_index(&rows);
         step_all(o, 1, &h, 1000, 1, &s);
         for (size_t i = 0; i < 5000; i++)
             assert_true(i / 5 % 7 == 0 ? w[i] < 1 : isinf(w[i]));
@@ -608,12 +608,12 @@ static void lazy_rows_stay_where_they_are(void **state)
 {
     struct packed_table table = { .rows = 70, .width = 4 };
     uint64_t memory[32];
-    size_t words = packed_lay_out(&table, 1);
+    size_t words = packed_layout(&table, 1);
 
     (void)state;
     assert_true(packed_bytes(1, words) <= sizeof(memory));
     for (size_t k = 0; k < OPTIM_TYPES; k++) {
-        struct packed rows = packed_at(&table, 1, words, memory);
+        struct packed rows = packed_init(&table, 1, words, memory);
         struct packed_rows kernel = { .marks = rows.marks };
         float m[2][4][280], values[280];
         uint32_t x = 11;
@@ -628,7 +628,7 @@ static void lazy_rows_stay_where_they_are(void **state)
         for (size_t r = 0; r < 70; r++)
             if (r % 3 == 1)
                 packed_mark(&kernel, r);
-        packed_settle(&rows);
+        packed_index(&rows);
         for (int lazy = 0; lazy < 2; lazy++) {
             const struct optim_param p = { .n = 280, .rate_factor = 1, .weight_decay = 0.1,
                                            .table = &table, .lazy = lazy };
@@ -639,7 +639,7 @@ static void lazy_rows_stay_where_they_are(void **state)
 
             for (uint32_t slot = 0; slot < optim_get(k)->n_slots; slot++)
                 s.slots[slot] = m[lazy][1 + slot];
-            assert_int_equal(optim_resting_tables(o, &h), lazy);
+            assert_int_equal(optim_skipping_tables(o, &h), lazy);
             step_all(o, 1, &h, 0, 0, &s);
             optim_free(o);
         }
@@ -672,11 +672,11 @@ static void a_gradient_that_is_no_number_ruins_every_row(void **state)
     struct optim *o = optim_of(optim_get(OPTIM_SGD), &p, 1, 1, 0);
 
     (void)state;
-    words = packed_lay_out(&table, 1);
+    words = packed_layout(&table, 1);
     assert_true(packed_bytes(1, words) <= sizeof(memory));
-    rows = packed_at(&table, 1, words, memory);
+    rows = packed_init(&table, 1, words, memory);
     rows.marks[0] = 4;
-    packed_settle(&rows);
+    packed_index(&rows);
     step_all(o, 1, &h, 1, 0, &s);
     for (size_t i = 0; i < 300; i++)
         assert_true(isnan(w[i]));

@@ -105,10 +105,10 @@ static void a_plateau_follows_pytorch_and_counts_an_evaluation_once(void **state
         for (uint64_t i = 0; i < N; i++) {
             struct optim_plateau before;
 
-            optim_evaluated(&s, 7 * (i + 1), reference_losses[i]);
+            optim_record_evaluation(&s, 7 * (i + 1), reference_losses[i]);
             assert_true(fabs(optim_rate(&s, 7 * (i + 1) + 1) - r->rates[i]) < 1e-15);
             before = s.plateau;
-            optim_evaluated(&s, 7 * (i + 1), 0.001); /* again, as a resumed run may */
+            optim_record_evaluation(&s, 7 * (i + 1), 0.001); /* again, as a resumed run may */
             assert_memory_equal(&before, &s.plateau, sizeof(before));
         }
         assert_true(s.plateau.reductions > 1);
@@ -120,7 +120,7 @@ static void other_schedules_do_not_hear_of_evaluations(void **state)
     struct optim_schedule s = { .type = OPTIM_COSINE, .learning_rate = 1, .total_steps = 10 };
 
     (void)state;
-    optim_evaluated(&s, 3, 7);
+    optim_record_evaluation(&s, 3, 7);
     assert_true(s.plateau.step == 0 && !s.plateau.has_best);
 }
 

@@ -37,7 +37,7 @@ static uint32_t draw(uint32_t *x)
 
 static struct set *set_new(void)
 {
-    size_t words = packed_lay_out(tables, N_TABLES);
+    size_t words = packed_layout(tables, N_TABLES);
     struct set *s = malloc(sizeof(*s));
 
     assert_non_null(s);
@@ -45,7 +45,7 @@ static struct set *set_new(void)
     assert_non_null(s->memory);
     memset(s->memory, 0xFF, packed_bytes(N_TABLES, words));
     memset(s->values, 0xFF, sizeof(s->values));
-    s->rows = packed_at(tables, N_TABLES, words, s->memory);
+    s->rows = packed_init(tables, N_TABLES, words, s->memory);
     return s;
 }
 
@@ -85,7 +85,7 @@ static void fill(uint32_t *seed, uint32_t one_in, struct whole *w, struct set *s
                 }
             }
         }
-        packed_settle(&s->rows);
+        packed_index(&s->rows);
     }
 }
 
@@ -221,14 +221,14 @@ static void runs_cover_all_marked_floats_for_any_division(void **state)
 
 static void empty_list_of_tables_is_valid(void **state)
 {
-    size_t words = packed_lay_out(NULL, 0), memory[4];
+    size_t words = packed_layout(NULL, 0), memory[4];
     struct packed a, b;
     float nothing = 0;
 
     (void)state;
     assert_int_equal(words, 0);
     assert_true(packed_bytes(0, 0) <= sizeof(memory));
-    a = packed_at(NULL, 0, 0, memory);
+    a = packed_init(NULL, 0, 0, memory);
     b = a;
     packed_clear(&a);
     packed_add(&a, &nothing, &b, &nothing);
@@ -238,13 +238,13 @@ static void empty_list_of_tables_is_valid(void **state)
 static void mark_past_the_last_row_of_a_table_is_invalid(void **state)
 {
     struct packed_table tables[] = { { .rows = 70, .width = 2 }, { .rows = 64, .width = 1 } };
-    size_t n_words = packed_lay_out(tables, 2);
+    size_t n_words = packed_layout(tables, 2);
     uint64_t memory[64];
     struct packed p;
 
     (void)state;
     assert_true(packed_bytes(2, n_words) <= sizeof(memory));
-    p = packed_at(tables, 2, n_words, memory);
+    p = packed_init(tables, 2, n_words, memory);
     p.marks[tables[0].first_word + 1] = 1ull << 5; /* row 69 */
     p.marks[tables[1].first_word] = 1ull << 63;
     assert_true(packed_is_valid(&p));

@@ -33,7 +33,7 @@ static int pretend(void **state)
     struct err err = {};
 
     (void)state;
-    if (cudnnGetVersion() >= 90800 && cudnn_pretend(h200, &err) < 0) {
+    if (cudnnGetVersion() >= 90800 && cudnn_mock_device(h200, &err) < 0) {
         fprintf(stderr, "ERROR: %s\n", err.text);
         return -1;
     }

@@ -17,10 +17,10 @@ void act_fwd(const struct op_call *c, act_y_fn *y)
 {
     const struct tensor *in = c->in[0], *out = c->out[0];
     size_t n = (size_t)tensor_elements(in), at, m;
-    float room[OP_STRETCH], *to;
+    float room[OP_CHUNK], *to;
 
     for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, op_is_half(in));
+        m = op_chunk(n - at, op_is_half(in));
         to = op_floats_to(out, at, room);
         y(m, op_floats(in, at, m, room), to, c->param);
         op_floats_done(out, at, m, to);
@@ -30,7 +30,7 @@ void act_fwd(const struct op_call *c, act_y_fn *y)
 void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx)
 {
     const struct tensor *d = c->dout[0], *g = c->din[0];
-    float room[3][OP_STRETCH], *to;
+    float room[3][OP_CHUNK], *to;
     size_t n, at, m;
 
     if (d == NULL || g == NULL) {
@@ -39,7 +39,7 @@ void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx)
     }
     n = (size_t)tensor_elements(g);
     for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, op_is_half(g));
+        m = op_chunk(n - at, op_is_half(g));
         to = op_floats_on(g, at, op_adds(c, 0) ? m : 0, room[2]);
         dx(m, op_floats(d, at, m, room[0]), op_floats(v, at, m, room[1]), to, c->param,
            op_adds(c, 0));

@@ -77,7 +77,7 @@ static int infer_11(struct op_infer *f, struct err *err)
         return op_error(f, ERR_UNSUPPORTED, err, "input 0 is %s; supported are float32, int32, "
                         "int64", tensor_dtype_name(x->dtype));
     for (i = 1; i < f->n_in; i++) {
-        int rc = f->in[i] != NULL ? op_need(f, i, x->dtype, -1, err) : 0;
+        int rc = f->in[i] != NULL ? op_check_input(f, i, x->dtype, -1, err) : 0;
 
         if (rc < 0)
             return rc;
@@ -114,15 +114,15 @@ static struct clip limits_of(const struct op_call *c)
     return (struct clip){ lo != NULL ? *lo : m.lo, hi != NULL ? *hi : m.hi };
 }
 
-/* float32, or bfloat16, which is converted in stretches. */
+/* float32, or bfloat16, which is converted in chunks. */
 static void clip_floats(const struct op_call *c, size_t n)
 {
     const struct tensor *x = c->in[0], *y = c->out[0];
-    float room[OP_STRETCH], *to;
+    float room[OP_CHUNK], *to;
     size_t at, m;
 
     for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, op_is_half(x));
+        m = op_chunk(n - at, op_is_half(x));
         to = op_floats_to(y, at, room);
         clip_f32(m, op_floats(x, at, m, room), limits_of(c), to);
         op_floats_done(y, at, m, to);
@@ -152,12 +152,12 @@ static void limits_bwd(const struct op_call *c)
 {
     const struct tensor *x = c->in[0], *dy = c->dout[0];
     size_t n = (size_t)tensor_elements(x), at, m;
-    float room[2][OP_STRETCH];
+    float room[2][OP_CHUNK];
     double sums[2] = { 0 };
     uint32_t i;
 
     for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, op_is_half(x) || op_is_half(dy));
+        m = op_chunk(n - at, op_is_half(x) || op_is_half(dy));
         add_limits(m, op_floats(x, at, m, room[0]), op_floats(dy, at, m, room[1]), limits_of(c), sums);
     }
     for (i = 0; i < 2; i++)
@@ -171,7 +171,7 @@ static void limits_bwd(const struct op_call *c)
 static int clip_bwd(const struct op_call *c, struct err *err)
 {
     const struct tensor *x = c->in[0], *dy = c->dout[0], *dx = c->din[0];
-    float room[3][OP_STRETCH], *to;
+    float room[3][OP_CHUNK], *to;
     size_t n, at, m;
 
     (void)err;
@@ -183,7 +183,7 @@ static int clip_bwd(const struct op_call *c, struct err *err)
         limits_bwd(c);
     n = dx != NULL ? (size_t)tensor_elements(dx) : 0;
     for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, op_is_half(dx));
+        m = op_chunk(n - at, op_is_half(dx));
         to = op_floats_on(dx, at, op_adds(c, 0) ? m : 0, room[2]);
         clip_dx(m, op_floats(x, at, m, room[0]), op_floats(dy, at, m, room[1]), limits_of(c), to,
                 op_adds(c, 0));

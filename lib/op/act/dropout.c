@@ -22,7 +22,7 @@
 
 /* ---- infer ---- */
 
-int dropout_settle(const struct op_infer *f, double ratio, bool drops, int64_t n, struct dropout *d,
+int dropout_finish(const struct op_infer *f, double ratio, bool drops, int64_t n, struct dropout *d,
                    struct err *err)
 {
     if (!(ratio >= 0 && ratio <= 1))
@@ -40,7 +40,7 @@ static int infer_common(struct op_infer *f, double ratio, bool drops, struct err
     int rc = infer_same_shape(f, err);
 
     if (rc == 0)
-        rc = dropout_settle(f, ratio, drops, shape_elements(&f->out[0].shape), f->param, err);
+        rc = dropout_finish(f, ratio, drops, shape_elements(&f->out[0].shape), f->param, err);
     if (rc < 0)
         return rc;
     if (f->n_out > 1) {
@@ -196,15 +196,15 @@ CLONES static void apply(size_t n, const float *x, const uint8_t *keep, float sc
     }
 }
 
-/* The same over tensors; bfloat16 is converted in stretches. */
+/* The same over tensors; bfloat16 is converted in chunks. */
 static void apply_to(const struct tensor *x, const uint8_t *keep, float scale,
                      const struct tensor *y, bool add)
 {
     size_t n = (size_t)tensor_elements(x), at, m;
-    float room[2][OP_STRETCH], *to;
+    float room[2][OP_CHUNK], *to;
 
     for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, op_is_half(x));
+        m = op_chunk(n - at, op_is_half(x));
         to = op_floats_on(y, at, add ? m : 0, room[1]);
         apply(m, op_floats(x, at, m, room[0]), keep + at, scale, to, add);
         op_floats_done(y, at, m, to);
@@ -255,7 +255,7 @@ static int dropout_bwd(const struct op_call *c, struct err *err)
     else if (p->drops)
         apply_to(c->dout[0], c->save, p->scale, c->din[0], add);
     else
-        op_put_as(c->din[0], c->dout[0]->data, n, 1.0f, add);
+        op_store_as(c->din[0], c->dout[0]->data, n, 1.0f, add);
     return 0;
 }
 

@@ -18,7 +18,7 @@ struct dropout {
 
 /* Fills *d for a tensor of n elements. `drops`: the model drops in training. Errors: ERR_INPUT
  * (ratio), ERR_UNSUPPORTED (too many elements). */
-int dropout_settle(const struct op_infer *f, double ratio, bool drops, int64_t n, struct dropout *d,
+int dropout_finish(const struct op_infer *f, double ratio, bool drops, int64_t n, struct dropout *d,
                    struct err *err);
 /* Computes keep[i]: 1 if element first + i, in the order of the shape, is kept in this call. */
 void dropout_draw(const struct dropout *d, const struct op_call *c, uint64_t first, size_t n,

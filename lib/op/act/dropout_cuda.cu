@@ -105,13 +105,13 @@ static int drop(const struct op_call *c, const T *x, T *y, uint8_t *keep, struct
         size_t each = (inner + 3) / 4, fours = (size_t)t->shape.dim[0] * each * channels;
 
         CUDA_LAUNCH((drop_channels<T>), op_blocks(fours, OP_THREADS), OP_THREADS, 0, s, x, y, keep, fours, inner,
-                    channels, op_divisor_of(each), op_divisor_of(channels), *d, c->run->there, c->stream);
+                    channels, op_divisor_of(each), op_divisor_of(channels), *d, c->run->device, c->stream);
     } else if (op_aligned(x) && op_aligned(y)) {
         CUDA_LAUNCH((drop_plain<T, true>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, s, x, y, keep, n, *d,
-                    c->run->there, c->stream);
+                    c->run->device, c->stream);
     } else {
         CUDA_LAUNCH((drop_plain<T, false>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, s, x, y, keep, n, *d,
-                    c->run->there, c->stream);
+                    c->run->device, c->stream);
     }
     return cuda_launched(err);
 }

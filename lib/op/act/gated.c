@@ -55,9 +55,9 @@ static gate_fn *gate_of(const struct op_call *c)
     return gates[((const struct gated *)c->param)->gate].gate;
 }
 
-static size_t stretch(size_t n)
+static size_t chunk(size_t n)
 {
-    return n < OP_STRETCH ? n : OP_STRETCH;
+    return n < OP_CHUNK ? n : OP_CHUNK;
 }
 
 CLONES static void multiply(size_t n, const float *x, const float *y, float *z)
@@ -72,11 +72,11 @@ CLONES static void multiply(size_t n, const float *x, const float *y, float *z)
 static int gated_fwd(const struct op_call *c, struct err *err)
 {
     size_t n = (size_t)tensor_elements(c->in[0]), at, m;
-    float room[3][OP_STRETCH], *y;
+    float room[3][OP_CHUNK], *y;
 
     (void)err; /* nothing can fail */
     for (at = 0; at < n; at += m) {
-        m = stretch(n - at);
+        m = chunk(n - at);
         gate_of(c)(m, op_floats(c->in[0], at, m, room[0]), room[2], NULL);
         y = op_floats_to(c->out[0], at, room[0]);
         multiply(m, room[2], op_floats(c->in[1], at, m, room[1]), y);
@@ -94,14 +94,14 @@ static void put(const struct op_call *c, uint32_t i, size_t at, size_t n, const 
     if (g == NULL)
         return;
     to = op_floats_on(g, at, op_adds(c, i) ? n : 0, room);
-    op_put(to, gradient, n, 1.0f, op_adds(c, i));
+    op_store(to, gradient, n, 1.0f, op_adds(c, i));
     op_floats_done(g, at, n, to);
 }
 
 static int gated_bwd(const struct op_call *c, struct err *err)
 {
     size_t n = (size_t)tensor_elements(c->in[0]), at, m;
-    float room[3][OP_STRETCH], gate[OP_STRETCH], slope[OP_STRETCH];
+    float room[3][OP_CHUNK], gate[OP_CHUNK], slope[OP_CHUNK];
 
     (void)err; /* nothing can fail */
     if (c->dout[0] == NULL) {
@@ -111,7 +111,7 @@ static int gated_bwd(const struct op_call *c, struct err *err)
     for (at = 0; at < n; at += m) {
         const float *d;
 
-        m = stretch(n - at);
+        m = chunk(n - at);
         gate_of(c)(m, op_floats(c->in[0], at, m, room[0]), gate, slope);
         d = op_floats(c->dout[0], at, m, room[1]);
         multiply(m, slope, op_floats(c->in[1], at, m, room[0]), slope);
@@ -132,7 +132,7 @@ static int gated_infer(struct op_infer *f, struct err *err)
     int rc = infer_same_shape(f, err);
 
     if (rc == 0)
-        rc = op_need(f, 1, TENSOR_F32, -1, err);
+        rc = op_check_input(f, 1, TENSOR_F32, -1, err);
     if (rc == 0)
         rc = op_attr_s(f, "function", "", &function, err);
     if (rc < 0)

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "op/act/softmax.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"

@@ -61,7 +61,7 @@ const struct op_def op_sign = { FIELDS("Sign", 9), .diff = OP_IN(0),
 
 static int not_infer(struct op_infer *f, struct err *err)
 {
-    int rc = op_need(f, 0, TENSOR_BOOL, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_BOOL, -1, err);
 
     if (rc < 0)
         return rc;

@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "op/act/softmax.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
@@ -39,20 +39,20 @@ CLONES static void bwd_rows(size_t rows, size_t n, const float *y, const float *
     size_t r, i, j;
 
     for (r = 0; r < rows; r++, y += n, dy += n, dx += n) {
-        op_lanes lanes = { 0 };
+        op_simd lanes = { 0 };
         double tail = 0;
         float dot;
 
-        for (i = 0; i + OP_LANES <= n; i += OP_LANES) {
-            op_lanes d;
+        for (i = 0; i + OP_SIMD_LANES <= n; i += OP_SIMD_LANES) {
+            op_simd d;
 
-            for (j = 0; j < OP_LANES; j++)
+            for (j = 0; j < OP_SIMD_LANES; j++)
                 d[j] = (double)(y[i + j] * dy[i + j]);
             lanes += d;
         }
         for (; i < n; i++)
             tail += (double)(y[i] * dy[i]);
-        dot = (float)(op_lanes_total(&lanes) + tail);
+        dot = (float)(op_simd_total(&lanes) + tail);
         if (add) {
             OP_EACH
             for (i = 0; i < n; i++)

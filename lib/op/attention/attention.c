@@ -53,7 +53,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "op/attention/attention_cpu.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op_priv.h"
 
 enum {
@@ -116,7 +116,7 @@ struct layout {
 /* Returns the layout of an operand that is a separate tensor. */
 static int layout_of_tensor(const struct op_infer *f, uint32_t i, struct layout *l, struct err *err)
 {
-    int rc = op_need(f, i, TENSOR_F32, i == 0 ? -1 : (int)f->in[0]->shape.rank, err);
+    int rc = op_check_input(f, i, TENSOR_F32, i == 0 ? -1 : (int)f->in[0]->shape.rank, err);
 
     if (rc < 0)
         return rc;
@@ -134,7 +134,7 @@ static int layout_of_part(const struct op_infer *f, uint32_t i, const int64_t *p
     int64_t columns, here = 1;
     uint32_t lead;
     char text[192];
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -251,7 +251,7 @@ static int output(struct op_infer *f, struct attention *a, struct err *err)
     f->out[0].shape.rank = rank;
     for (k = 0; k < rank; k++)
         f->out[0].shape.dim[k] = product.dim[perm[k]];
-    rc = op_fits(f, err);
+    rc = op_check_size(f, err);
     if (rc < 0)
         return rc;
     plain_steps(&f->out[0].shape, step);
@@ -272,7 +272,7 @@ static int mask(const struct op_infer *f, const struct attention *a, struct atte
     const struct tensor *t;
     uint32_t skip, k;
     char text[2][192];
-    int rc = op_need(f, s->input, dtype, -1, err);
+    int rc = op_check_input(f, s->input, dtype, -1, err);
     bool fits;
 
     if (rc < 0)
@@ -438,9 +438,9 @@ static int infer(struct op_infer *f, struct err *err)
     if (a->t > INT64_MAX / a->s || (a->n > 0 && a->t * a->s > INT64_MAX / a->n))
         return op_error(f, ERR_INPUT, err, "the number of scores overflows");
     divide_blocks(a);
-    rc = dropout_settle(f, (double)ratio, ratio > 0, ratio > 0 ? a->n * a->t * a->s : 0,
+    rc = dropout_finish(f, (double)ratio, ratio > 0, ratio > 0 ? a->n * a->t * a->s : 0,
                         &a->dropout, err);
-    return rc == 0 ? attention_seen(f, a, err) : rc;
+    return rc == 0 ? attention_visible(f, a, err) : rc;
 }
 
 static double flops(const struct op_infer *f)

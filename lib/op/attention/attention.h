@@ -1,5 +1,5 @@
 /* attention.h - shared by the files of Attention: attention.c infers shapes (and documents the op),
- * attention_seen.c finds the keys that masks hide, attention_plan.c and attention_cpu.c iterate
+ * attention_visible.c finds the keys that masks hide, attention_plan.c and attention_cpu.c iterate
  * over heads and blocks, and attention_rows.c computes the softmax of a block of scores.
  *
  * Grouped heads (GQA, MQA): if k and v have fewer heads than q, infer splits the last batch axis of
@@ -103,9 +103,9 @@ static inline struct attention_range attention_band(const struct attention *a, i
 }
 
 /* Computes seen and hiding; called after all other fields are set. Errors: ERR_NOMEM. */
-int attention_seen(const struct op_infer *f, struct attention *a, struct err *err);
+int attention_visible(const struct op_infer *f, struct attention *a, struct err *err);
 /* Returns the largest score that a key outside `seen` can have in this call, after the steps. */
-float attention_hidden(const struct op_call *c, const struct attention *a);
+float attention_masked(const struct op_call *c, const struct attention *a);
 
 /* Returns the element of an operand at which matrix i begins. */
 static inline ptrdiff_t attention_matrix(const struct attention *a, const struct attention_at *at,
@@ -146,7 +146,7 @@ struct attention_rows {
 void attention_rows_fwd(const struct attention_rows *r, float *scores);
 /* Called after attention_rows_fwd(). Returns true if a key with the score `hidden` would have
  * weight 0 in every row. */
-bool attention_rows_outweigh(const struct attention_rows *r, float hidden);
+bool attention_rows_cost_more(const struct attention_rows *r, float hidden);
 /* Input: the scores before the steps, and in dp the gradient of the weights. Output: the weights in
  * `scores`, and in dp the gradient of the scores before the steps. dot [matrices, rows]: the inner
  * product of y and dy. */

@@ -25,7 +25,7 @@
 #include "op/attention/attention.h"
 #include "op/dnn.h"
 #include "op/half.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op_priv.h"
 
 enum { AHEAD = 8 /* rows to prefetch ahead */ };
@@ -107,20 +107,20 @@ COPY_OUT(put_halves, uint16_t, op_half_load, op_half_store)
     CLONES static float name_(const void *va, ptrdiff_t a_step, const void *vb, size_t n)          \
     {                                                                                              \
         const type_ *a = va, *b = vb;                                                              \
-        op_lanes lanes = { 0 };                                                                    \
+        op_simd lanes = { 0 };                                                                    \
         double tail = 0;                                                                           \
         size_t i, j;                                                                               \
                                                                                                    \
-        for (i = 0; i + OP_LANES <= n; i += OP_LANES) {                                            \
-            op_lanes d;                                                                            \
+        for (i = 0; i + OP_SIMD_LANES <= n; i += OP_SIMD_LANES) {                                            \
+            op_simd d;                                                                            \
                                                                                                    \
-            for (j = 0; j < OP_LANES; j++)                                                         \
+            for (j = 0; j < OP_SIMD_LANES; j++)                                                         \
                 d[j] = (double)(load_(a[(ptrdiff_t)(i + j) * a_step]) * load_(b[i + j]));          \
             lanes += d;                                                                            \
         }                                                                                          \
         for (; i < n; i++)                                                                         \
             tail += (double)(load_(a[(ptrdiff_t)i * a_step]) * load_(b[i]));                       \
-        return (float)(op_lanes_total(&lanes) + tail);                                             \
+        return (float)(op_simd_total(&lanes) + tail);                                             \
     }
 DOT_ROW(dot_floats, float, )
 DOT_ROW(dot_halves, uint16_t, op_half_load)
@@ -150,7 +150,7 @@ static void walk_init(struct walk *w, const struct op_call *c)
     struct attention_state *s = c->state;
     const struct attention *a = c->param;
 
-    *w = (struct walk){ .c = c, .a = a, .s = s, .hidden = attention_hidden(c, a) };
+    *w = (struct walk){ .c = c, .a = a, .s = s, .hidden = attention_masked(c, a) };
     w->max = s->has_save ? c->save : op_at(c->scratch, s->at.max);
     w->scale = w->max + a->n * a->t;
     w->k = op_at(c->scratch, s->at.k);
@@ -274,7 +274,7 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
 
     copy_all_in(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
     rc = block_weights(w, &r, p, err);
-    if (rc == 0 && a->hiding != 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
+    if (rc == 0 && a->hiding != 0 && !sees_all(w, &r) && !attention_rows_cost_more(&r, w->hidden)) {
         see_all(w, &r);
         p = &w->s->products[w->s->whole[block]];
         rc = block_weights(w, &r, p, err);
@@ -343,7 +343,7 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
     int64_t first;
     int rc;
 
-    if (a->hiding != 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
+    if (a->hiding != 0 && !sees_all(w, &r) && !attention_rows_cost_more(&r, w->hidden)) {
         see_all(w, &r);
         p = &w->s->products[w->s->whole[block]];
     }

@@ -381,7 +381,7 @@ static struct attention_rows_device rows_of(const struct group *g)
                                        .s = a->s,
                                        .dropout = a->dropout,
                                        .stream = c->stream,
-                                       .there = c->run->there };
+                                       .device = c->run->device };
 
     r.has_band = a->has_band;
     r.lower = a->lower;

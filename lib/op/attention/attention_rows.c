@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "op/attention/attention.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
@@ -251,7 +251,7 @@ void attention_rows_fwd(const struct attention_rows *r, float *scores)
     }
 }
 
-bool attention_rows_outweigh(const struct attention_rows *r, float hidden)
+bool attention_rows_cost_more(const struct attention_rows *r, float hidden)
 {
     const float nothing = 104; /* e^-104 is less than half of the smallest float */
     const float *max, *scale;

@@ -120,7 +120,7 @@ __device__ static inline columns<float, N> kept(const struct attention_rows_devi
         on.v[k] = 1.0f;
     if (!r.dropout.drops)
         return on;
-    rng_cuda_words(rng_cuda_key(r.there, r.stream), (uint64_t)(w.index * r.s + j), word);
+    rng_cuda_words(rng_cuda_key(r.device, r.stream), (uint64_t)(w.index * r.s + j), word);
 #pragma unroll
     for (int k = 0; k < N; k++)
         on.v[k] = word[k] >= r.dropout.below ? r.dropout.scale : 0.0f;

@@ -25,7 +25,7 @@ struct attention_rows_device {
     float *max, *scale;             /* [n, t] of the whole call; NULL: not requested */
     struct dropout dropout;
     uint32_t stream;
-    const struct op_run *there;
+    const struct op_run *device;
 };
 
 /* Input: scores [matrices, t, s] before the steps. Output: weights, the softmax multiplied by the

@@ -1,11 +1,11 @@
-/* attention_seen.c - determines which keys a block of rows sees, and the largest weight of the
+/* attention_visible.c - determines which keys a block of rows sees, and the largest weight of the
  * others. */
 #include <math.h>
 
 #include "base/arena.h"
 #include "base/err.h"
 #include "op/attention/attention.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op_priv.h"
 
 /* key ranges are rounded to 1/16 of the keys, because each size needs a kernel */
@@ -116,7 +116,7 @@ static void causal_band(const struct op_infer *f, struct attention *a)
     a->n_steps--;
 }
 
-int attention_seen(const struct op_infer *f, struct attention *a, struct err *err)
+int attention_visible(const struct op_infer *f, struct attention *a, struct err *err)
 {
     struct attention_range *seen = arena_array(f->mem, (size_t)a->n_blocks, sizeof(*seen));
     int64_t unit = (a->s + RANGE_STEPS - 1) / RANGE_STEPS, b;
@@ -158,7 +158,7 @@ int attention_seen(const struct op_infer *f, struct attention *a, struct err *er
     return 0;
 }
 
-float attention_hidden(const struct op_call *c, const struct attention *a)
+float attention_masked(const struct op_call *c, const struct attention *a)
 {
     float most = -INFINITY;
     uint32_t i, k;

@@ -23,7 +23,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "op/attention/linear_attention.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
@@ -56,7 +56,7 @@ static int tokens(const struct op_infer *f, const struct linear_attention *a, ui
 {
     const struct shape *s;
     char text[192];
-    int rc = op_need(f, i, TENSOR_F32, 3, err);
+    int rc = op_check_input(f, i, TENSOR_F32, 3, err);
 
     if (rc < 0)
         return rc;
@@ -71,7 +71,7 @@ static int tokens(const struct op_infer *f, const struct linear_attention *a, ui
 static int read_heads(const struct op_infer *f, struct linear_attention *a, struct err *err)
 {
     int64_t q, k, v;
-    int rc = op_need(f, LINEAR_Q, TENSOR_F32, 3, err);
+    int rc = op_check_input(f, LINEAR_Q, TENSOR_F32, 3, err);
 
     if (rc == 0)
         rc = op_attr_i(f, "q_num_heads", 0, &a->heads, err);
@@ -139,7 +139,7 @@ static int infer(struct op_infer *f, struct err *err)
         a->scale = (float)(1 / sqrt((double)a->d));
     state = (struct shape){ .rank = 4, .dim = { a->batch, a->key_heads, a->d, a->dv } };
     if (f->n_in > LINEAR_PAST && f->in[LINEAR_PAST] != NULL) {
-        rc = op_need(f, LINEAR_PAST, TENSOR_F32, 4, err);
+        rc = op_check_input(f, LINEAR_PAST, TENSOR_F32, 4, err);
         if (rc == 0 && !shape_equal(&f->in[LINEAR_PAST]->shape, &state))
             rc = op_error(f, ERR_INPUT, err, "past_state: expected shape %s", shape_print(&state, text, sizeof(text)));
     }
@@ -154,7 +154,7 @@ static int infer(struct op_infer *f, struct err *err)
         f->out[1].dtype = TENSOR_F32;
         f->out[1].shape = state;
     }
-    return rc == 0 ? op_fits(f, err) : rc;
+    return rc == 0 ? op_check_size(f, err) : rc;
 }
 
 /* ---- a token ---- */
@@ -398,7 +398,7 @@ static void store_gradient(const struct op_call *c, uint32_t i, int64_t at, cons
                            int64_t n)
 {
     if (i < c->n_in && c->din[i] != NULL)
-        op_put((float *)c->din[i]->data + at, from, (size_t)n, 1, op_adds(c, i));
+        op_store((float *)c->din[i]->data + at, from, (size_t)n, 1, op_adds(c, i));
 }
 
 static void one_token_bwd(const struct walk *w, int64_t b, int64_t h, int64_t i, const float *before,

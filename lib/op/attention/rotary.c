@@ -61,7 +61,7 @@ static int angle(const struct op_infer *f, uint32_t i, ptrdiff_t *step, ptrdiff_
     uint32_t skip;
     int64_t width;
     bool fits;
-    int rc = op_need(f, i, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, i, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -93,7 +93,7 @@ static int rotary_infer(struct op_infer *f, struct err *err)
     const struct shape *x;
     int64_t pairs;
     char text[192];
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
         rc = op_attr_i(f, "interleaved", 0, &pairs, err);

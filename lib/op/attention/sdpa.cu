@@ -346,7 +346,7 @@ static int build_graph(struct sdpa *a, struct err *err)
         backward_graph(&m);
     else
         forward_graph(&m);
-    rc = cudnn_graph_settle(a->graph, true, INT64_MAX, err);
+    rc = cudnn_graph_select(a->graph, true, INT64_MAX, err);
     if (rc == 0)
         cudnn_graph_share(a->graph);
     return rc;

@@ -30,7 +30,7 @@ int conv_check_images(const struct op_infer *f, struct err *err)
 {
     const struct shape *x;
     char text[192];
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -40,7 +40,7 @@ int conv_check_images(const struct op_infer *f, struct err *err)
                         "input 0 has shape %s; expected 3 to %d dimensions: n, c and 1 to %d of "
                         "space",
                         shape_print(x, text, sizeof(text)), OP_SPATIAL_MAX + 2, OP_SPATIAL_MAX);
-    return op_need(f, 1, TENSOR_F32, (int)x->rank, err);
+    return op_check_input(f, 1, TENSOR_F32, (int)x->rank, err);
 }
 
 int conv_check_bias(const struct op_infer *f, int64_t o, struct err *err)
@@ -56,7 +56,7 @@ int conv_check_bias(const struct op_infer *f, int64_t o, struct err *err)
                         "]: torch.onnx.export of PyTorch 2.15 writes Conv3d(bias=False) so with "
                         "optimize=False: export with optimize=True, or give the module a bias",
                         o, f->in[2]->shape.dim[1], o);
-    rc = op_need(f, 2, TENSOR_F32, 1, err);
+    rc = op_check_input(f, 2, TENSOR_F32, 1, err);
     if (rc < 0)
         return rc;
     if (f->in[2]->shape.dim[0] != o)
@@ -87,7 +87,7 @@ static int infer(struct op_infer *f, struct err *err)
     for (k = 0; k < p->window.spatial; k++)
         y->dim[2 + k] = p->window.out[k];
     f->out[0].dtype = TENSOR_F32;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 /* Each output element is a dot product with one filter. */

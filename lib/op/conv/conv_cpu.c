@@ -58,12 +58,12 @@ static void plan_rows(struct conv_state *s, const struct op_window *w, const str
 
     for (k = 0; k < w->spatial; k++)
         picked.shape.dim[2 + k] = y->shape.dim[2 + k];
-    op_steps(x, from);
-    op_steps(&picked, to);
+    op_strides(x, from);
+    op_strides(&picked, to);
     for (k = 0; k < picked.shape.rank; k++)
         copy_add_axis(&s->gather, picked.shape.dim[k], from[k] * (k < 2 ? 1 : w->stride[k - 2]),
                       to[k]);
-    copy_settle(&s->gather);
+    copy_finish(&s->gather);
     s->scatter = copy_back(&s->gather);
     s->is_strided = !shape_equal(&picked.shape, &x->shape);
     if (s->is_strided)

@@ -49,7 +49,7 @@ static int infer(struct op_infer *f, struct err *err)
     for (k = 0; k < p->window.spatial; k++)
         y->dim[2 + k] = p->window.in[k];
     f->out[0].dtype = TENSOR_F32;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 /* Each input element is multiplied by all weights of its channel. */

@@ -139,7 +139,7 @@ int cudnn_conv_open(const struct cudnn_conv_spec *spec, struct cudnn_conv **out,
     rc = cudnn_graph_open(what, &c->graph, err);
     if (rc == 0) {
         build(c->graph, spec);
-        rc = cudnn_graph_settle(c->graph, spec->tf32 || spec->images != TENSOR_F32, SCRATCH_MAX, err);
+        rc = cudnn_graph_select(c->graph, spec->tf32 || spec->images != TENSOR_F32, SCRATCH_MAX, err);
     }
     if (rc < 0) {
         cudnn_conv_close(c);

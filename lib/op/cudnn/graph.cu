@@ -127,7 +127,7 @@ static void destroy(cudnnBackendDescriptor_t d)
         (void)cudnnBackendDestroyDescriptor(d); /* cannot fail for a descriptor created here */
 }
 
-int cudnn_pretend(const char *properties, struct err *err)
+int cudnn_mock_device(const char *properties, struct err *err)
 {
     struct outcome o = {};
     cudnnBackendDescriptor_t d = make(&o, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
@@ -430,7 +430,7 @@ static int find_plan(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_m
     return 0;
 }
 
-int cudnn_graph_settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
+int cudnn_graph_select(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
 {
     int rc;
 

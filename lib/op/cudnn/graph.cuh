@@ -6,8 +6,8 @@
  *   plan, addresses of tensors and scratch (a variant pack) -> execute
  *
  * The callers (op/conv/cudnn.cu, op/attention/sdpa.cu) describe operations in a sequence of calls.
- * The first failure is recorded, and later calls do nothing; cudnn_graph_settle() returns the
- * failure. The graph owns its descriptors. For some graphs cudnn_graph_settle() compiles kernels,
+ * The first failure is recorded, and later calls do nothing; cudnn_graph_select() returns the
+ * failure. The graph owns its descriptors. For some graphs cudnn_graph_select() compiles kernels,
  * which can take half a second; running only launches.
  * Threads: any; one thread builds a graph, and one thread at a time uses it, with its GPU
  * current. */
@@ -65,7 +65,7 @@ void cudnn_operation(struct cudnn_graph *g, cudnnBackendDescriptor_t d);
  * bytes; without tensor_cores also none that would round float32.
  * Errors: ERR_UNSUPPORTED (no engine), ERR_DEVICE, ERR_NOMEM; the message has `what` and cuDNN's
  * version. */
-int cudnn_graph_settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err);
+int cudnn_graph_select(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err);
 
 /* ---- running ---- */
 
@@ -77,6 +77,6 @@ int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *con
 
 /* For tests without a GPU: later graphs are settled for a GPU with these properties (a JSON object
  * as written by cuDNN 9.8 and later), and cannot run. Call it before any other function. */
-int cudnn_pretend(const char *properties, struct err *err);
+int cudnn_mock_device(const char *properties, struct err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* arithmetic_cuda.cu - see add.c, sub.c, mul.c, div.c, mod.c, prelu.c.
  *
- * An integer divisor of 0 is noted (op_notice). */
+ * An integer divisor of 0 is noted (op_report). */
 #include "op/elem/row_cuda.cuh"
 
 extern "C" {
@@ -71,7 +71,7 @@ static int look_at_divisor(const struct op_call *c, struct err *err)
     const struct tensor *b = c->in[1];
     bool whole = b->dtype == TENSOR_I32 || b->dtype == TENSOR_I64 || b->dtype == TENSOR_U64;
 
-    return op_cuda_look(c, whole ? (size_t)tensor_elements(b) : 0, is_zero{ b->data, b->dtype }, err);
+    return op_cuda_scan(c, whole ? (size_t)tensor_elements(b) : 0, is_zero{ b->data, b->dtype }, err);
 }
 
 static int div_fwd(const struct op_call *c, struct err *err)

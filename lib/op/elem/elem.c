@@ -118,7 +118,7 @@ void elem_run(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor 
     } while (elem_walk_next(&w));
 }
 
-/* ---- the same if a tensor is bfloat16: in stretches of a row ---- */
+/* ---- the same if a tensor is bfloat16: in chunks of a row ---- */
 
 static bool has_half(const struct tensor *const *t, uint32_t n)
 {
@@ -130,29 +130,29 @@ static bool has_half(const struct tensor *const *t, uint32_t n)
     return false;
 }
 
-struct stretch {
+struct chunk {
     struct elem_tile tile; /* one row */
     const void *at[ELEM_OPERANDS];
     ptrdiff_t operand[ELEM_OPERANDS]; /* first element */
     size_t y;
-    float room[ELEM_OPERANDS][OP_STRETCH];
+    float room[ELEM_OPERANDS][OP_CHUNK];
 };
 
-/* Returns the maximum number of elements of a stretch. Converted operands have step 1 or 0; an
+/* Returns the maximum number of elements of a chunk. Converted operands have step 1 or 0; an
  * operand with any other step, which no usual layout produces, is converted one element at a
  * time. */
-static size_t stretch_size(const struct elem_loops *s, const struct tensor *const *in, uint32_t n)
+static size_t chunk_size(const struct elem_loops *s, const struct tensor *const *in, uint32_t n)
 {
     uint32_t i;
 
     for (i = 0; i < n; i++)
         if (op_is_half(in[i]) && s->tile.at[i].step != 0 && s->tile.at[i].step != 1)
             return 1;
-    return OP_STRETCH;
+    return OP_CHUNK;
 }
 
 /* Elements from .. from + m of row r of the walk's tile. `reads`: the kernel reads the operands. */
-static void stretch_set(struct stretch *t, const struct elem_walk *w, size_t r, size_t from,
+static void chunk_set(struct chunk *t, const struct elem_walk *w, size_t r, size_t from,
                         size_t m, const struct tensor *const *in, uint32_t n, bool reads)
 {
     static const uint64_t nothing;
@@ -174,10 +174,10 @@ static void stretch_set(struct stretch *t, const struct elem_walk *w, size_t r, 
 static void run_half(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor *const *in,
                      uint32_t n, const struct tensor *y)
 {
-    size_t size = stretch_size(s, in, n), r, from, m;
+    size_t size = chunk_size(s, in, n), r, from, m;
     struct elem_walk w = { .s = s };
-    struct stretch t;
-    float room[OP_STRETCH];
+    struct chunk t;
+    float room[OP_CHUNK];
 
     if (s->total == 0)
         return;
@@ -187,7 +187,7 @@ static void run_half(const struct elem_loops *s, elem_fwd_fn *fwd, const struct 
                 float *to;
 
                 m = s->tile.n - from < size ? s->tile.n - from : size;
-                stretch_set(&t, &w, r, from, m, in, n, true);
+                chunk_set(&t, &w, r, from, m, in, n, true);
                 to = op_floats_to(y, t.y, room);
                 fwd(&t.tile, t.at, to);
                 op_floats_done(y, t.y, m, to);
@@ -243,13 +243,13 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
 
 static void round_sums_to(const double *sum, const struct tensor *g, size_t n, bool add)
 {
-    float room[OP_STRETCH];
+    float room[OP_CHUNK];
     size_t at, m;
 
     for (at = 0; at < n; at += m) {
         float *to;
 
-        m = op_stretch(n - at, op_is_half(g));
+        m = op_chunk(n - at, op_is_half(g));
         to = op_floats_on(g, at, add ? m : 0, room);
         round_sums(sum + at, m, to, add);
         op_floats_done(g, at, m, to);
@@ -262,11 +262,11 @@ static void run_bwd_half(const struct elem_loops *s, const struct elem_kernels *
     const struct tensor *g = c->din[k], *d = c->dout[0];
     bool add = op_adds(c, k);
     enum elem_into into = !s->dense[k] ? ELEM_SUM : add ? ELEM_ADD : ELEM_SET;
-    size_t size = stretch_size(s, c->in, c->n_in), r, from, m;
+    size_t size = chunk_size(s, c->in, c->n_in), r, from, m;
     struct elem_walk w = { .s = s };
     double *sum = c->scratch;
-    struct stretch t;
-    float room[2][OP_STRETCH];
+    struct chunk t;
+    float room[2][OP_CHUNK];
 
     if (into == ELEM_SUM)
         memset(sum, 0, s->elements[k] * sizeof(*sum));
@@ -277,7 +277,7 @@ static void run_bwd_half(const struct elem_loops *s, const struct elem_kernels *
                 float *to;
 
                 m = s->tile.n - from < size ? s->tile.n - from : size;
-                stretch_set(&t, &w, r, from, m, c->in, c->n_in, kernels->bwd_reads);
+                chunk_set(&t, &w, r, from, m, c->in, c->n_in, kernels->bwd_reads);
                 dy = op_floats(d, t.y, m, room[0]);
                 if (into == ELEM_SUM) {
                     kernels->bwd[k](&t.tile, into, dy, t.at, NULL, sum + t.operand[k]);

@@ -22,7 +22,7 @@
 
 #include "op/elem/elem_formula.h"
 #include "op/elem/loops.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
@@ -53,7 +53,7 @@ int elem_infer_shape(struct op_infer *f, uint32_t first, uint32_t last, struct e
 elem_fwd_fn *elem_fwd_of(const struct elem_kernels *k, enum tensor_dtype t);
 
 /* The state is one struct elem_loops over all inputs. If a float32 kernel exists, each tensor may
- * also be bfloat16; the kernel then runs on converted stretches. */
+ * also be bfloat16; the kernel then runs on converted chunks. */
 int elem_plan(struct op_plan *p, struct err *err);
 int elem_fwd(const struct op_call *c, const struct elem_kernels *k);
 int elem_bwd(const struct op_call *c, const struct elem_kernels *k);
@@ -128,17 +128,17 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
             for (i = 0; i < n; i++)                                                                \
                 g[i] += (expr_);                                                                   \
         } else if (sg == 0) {                                                                      \
-            op_lanes lanes = { 0 };                                                                \
+            op_simd lanes = { 0 };                                                                \
                                                                                                    \
-            while (i + OP_LANES <= n) {                                                            \
-                op_lanes e = { 0 };                                                                \
+            while (i + OP_SIMD_LANES <= n) {                                                            \
+                op_simd e = { 0 };                                                                \
                 size_t k;                                                                          \
                                                                                                    \
-                for (k = 0; k < OP_LANES; k++, i++)                                                \
+                for (k = 0; k < OP_SIMD_LANES; k++, i++)                                                \
                     e[k] = (double)(expr_);                                                        \
                 lanes += e;                                                                        \
             }                                                                                      \
-            *sum += op_lanes_total(&lanes);                                                        \
+            *sum += op_simd_total(&lanes);                                                        \
             for (; i < n; i++)                                                                     \
                 *sum += (double)(expr_);                                                           \
         } else {                                                                                   \

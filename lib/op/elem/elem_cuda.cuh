@@ -445,7 +445,7 @@ static inline unsigned elem_power_of_two(size_t n, unsigned most)
     return p;
 }
 
-static inline void elem_settle_grid(struct elem_sum_plan *p)
+static inline void elem_choose_grid(struct elem_sum_plan *p)
 {
     /* blocks; minimum of terms per thread */
     static const size_t enough = OP_PROCESSORS * 8, least = 16;
@@ -487,7 +487,7 @@ static inline struct elem_sum_plan elem_sum_plan_of(const struct elem_loops *s, 
         *(is_kept ? &p.sums : &p.terms) *= l.axis[i].size;
         p.columns = is_kept;
     }
-    elem_settle_grid(&p);
+    elem_choose_grid(&p);
     return p;
 }
 
@@ -556,7 +556,7 @@ static inline void elem_sum_parts(const struct elem_sum_plan *whole, struct elem
     for (uint32_t i = p.kept.n; i-- > 0; dense *= (ptrdiff_t)p.kept.axis[i].size)
         p.kept.axis[i].step[ELEM_OPERANDS] = dense;
     p.columns = true;
-    elem_settle_grid(&p);
+    elem_choose_grid(&p);
     p.grid.y = 1;
     s.parts = NULL;
     s.terms = s.split = p.terms;

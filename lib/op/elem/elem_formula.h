@@ -13,7 +13,7 @@
 #define ELEM_EQUAL(a_, b_) ((a_) == (b_) || ((a_) != (a_) && (b_) != (b_)))
 
 /* ---- integers: the least one divided by -1 wraps. A divisor of 0 is refused before or after the
- * loop (elem_check_divisor(), op_notice); the result is 0 there ---- */
+ * loop (elem_check_divisor(), op_report); the result is 0 there ---- */
 
 /* elem_rest has the sign of a, as C's %; elem_modulo that of b, as Python's. */
 #define ELEM_DIVISION(suffix_, signed_, unsigned_)                                                 \

@@ -135,7 +135,7 @@ static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
     if (bwd == share)
         divide_among_equals(c, c->scratch);
     else if (bwd == NULL)
-        op_put(c->scratch, c->dout[0]->data, (size_t)tensor_elements(c->dout[0]),
+        op_store(c->scratch, c->dout[0]->data, (size_t)tensor_elements(c->dout[0]),
                1.0f / (float)c->n_in, false);
     else
         d = c->dout[0]->data;
@@ -185,5 +185,5 @@ FOLD(max_8, "Max", max, share, 0xFFFF | OP_OUT(0), (void)0)
 FOLD(min_8, "Min", min, share, 0xFFFF | OP_OUT(0), (void)0)
 FOLD(sum_8, "Sum", sum, pass, 0, (void)0)
 FOLD(mean_8, "Mean", sum, NULL, 0,
-     op_put(c->out[0]->data, c->out[0]->data, (size_t)tensor_elements(c->out[0]),
+     op_store(c->out[0]->data, c->out[0]->data, (size_t)tensor_elements(c->out[0]),
             1.0f / (float)c->n_in, false))

@@ -79,7 +79,7 @@ static void operand_steps(const struct elem_operand *o, uint32_t dense_rank, ptr
     ptrdiff_t own[TENSOR_MAX_RANK];
     uint32_t rank = o->t->shape.rank, k;
 
-    op_steps(o->t, own);
+    op_strides(o->t, own);
     for (k = 0; k < dense_rank; k++)
         step[k] = 0;
     for (k = 0; k < rank; k++)

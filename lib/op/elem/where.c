@@ -94,7 +94,7 @@ static void where_db(const struct elem_tile *t, enum elem_into into, const float
 
 static int where_infer(struct op_infer *f, struct err *err)
 {
-    int rc = op_need(f, 0, TENSOR_BOOL, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_BOOL, -1, err);
 
     if (rc == 0)
         rc = elem_infer_shape(f, 0, 2, err);

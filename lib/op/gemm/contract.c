@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op_priv.h"
 
 enum { SUMS = 128 };
@@ -60,7 +60,7 @@ static uint32_t settle(struct contract_axis *axis, uint32_t count)
     return n;
 }
 
-void contract_settle(struct contract *k)
+void contract_finish(struct contract *k)
 {
     k->n_kept = k->is_empty ? 0 : settle(k->kept, k->n_kept);
     k->n_summed = k->is_zero ? 0 : settle(k->summed, k->n_summed);
@@ -90,14 +90,14 @@ CLONES static void add_products(double *restrict sum, const float *x, ptrdiff_t 
 
 CLONES static double dot(const float *x, ptrdiff_t xs, const float *y, ptrdiff_t ys, size_t n)
 {
-    op_lanes lanes = { 0 };
+    op_simd lanes = { 0 };
     double rest = 0;
     size_t i = 0, j;
 
-    for (; i + OP_LANES <= n; i += OP_LANES) {
-        op_lanes a, b;
+    for (; i + OP_SIMD_LANES <= n; i += OP_SIMD_LANES) {
+        op_simd a, b;
 
-        for (j = 0; j < OP_LANES; j++) {
+        for (j = 0; j < OP_SIMD_LANES; j++) {
             a[j] = (double)x[(ptrdiff_t)(i + j) * xs];
             b[j] = (double)y[(ptrdiff_t)(i + j) * ys];
         }
@@ -105,7 +105,7 @@ CLONES static double dot(const float *x, ptrdiff_t xs, const float *y, ptrdiff_t
     }
     for (; i < n; i++)
         rest += (double)x[(ptrdiff_t)i * xs] * (double)y[(ptrdiff_t)i * ys];
-    return op_lanes_total(&lanes) + rest;
+    return op_simd_total(&lanes) + rest;
 }
 
 /* ---- iteration ---- */

@@ -24,7 +24,7 @@ struct contract {
 
 void contract_add_axis(struct contract *k, size_t size, ptrdiff_t x, ptrdiff_t y, ptrdiff_t out);
 /* Call after the last axis was added: merges the axes and sorts them. */
-void contract_settle(struct contract *k);
+void contract_finish(struct contract *k);
 /* Computes out, or accumulates into it (add). y NULL: all ones, whatever its strides. */
 void contract_run(const struct contract *k, const float *x, const float *y, float *out, bool add);
 

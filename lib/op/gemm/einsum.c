@@ -190,7 +190,7 @@ static int settle(struct op_infer *f, const struct equation *e, struct err *err)
     y->rank = e->out.rank;
     for (k = 0; k < y->rank; k++)
         y->dim[k] = e->size[e->out.label[k]];
-    rc = op_fits(f, err);
+    rc = op_check_size(f, err);
     if (rc < 0)
         return rc;
     for (i = 0; i < f->n_in; i++)
@@ -214,7 +214,7 @@ static int infer(struct op_infer *f, struct err *err)
                       "it as several nodes",
                       e.text, f->n_in, EINSUM_TERMS);
     for (i = 0; i < f->n_in && rc == 0; i++)
-        rc = op_need(f, i, TENSOR_F32, -1, err);
+        rc = op_check_input(f, i, TENSOR_F32, -1, err);
     if (rc < 0)
         return rc;
     for (i = 0; i < LABELS; i++)

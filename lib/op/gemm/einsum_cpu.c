@@ -67,17 +67,17 @@ static void plan_general(const struct einsum_pair *p, uint32_t n_in, struct eins
         s->is_copy = s->is_copy && p->step[EINSUM_OUT][k] != 0;
         copy_add_axis(&s->copy, (int64_t)p->size[k], p->step[0][k], p->step[EINSUM_OUT][k]);
     }
-    copy_settle(&s->copy);
+    copy_finish(&s->copy);
     s->copy_bwd = copy_back(&s->copy);
     for (k = 0; k < p->n; k++)
         contract_add_axis(&s->fwd, p->size[k], p->step[0][k], p->step[1][k],
                           p->step[EINSUM_OUT][k]);
-    contract_settle(&s->fwd);
+    contract_finish(&s->fwd);
     for (i = 0; i < EINSUM_IN; i++) {
         for (k = 0; k < p->n; k++)
             contract_add_axis(&s->bwd[i], p->size[k], p->step[EINSUM_OUT][k], p->step[1 - i][k],
                               p->step[i][k]);
-        contract_settle(&s->bwd[i]);
+        contract_finish(&s->bwd[i]);
     }
 }
 
@@ -182,7 +182,7 @@ static void store_gradient(const struct op_call *c, const struct einsum_side *s,
     bool add = op_adds(c, s->tensor);
 
     if (s->direct) {
-        op_put(din->data, grad, (size_t)tensor_elements(din), 1.0f, add);
+        op_store(din->data, grad, (size_t)tensor_elements(din), 1.0f, add);
         return;
     }
     if (p->diagonal[s->tensor] && !add)

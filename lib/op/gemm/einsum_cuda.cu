@@ -72,10 +72,10 @@ static size_t plan_sums(const struct einsum_pair *p, struct pair_device *s)
         for (uint32_t i = 0; i < EINSUM_IN; i++)
             contract_add_axis(&s->bwd[i], p->size[k], p->step[EINSUM_OUT][k], p->step[1 - i][k], p->step[i][k]);
     }
-    contract_settle(&s->fwd);
+    contract_finish(&s->fwd);
     most = contract_scratch_bytes(&s->fwd);
     for (struct contract &k : s->bwd) {
-        contract_settle(&k);
+        contract_finish(&k);
         most = op_max(most, contract_scratch_bytes(&k));
     }
     return most;
@@ -96,7 +96,7 @@ static size_t plan_scratch(struct pair_device *s)
         for (uint32_t k = 0; k < d->unpack.n; k++)
             contract_add_axis(&s->unpack[i], d->unpack.axis[k].size, d->unpack.axis[k].from, 0,
                               d->unpack.axis[k].to);
-        contract_settle(&s->unpack[i]);
+        contract_finish(&s->unpack[i]);
         if (!d->direct)
             most = op_max(most, contract_scratch_bytes(&d->sum));
     }

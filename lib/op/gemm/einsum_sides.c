@@ -90,9 +90,9 @@ static void plan_side(const struct einsum_pair *p, const struct einsum_roles *r,
         if (s->step[k] != 0)
             copy_add_axis(&s->pack, (int64_t)p->size[k], there, s->step[k]);
     }
-    contract_settle(&s->sum);
-    copy_settle(&s->pack);
-    copy_settle(&s->unpack);
+    contract_finish(&s->sum);
+    copy_finish(&s->pack);
+    copy_finish(&s->unpack);
 }
 
 struct einsum_roles einsum_sides(const struct einsum_pair *p, struct einsum_side side[EINSUM_SIDES])

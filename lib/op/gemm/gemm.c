@@ -29,7 +29,7 @@ static int read_c(const struct op_infer *f, struct gemm_param *p, struct err *er
     const struct shape *s;
     char text[192];
     int64_t rows, cols;
-    int rc = op_need(f, 2, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 2, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -51,10 +51,10 @@ static int infer(struct op_infer *f, struct err *err)
     struct gemm_param *p = f->param;
     const struct shape *a, *b;
     char at[192], bt[192];
-    int rc = op_need(f, 0, TENSOR_F32, 2, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, 2, err);
 
     if (rc == 0)
-        rc = op_need(f, 1, TENSOR_F32, 2, err);
+        rc = op_check_input(f, 1, TENSOR_F32, 2, err);
     if (rc == 0)
         rc = read_attrs(f, p, err);
     if (rc < 0)
@@ -77,7 +77,7 @@ static int infer(struct op_infer *f, struct err *err)
     }
     f->out[0].dtype = TENSOR_F32;
     f->out[0].shape = shape_of(2, p->m, p->n);
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static double flops(const struct op_infer *f)

@@ -125,7 +125,7 @@ static void finish(const struct gemm_param *g, const float *c, float *y)
     int64_t i;
 
     if (c == NULL)
-        op_put(y, y, (size_t)(g->m * g->n), g->alpha, false);
+        op_store(y, y, (size_t)(g->m * g->n), g->alpha, false);
     for (i = 0; c != NULL && i < g->m; i++, y += g->n) {
         if (g->c_col == 1)
             blend_row(y, c + i * g->c_row, (size_t)g->n, g->alpha, g->beta);
@@ -163,7 +163,7 @@ static void bwd_c(const struct gemm_param *g, const float *dy, float *dc, bool a
     else if (g->c_col == 0)
         op_sum_cols(dy, m, n, g->beta, dc, add);
     else
-        op_put(dc, dy, m * n, g->beta, add);
+        op_store(dc, dy, m * n, g->beta, add);
 }
 
 /* Computes dc from a bfloat16 dy. room [m, n]: scratch, unless c is a row. */

@@ -79,7 +79,7 @@ static int plan(struct op_plan *p, struct err *err)
     }
     contract_add_axis(&s->dc, (size_t)g->m, g->n, 0, g->c_row);
     contract_add_axis(&s->dc, (size_t)g->n, 1, 0, g->c_col);
-    contract_settle(&s->dc);
+    contract_finish(&s->dc);
     if (s->is_wide)
         s->spare_bytes = op_round((size_t)(g->m * g->n) * sizeof(float));
     else if (s->is_row && g->beta != 1.0f)

@@ -33,7 +33,7 @@ static int operand(const struct op_infer *f, uint32_t i, bool trans, struct shap
                    struct err *err)
 {
     uint32_t least = trans ? 2 : 1;
-    int rc = op_need(f, i, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, i, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -51,7 +51,7 @@ static int infer_bias(struct op_infer *f, struct matmul_param *p, struct err *er
     p->bias = f->n_in > 2 && f->in[2] != NULL;
     if (!p->bias)
         return 0;
-    rc = op_need(f, 2, TENSOR_F32, 1, err);
+    rc = op_check_input(f, 2, TENSOR_F32, 1, err);
     if (rc == 0 && f->in[2]->shape.dim[0] != p->n)
         return op_error(f, 0, err, "input 2 has %" PRId64 " elements; expected %" PRId64,
                         f->in[2]->shape.dim[0], p->n);
@@ -95,7 +95,7 @@ static int infer(struct op_infer *f, struct err *err)
         y->dim[y->rank++] = p->n;
     f->out[0].dtype = TENSOR_F32;
     rc = infer_bias(f, p, err);
-    return rc < 0 ? rc : op_fits(f, err);
+    return rc < 0 ? rc : op_check_size(f, err);
 }
 
 static double flops(const struct op_infer *f)

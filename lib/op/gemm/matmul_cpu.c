@@ -239,10 +239,10 @@ static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
         if (rc < 0)
             return rc;
         if (added)
-            op_put_as(&home, args[2], elements, 1.0f, true);
+            op_store_as(&home, args[2], elements, 1.0f, true);
     }
     if (apart)
-        op_put_tensor(&to, c->din[which], op_adds(c, which));
+        op_store_tensor(&to, c->din[which], op_adds(c, which));
     return 0;
 }
 

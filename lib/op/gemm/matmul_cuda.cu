@@ -127,7 +127,7 @@ static int plan(struct op_plan *op, struct err *err)
     if (p->bias) {
         contract_add_axis(&s->bias, (size_t)(shape_elements(&p->batch) * p->m), p->n, 0, 0);
         contract_add_axis(&s->bias, (size_t)p->n, 1, 0, 1);
-        contract_settle(&s->bias);
+        contract_finish(&s->bias);
     }
     op->scratch_bytes = op_max(product_scratch_bytes(s->y), p->bias ? contract_scratch_bytes(&s->bias) : 0);
     if (op->training)

@@ -35,7 +35,7 @@ static int read_attrs(const struct op_infer *f, struct mlp_param *p, struct err 
 static int weights(const struct op_infer *f, uint32_t i, int64_t rows, bool trans, int64_t *cols,
                    struct err *err)
 {
-    int rc = op_need(f, i, TENSOR_F32, 2, err);
+    int rc = op_check_input(f, i, TENSOR_F32, 2, err);
 
     if (rc < 0)
         return rc;
@@ -53,7 +53,7 @@ static int bias(const struct op_infer *f, uint32_t i, int64_t n, struct err *err
 
     if (i >= f->n_in || f->in[i] == NULL)
         return 0;
-    rc = op_need(f, i, TENSOR_F32, 1, err);
+    rc = op_check_input(f, i, TENSOR_F32, 1, err);
     if (rc == 0 && f->in[i]->shape.dim[0] != n)
         return op_error(f, ERR_INPUT, err,
                         "input %" PRIu32 " has %" PRId64 " elements; expected %" PRId64, i,
@@ -66,7 +66,7 @@ static int infer(struct op_infer *f, struct err *err)
     struct mlp_param *p = f->param;
     const struct shape *x;
     uint32_t k;
-    int rc = op_need(f, MLP_X, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, MLP_X, TENSOR_F32, -1, err);
 
     if (rc == 0)
         rc = read_attrs(f, p, err);
@@ -90,7 +90,7 @@ static int infer(struct op_infer *f, struct err *err)
     f->out[0].dtype = TENSOR_F32;
     f->out[0].shape = *x;
     f->out[0].shape.dim[x->rank - 1] = p->n;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static double flops(const struct op_infer *f)

@@ -73,7 +73,7 @@ static int forward(const struct op_call *c, struct err *err)
 {
     const struct accuracy *s = (const struct accuracy *)c->param;
     loss_stored pairs = { (const loss_pair *)c->scratch };
-    int rc = loss_look(c, &s->rows, err);
+    int rc = loss_scan(c, &s->rows, err);
 
     if (rc == 0)
         OP_FLOATS(c->in[0]->dtype, rc = rows_forward<T>(c, err));

@@ -15,7 +15,7 @@ int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_b
     reduce_walk_make(&state->rows, s->is_last ? last : between, s->is_last ? 2 : 3,
                      16 / tensor_dtype_bytes(p->in[0]->dtype));
     if (s->weights != NULL && bytes > 0)
-        rc = cuda_bring(&state->class_weights, s->weights, bytes, err);
+        rc = cuda_upload(&state->class_weights, s->weights, bytes, err);
     if (rc < 0) {
         loss_cuda_free(state);
         return rc;

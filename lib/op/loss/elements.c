@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/loss/loss_formula.h"
 #include "op/loss/params.h"
 #include "op/op.h"
@@ -79,7 +79,7 @@ static void scatter_slopes(const struct op_call *c, formula_fn *slope)
         for (at = 0; at < n && weight[i] != 0; at += m) {
             m = n - at < SPAN ? n - at : SPAN;
             slope(x + at, t + at, m, s->p, e);
-            op_put(dx + at, e, m, coef, add);
+            op_store(dx + at, e, m, coef, add);
         }
         if (weight[i] == 0 && !add)
             memset(dx, 0, n * sizeof(*dx));

@@ -125,7 +125,7 @@ template <typename M> static int backward(const struct op_call *c, struct err *e
     if (c->dout[0] == NULL || c->din[0] == NULL)
         return op_cuda_zero(c, err);
     element_back<M> f = { (const float *)c->in[0]->data, (const float *)c->in[1]->data,
-                          (const float *)c->in[2]->data, (const float *)c->dout[0]->data, c->run->there,
+                          (const float *)c->in[2]->data, (const float *)c->dout[0]->data, c->run->device,
                           s->p, (float)(1.0 / (double)s->shape.elements) };
     walk_of(&s->shape, &w);
     return reduce_spread(op_stream(c), f, w, (float *)c->din[0]->data, op_cuda_adds(c, 0), err);

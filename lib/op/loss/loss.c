@@ -13,10 +13,10 @@ static int need_samples(struct op_infer *f, struct err *err)
     const struct tensor *const *in = f->in;
     char x[192], t[192], w[192];
     uint32_t i;
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
-        rc = op_need(f, 2, TENSOR_F32, 1, err);
+        rc = op_check_input(f, 2, TENSOR_F32, 1, err);
     if (rc < 0)
         return rc;
     if (in[0]->shape.rank == 0 || in[1]->shape.rank == 0 ||
@@ -77,10 +77,10 @@ int loss_infer_classes(struct op_infer *f, struct err *err)
     struct loss_classes *s = f->param;
     const struct shape *x, *labels;
     char text_x[192], text_l[192];
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
-        rc = op_need(f, 1, TENSOR_I64, -1, err);
+        rc = op_check_input(f, 1, TENSOR_I64, -1, err);
     if (rc == 0)
         rc = need_samples(f, err);
     if (rc < 0)
@@ -151,7 +151,7 @@ const float *loss_row(const struct loss_classes *s, const struct tensor *x, size
     return scratch;
 }
 
-void loss_put_row(const struct loss_classes *s, const float *from, const struct tensor *dx, size_t i,
+void loss_store_row(const struct loss_classes *s, const float *from, const struct tensor *dx, size_t i,
                   size_t p, bool add)
 {
     size_t step, at = row_at(s, i, p, &step), k;
@@ -182,7 +182,7 @@ int loss_infer_elements(struct op_infer *f, struct err *err)
 {
     struct loss_elements *s = f->param;
     char x[192], t[192];
-    int rc = op_need(f, 1, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 1, TENSOR_F32, -1, err);
 
     if (rc == 0)
         rc = need_samples(f, err);

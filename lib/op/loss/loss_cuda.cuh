@@ -3,7 +3,7 @@
  * A loss over classes is a fold of reduce/walk.cuh over rows of scores, for any class axis. Each
  * row produces a pair of doubles, its loss and its weight; a second fold adds the pairs.
  *
- * A label that is out of range is noted (op_notice): no kernel reads or writes out of range for
+ * A label that is out of range is noted (op_report): no kernel reads or writes out of range for
  * it, and the sum and the gradient of its row become NaN. */
 #ifndef OP_LOSS_LOSS_CUDA_CUH
 #define OP_LOSS_LOSS_CUDA_CUH
@@ -103,7 +103,7 @@ static inline float *loss_out(const struct op_call *c, uint32_t i)
 
 static inline loss_put loss_put_of(const struct op_call *c, bool scaled)
 {
-    return { loss_out(c, 0), loss_out(c, 1), scaled ? c->run->there : NULL };
+    return { loss_out(c, 0), loss_out(c, 1), scaled ? c->run->device : NULL };
 }
 
 /* ---- rows over classes ---- */
@@ -179,9 +179,9 @@ struct loss_is_wrong {
 };
 
 /* Like loss_check_labels(), on the GPU. */
-static inline int loss_look(const struct op_call *c, const struct loss_classes *s, struct err *err)
+static inline int loss_scan(const struct op_call *c, const struct loss_classes *s, struct err *err)
 {
-    return op_cuda_look(c, loss_rows(s), loss_is_wrong{ loss_labels_of(c, s) }, err);
+    return op_cuda_scan(c, loss_rows(s), loss_is_wrong{ loss_labels_of(c, s) }, err);
 }
 
 #endif

@@ -47,7 +47,7 @@ static int forward(const struct op_call *c, struct err *err)
 {
     const struct loss_classes *s = (const struct loss_classes *)c->param;
     likelihood_of rows = { (const float *)c->in[0]->data, loss_labels_of(c, s) };
-    int rc = loss_look(c, s, err);
+    int rc = loss_scan(c, s, err);
 
     return rc < 0 ? rc : loss_fold_run(c, loss_rows(s), rows, loss_put_of(c, true), loss_fold_room(c, s), err);
 }
@@ -61,7 +61,7 @@ static int backward(const struct op_call *c, struct err *err)
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || rows == 0 || s->classes == 0)
         return rc;
     CUDA_LAUNCH(likelihood_back, op_blocks(rows, OP_THREADS), OP_THREADS, 0, op_stream(c), loss_labels_of(c, s), rows,
-                (const float *)c->dout[0]->data, c->run->there, (float *)c->din[0]->data);
+                (const float *)c->dout[0]->data, c->run->device, (float *)c->din[0]->data);
     return cuda_launched(err);
 }
 

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/loss/loss_formula.h"
 #include "op/loss/params.h"
 #include "op/op_priv.h"
@@ -71,7 +71,7 @@ static int infer(struct op_infer *f, bool softmax, struct err *err)
     const struct shape *x;
     char text[192];
     uint32_t k;
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
         rc = read_attrs(f, p, err);
@@ -92,7 +92,7 @@ static int infer(struct op_infer *f, bool softmax, struct err *err)
         p->space *= (size_t)x->dim[k];
     rc = check_labels(f, &at, err);
     if (rc == 0 && f->n_in > 2 && f->in[2] != NULL) {
-        rc = op_need(f, 2, TENSOR_F32, 1, err);
+        rc = op_check_input(f, 2, TENSOR_F32, 1, err);
         if (rc == 0 && f->in[2]->shape.dim[0] != x->dim[1])
             rc = op_error(f, ERR_INPUT, err, "input 2, the weights, has %" PRId64
                           " elements; expected one for each of %" PRId64 " classes",

@@ -1,5 +1,5 @@
 /* onnx_loss_cuda.cu - see onnx_loss.c. A row is the scores of one position. A label that is out of
- * range is noted (op_notice); the loss and the gradient of its row become NaN. */
+ * range is noted (op_report); the loss and the gradient of its row become NaN. */
 #include "op/loss/loss_cuda.cuh"
 #include "op/reduce/exp_sum.cuh"
 
@@ -287,7 +287,7 @@ static int forward(const struct op_call *c, struct err *err)
     void *room = (char *)c->scratch + places_of(p).room;
     float *y = loss_out(c, 0);
     size_t n = rows_of(p);
-    int rc = op_cuda_look(c, n, is_wrong{ row.l }, err);
+    int rc = op_cuda_scan(c, n, is_wrong{ row.l }, err);
 
     if (rc == 0 && p->softmax)
         rc = softmax_forward(c, room, err);

@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "op/half.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/loss/loss_formula.h"
 #include "op/loss/params.h"
 #include "op/op.h"
@@ -187,7 +187,7 @@ static int cross_entropy_bwd(const struct op_call *c, struct err *err)
             else if (!add || !in_place)
                 memset(to, 0, r->classes * sizeof(*to));
             if (!in_place)
-                loss_put_row(r, spare, dx, i, p, add);
+                loss_store_row(r, spare, dx, i, p, add);
         }
     return 0;
 }

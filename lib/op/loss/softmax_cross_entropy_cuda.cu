@@ -160,7 +160,7 @@ static int forward(const struct op_call *c, struct err *err)
 {
     const struct cross_entropy *s = (const struct cross_entropy *)c->param;
     loss_stored pairs = { (const loss_pair *)c->scratch };
-    int rc = loss_look(c, &s->rows, err);
+    int rc = loss_scan(c, &s->rows, err);
 
     if (rc == 0)
         OP_FLOATS(c->in[0]->dtype, rc = rows_forward<T>(c, err));
@@ -187,7 +187,7 @@ static int backward(const struct op_call *c, struct err *err)
         return 0;
     CUDA_LAUNCH(entropy_slopes, op_blocks(rows, OP_THREADS), OP_THREADS, 0, op_stream(c),
                 loss_labels_of(c, &s->rows), rows, (const struct loss_row *)c->save,
-                (const float *)c->dout[0]->data, c->run->there, s->smoothing, (float)s->rows.all_weights,
+                (const float *)c->dout[0]->data, c->run->device, s->smoothing, (float)s->rows.all_weights,
                 (entropy_slope *)c->scratch);
     OP_FLOATS(c->in[0]->dtype, return rows_backward<T>(c, err));
     return 0;

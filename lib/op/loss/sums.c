@@ -24,7 +24,7 @@ static int sum_infer(struct op_infer *f, struct err *err)
         if (strcmp(f->attrs[i].name, "factors") == 0)
             s->factors = f->attrs[i].floats;
     for (i = 0; i < f->n_in && rc == 0; i++)
-        rc = op_need(f, i, TENSOR_F32, -1, err);
+        rc = op_check_input(f, i, TENSOR_F32, -1, err);
     f->out[0] = (struct tensor){ .dtype = TENSOR_F32 };
     return rc;
 }
@@ -90,10 +90,10 @@ const struct op_def op_weighted_sum = {
 static int mean_infer(struct op_infer *f, struct err *err)
 {
     char shape[192];
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
-        rc = op_need(f, 1, TENSOR_F32, 1, err);
+        rc = op_check_input(f, 1, TENSOR_F32, 1, err);
     if (rc == 0 && tensor_elements(f->in[0]) != 1)
         rc = op_error(f, ERR_INPUT, err,
                       "the loss has shape %s; expected one number (a mean over the "
@@ -131,7 +131,7 @@ static int mean_bwd(const struct op_call *c, struct err *err)
         return 0;
     }
     d = *(const float *)c->dout[0]->data * factor(c);
-    op_put(c->din[0]->data, &d, 1, 1.0f, op_adds(c, 0));
+    op_store(c->din[0]->data, &d, 1, 1.0f, op_adds(c, 0));
     return 0;
 }
 

@@ -119,7 +119,7 @@ static int mean_plan(struct op_plan *p, struct err *err)
 /* to = x times the sum of the weights of the samples. */
 static int mean(const struct op_call *c, const struct tensor *x, const struct tensor *to, bool add, struct err *err)
 {
-    counted f = { (const float *)x->data, c->run->there, (float *)to->data, add };
+    counted f = { (const float *)x->data, c->run->device, (float *)to->data, add };
 
     return loss_fold_run(c, (size_t)tensor_elements(c->in[1]), number_of{ (const float *)c->in[1]->data }, f,
                          c->scratch, err);

@@ -34,7 +34,7 @@ static int check_channels(const struct op_infer *f, int64_t c, struct err *err)
     uint32_t i;
 
     for (i = 1; i < MIN_IN; i++) {
-        int rc = op_need(f, i, TENSOR_F32, 1, err);
+        int rc = op_check_input(f, i, TENSOR_F32, 1, err);
 
         if (rc < 0)
             return rc;
@@ -122,7 +122,7 @@ static int infer_tail(struct op_infer *f, struct err *err)
 
     if (rc < 0 || f->n_in <= MIN_IN)
         return rc;
-    rc = op_need(f, MIN_IN, TENSOR_F32, -1, err);
+    rc = op_check_input(f, MIN_IN, TENSOR_F32, -1, err);
     if (rc == 0 && !shape_equal(&f->in[0]->shape, &f->in[MIN_IN]->shape))
         return op_error(f, 0, err, "the residual's shape is not that of input 0");
     p->ceiling = INFINITY;

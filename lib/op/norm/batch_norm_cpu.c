@@ -161,10 +161,10 @@ static void store_statistics(const struct op_call *c, const struct stats *st, si
 
         if (c->out[i] == NULL)
             continue;
-        op_put(c->out[i]->data, used, channels, i == 1 ? move : i == 2 ? move * p->correction : 1.0f,
+        op_store(c->out[i]->data, used, channels, i == 1 ? move : i == 2 ? move * p->correction : 1.0f,
                false);
         if (i < 3)
-            op_put(c->out[i]->data, old->data, channels, keep, true);
+            op_store(c->out[i]->data, old->data, channels, keep, true);
     }
 }
 
@@ -242,7 +242,7 @@ static void store_channel(const struct op_call *c, uint32_t i, const float *valu
                           float factor)
 {
     if (c->din[i] != NULL)
-        op_put(c->din[i]->data, value, channels, factor, (c->din_add & OP_IN(i)) != 0);
+        op_store(c->din[i]->data, value, channels, factor, (c->din_add & OP_IN(i)) != 0);
 }
 
 int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)

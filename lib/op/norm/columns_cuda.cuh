@@ -77,7 +77,7 @@ static inline int norm_open_counters(size_t batch, size_t c, void **out, struct 
 {
     void *zeros = calloc(batch * c + 1, sizeof(unsigned));
     int rc = zeros == NULL ? err_set(err, ERR_NOMEM, "out of memory")
-                           : cuda_bring(out, zeros, batch * c * sizeof(unsigned), err);
+                           : cuda_upload(out, zeros, batch * c * sizeof(unsigned), err);
 
     free(zeros);
     return rc;

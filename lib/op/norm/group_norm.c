@@ -12,7 +12,7 @@
 static int check_vector(const struct op_infer *f, uint32_t i, int64_t n, const char *what,
                         struct err *err)
 {
-    int rc = op_need(f, i, TENSOR_F32, 1, err);
+    int rc = op_check_input(f, i, TENSOR_F32, 1, err);
 
     if (rc == 0 && f->in[i]->shape.dim[0] != n)
         rc = op_error(f, ERR_INPUT, err, "input %" PRIu32 " (%s) has %" PRId64

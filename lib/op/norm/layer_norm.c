@@ -21,7 +21,7 @@ static int check_row(const struct op_infer *f, uint32_t i, int64_t axis, struct 
     struct shape row = { .rank = x->rank - (uint32_t)axis };
     char text[192], want[192];
     uint32_t k, ones = 0;
-    int rc = op_need(f, i, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, i, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -99,10 +99,10 @@ static int infer_add(struct op_infer *f, bool rms, struct err *err)
 {
     struct layer_norm_param *p = f->param;
     char x[192], r[192];
-    int rc = op_need(f, 3, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 3, TENSOR_F32, -1, err);
 
     if (rc == 0)
-        rc = op_need(f, 0, TENSOR_F32, -1, err);
+        rc = op_check_input(f, 0, TENSOR_F32, -1, err);
     if (rc < 0)
         return rc;
     if (!shape_equal(&f->in[0]->shape, &f->in[3]->shape))

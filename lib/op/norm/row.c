@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/op_priv.h"
 
 enum { SPAN = 4096 };

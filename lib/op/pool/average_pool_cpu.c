@@ -129,7 +129,7 @@ static void bwd_half(const struct op_call *c)
         if (s.i == at.i)
             continue;
         to.data = op_element(c->din[0], at.i * s.image);
-        op_put_tensor(&image, &to, op_adds(c, 0));
+        op_store_tensor(&image, &to, op_adds(c, 0));
         memset(dx, 0, s.image * sizeof(*dx));
     }
 }

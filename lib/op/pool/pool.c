@@ -36,7 +36,7 @@ int pool_infer(struct op_infer *f, bool whole, bool touch, struct op_window *w, 
     const struct shape *x;
     char text[192];
     uint32_t k;
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc < 0)
         return rc;
@@ -61,5 +61,5 @@ int pool_infer(struct op_infer *f, bool whole, bool touch, struct op_window *w, 
     for (k = 0; k < w->spatial; k++)
         y->dim[2 + k] = w->out[k];
     f->out[0].dtype = TENSOR_F32;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }

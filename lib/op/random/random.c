@@ -25,7 +25,7 @@ enum { BLOCKS = 64 }; /* of random words per iteration */
 
 static int check_size(const struct op_infer *f, struct err *err)
 {
-    int rc = op_fits(f, err);
+    int rc = op_check_size(f, err);
 
     if (rc == 0 && shape_elements(&f->out[0].shape) > (int64_t)1 << 34)
         rc = op_error(f, ERR_UNSUPPORTED, err, "more than 2^34 random elements are not supported");
@@ -137,7 +137,7 @@ static int normal_like_infer(struct op_infer *f, struct err *err)
 static int bernoulli_infer(struct op_infer *f, struct err *err)
 {
     int64_t dtype;
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
         rc = op_attr_i(f, "dtype", TENSOR_F32, &dtype, err);
@@ -156,7 +156,7 @@ static int multinomial_infer(struct op_infer *f, struct err *err)
 {
     struct choice *m = f->param;
     int64_t dtype;
-    int rc = op_need(f, 0, TENSOR_F32, 2, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, 2, err);
 
     if (rc == 0)
         rc = op_attr_i(f, "dtype", TENSOR_I32, &dtype, err);

@@ -52,7 +52,7 @@ template <typename Kind> int fill_all(const struct op_call *c, struct err *err)
     if (n == 0)
         return 0;
     CUDA_LAUNCH((fill<Kind>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, op_stream(c), (float *)c->out[0]->data, n,
-                *(const struct draw *)c->param, c->run->there, c->stream);
+                *(const struct draw *)c->param, c->run->device, c->stream);
     return cuda_launched(err);
 }
 
@@ -79,7 +79,7 @@ template <typename T> int toss_all(const struct op_call *c, struct err *err)
     if (n == 0)
         return 0;
     CUDA_LAUNCH((toss<T>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, op_stream(c), (const float *)c->in[0]->data,
-                (T *)c->out[0]->data, n, c->run->there, c->stream);
+                (T *)c->out[0]->data, n, c->run->device, c->stream);
     return cuda_launched(err);
 }
 
@@ -123,7 +123,7 @@ template <typename T> int choose_all(const struct op_call *c, struct err *err)
     if (m->rows == 0)
         return 0;
     CUDA_LAUNCH((choose<T>), op_blocks((size_t)m->rows, OP_THREADS), OP_THREADS, 0, op_stream(c),
-                (const float *)c->in[0]->data, (T *)c->out[0]->data, *m, c->run->there, c->stream);
+                (const float *)c->in[0]->data, (T *)c->out[0]->data, *m, c->run->device, c->stream);
     return cuda_launched(err);
 }
 

@@ -43,7 +43,7 @@ static double finished(enum finish how, double sum, double n, double shift)
 
 static int of_float(struct op_infer *f, struct err *err)
 {
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     return rc < 0 ? rc : reduce_infer(f, err);
 }
@@ -82,7 +82,7 @@ static int bwd(const struct op_call *c, elem_bwd_fn *spread, double scale)
     }
     dy = c->dout[0]->data;
     if (scale != 1) {
-        op_put(c->scratch, dy, (size_t)tensor_elements(c->dout[0]), (float)scale, false);
+        op_store(c->scratch, dy, (size_t)tensor_elements(c->dout[0]), (float)scale, false);
         dy = c->scratch;
     }
     reduce_spread(c, spread, dy, c->out[0]->data);

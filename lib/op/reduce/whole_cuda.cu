@@ -22,7 +22,7 @@ int reduce_cuda_plan(struct op_plan *p, struct err *err)
     if (w == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
     op_memory_order(x, order);
-    op_steps(y, steps);
+    op_strides(y, steps);
     for (uint32_t i = 0; i < y->shape.rank; i++)
         y_of[r->axis[i]] = (size_t)steps[i];
     for (uint32_t i = 0; i < x->shape.rank; i++)

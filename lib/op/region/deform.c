@@ -20,7 +20,7 @@ static int need_points(const struct op_infer *f, const struct deform *g, uint32_
 {
     struct shape want = shape_of(4, f->in[X]->shape.dim[0], channels, g->out[0], g->out[1]);
     char text_want[192], text[192];
-    int rc = op_need(f, i, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, i, TENSOR_F32, -1, err);
 
     if (rc == 0 && !shape_equal(&f->in[i]->shape, &want))
         rc = op_error(f, ERR_INPUT, err, "the %s has shape %s; expected %s", what,
@@ -51,7 +51,7 @@ static int infer(struct op_infer *f, struct err *err)
     struct deform *g = f->param;
     const struct shape *x;
     int64_t groups = 1, moved;
-    int rc = op_need(f, X, TENSOR_F32, 4, err);
+    int rc = op_check_input(f, X, TENSOR_F32, 4, err);
 
     if (rc == 0)
         rc = op_attr_i(f, "offset_group", 1, &groups, err);
@@ -79,7 +79,7 @@ static int infer(struct op_infer *f, struct err *err)
         return rc;
     f->out[0].dtype = TENSOR_F32;
     f->out[0].shape = shape_of(3, x->dim[0], x->dim[1] * (int64_t)g->taps, (int64_t)g->points);
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 /* ---- kernels ---- */

@@ -177,7 +177,7 @@ int input_grads(const struct op_call *c, const struct deform *g, struct err *err
                     (unsigned long long *)c->scratch, n, *g, most, bits);
         rc = cuda_launched(err);
     }
-    return rc < 0 ? rc : op_sums_home(c, c->scratch, (float *)c->din[X]->data, n_x, op_cuda_adds(c, X), bits, err);
+    return rc < 0 ? rc : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, n_x, op_cuda_adds(c, X), bits, err);
 }
 
 int backward(const struct op_call *c, struct err *err)

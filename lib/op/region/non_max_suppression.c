@@ -116,7 +116,7 @@ static size_t select_all(const struct suppression *p, const float *boxes, const 
 /* Checks that input i, which is present, is a known constant. */
 static int need_known(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank, struct err *err)
 {
-    int rc = op_need(f, i, dtype, rank, err);
+    int rc = op_check_input(f, i, dtype, rank, err);
 
     if (rc == 0 && f->in[i]->data == NULL && tensor_elements(f->in[i]) > 0)
         rc = op_error(f, ERR_UNSUPPORTED, err,
@@ -207,7 +207,7 @@ static int infer(struct op_infer *f, struct err *err)
         p->found = select_all(p, f->in[BOXES]->data, f->in[SCORES]->data, room, NULL, 0);
     f->out[0].dtype = TENSOR_I64;
     f->out[0].shape = shape_of(2, (int64_t)p->found, (int64_t)3);
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 /* ---- kernels ---- */

@@ -65,12 +65,12 @@ static int infer(struct op_infer *f, struct err *err)
     struct roi_align *g = f->param;
     const struct shape *x, *rois, *batch;
     char text_rois[192], text_batch[192];
-    int rc = op_need(f, X, TENSOR_F32, 4, err), k;
+    int rc = op_check_input(f, X, TENSOR_F32, 4, err), k;
 
     if (rc == 0)
-        rc = op_need(f, ROIS, TENSOR_F32, -1, err);
+        rc = op_check_input(f, ROIS, TENSOR_F32, -1, err);
     if (rc == 0)
-        rc = op_need(f, BATCH, TENSOR_I64, -1, err);
+        rc = op_check_input(f, BATCH, TENSOR_I64, -1, err);
     if (rc == 0)
         rc = read_attrs(f, g, err);
     if (rc < 0)
@@ -95,7 +95,7 @@ static int infer(struct op_infer *f, struct err *err)
     g->outputs = (size_t)(g->bins[0] * g->bins[1]);
     f->out[0].dtype = TENSOR_F32;
     f->out[0].shape = shape_of(4, rois->dim[0], x->dim[1], g->bins[0], g->bins[1]);
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 /* ---- kernels ---- */

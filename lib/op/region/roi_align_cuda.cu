@@ -97,7 +97,7 @@ int forward(const struct op_call *c, struct err *err)
     const struct roi_align *g = (const struct roi_align *)c->param;
     const int64_t *batch = (const int64_t *)c->in[BATCH]->data;
     size_t n = g->rois * g->channels * g->outputs;
-    int rc = op_cuda_look(c, g->rois, out_of_batch{ batch, (int64_t)g->samples }, err);
+    int rc = op_cuda_scan(c, g->rois, out_of_batch{ batch, (int64_t)g->samples }, err);
 
     if (rc < 0 || n == 0)
         return rc;
@@ -124,7 +124,7 @@ int backward(const struct op_call *c, struct err *err)
         rc = cuda_launched(err);
     }
     return rc < 0 ? rc
-                  : op_sums_home(c, c->scratch, (float *)c->din[X]->data, inputs_of(g), op_cuda_adds(c, X), bits, err);
+                  : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, inputs_of(g), op_cuda_adds(c, X), bits, err);
 }
 
 }

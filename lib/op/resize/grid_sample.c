@@ -58,10 +58,10 @@ static int infer(struct op_infer *f, struct err *err)
     const struct shape *x, *grid;
     char text_x[192], text_grid[192];
     uint32_t k, most = f->opset >= 20 ? 5 : 4;
-    int rc = op_need(f, X, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, X, TENSOR_F32, -1, err);
 
     if (rc == 0)
-        rc = op_need(f, GRID, TENSOR_F32, -1, err);
+        rc = op_check_input(f, GRID, TENSOR_F32, -1, err);
     if (rc == 0)
         rc = read_attrs(f, g, err);
     if (rc < 0)
@@ -93,7 +93,7 @@ static int infer(struct op_infer *f, struct err *err)
         g->points *= (size_t)grid->dim[1 + k];
         f->out[0].shape.dim[2 + k] = grid->dim[1 + k];
     }
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 /* ---- kernels ---- */

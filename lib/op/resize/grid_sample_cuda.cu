@@ -132,7 +132,7 @@ int input_grads(const struct op_call *c, const struct grid_sample *g, struct err
                     (unsigned long long *)c->scratch, *g, op_divisor_of(g->points), op_sums_largest(c->scratch, n), bits);
         rc = cuda_launched(err);
     }
-    return rc < 0 ? rc : op_sums_home(c, c->scratch, (float *)c->din[X]->data, n, op_cuda_adds(c, X), bits, err);
+    return rc < 0 ? rc : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, n, op_cuda_adds(c, X), bits, err);
 }
 
 int backward(const struct op_call *c, struct err *err)

@@ -216,7 +216,7 @@ static int const_floats(const struct op_infer *f, uint32_t i, const float **valu
     *n = 0;
     if (all == 0)
         return 0;
-    rc = op_need(f, i, TENSOR_F32, 1, err);
+    rc = op_check_input(f, i, TENSOR_F32, 1, err);
     if (rc < 0)
         return rc;
     if (t->data == NULL)
@@ -397,7 +397,7 @@ static int begin(struct op_infer *f, struct err *err)
     if (x == NULL)
         return op_error(f, ERR_INPUT, err, "input 0 is missing");
     if (p->filter != NULL) {
-        rc = op_need(f, 0, TENSOR_F32, -1, err);
+        rc = op_check_input(f, 0, TENSOR_F32, -1, err);
         if (rc < 0)
             return rc;
     }
@@ -427,7 +427,7 @@ static int finish(struct op_infer *f, struct err *err)
     f->out[0].shape = f->in[0]->shape;
     for (k = 0; k < f->out[0].shape.rank; k++)
         f->out[0].shape.dim[k] = p->axis[k].out;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static int infer(struct op_infer *f, struct err *err)
@@ -448,7 +448,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = choose_axes(f, &c, err);
     if (rc == 0 && p->place == tf_crop_and_resize)
-        rc = op_need(f, 0, TENSOR_F32, -1, err);
+        rc = op_check_input(f, 0, TENSOR_F32, -1, err);
     if (rc == 0 && p->place == tf_crop_and_resize)
         rc = read_roi(f, &c, err);
     if (rc == 0 && p->place != tf_crop_and_resize)

@@ -300,7 +300,7 @@ int resize_cpu_bwd(const struct op_call *c, struct err *err)
         const float *from = dy;
 
         if (s->n == 0)
-            op_put(dx, dy, s->item_in, 1, add);
+            op_store(dx, dy, s->item_in, 1, add);
         for (i = s->n; i-- > 0;) {
             float *to = i == 0 ? dx : op_at(c->scratch, i % 2 * between_bytes(s, sizeof(*to)));
 

@@ -73,7 +73,7 @@ int upload(struct resize_device *s, const struct op_plan *p, struct err *err)
     if (here == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
     (void)copy_tables(s, here, NULL);
-    rc = cuda_bring(&s->tables, here, bytes, err);
+    rc = cuda_upload(&s->tables, here, bytes, err);
     if (rc == 0)
         (void)copy_tables(s, NULL, (char *)s->tables);
     free(here);

@@ -87,7 +87,7 @@ static int check_shape(const struct op_infer *f, uint32_t i, const char *what, b
 
     if (!must && (i >= f->n_in || f->in[i] == NULL))
         return 0;
-    rc = op_need(f, i, dtype, -1, err);
+    rc = op_check_input(f, i, dtype, -1, err);
     if (rc == 0 && !shape_equal(&f->in[i]->shape, &want))
         rc = op_error(f, ERR_INPUT, err, "input %" PRIu32 " (%s) has shape %s; expected %s", i,
                       what, shape_print(&f->in[i]->shape, got, sizeof(got)),
@@ -131,10 +131,10 @@ static int infer(struct op_infer *f, const struct rnn_cell *cell, struct err *er
     const struct shape *x, *r;
     int64_t hidden, y[4];
     uint32_t i;
-    int rc = op_need(f, RNN_X, TENSOR_F32, 3, err);
+    int rc = op_check_input(f, RNN_X, TENSOR_F32, 3, err);
 
     if (rc == 0)
-        rc = op_need(f, RNN_R, TENSOR_F32, 3, err);
+        rc = op_check_input(f, RNN_R, TENSOR_F32, 3, err);
     if (rc == 0)
         rc = read_attrs(f, p, &hidden, err);
     if (rc < 0)
@@ -164,7 +164,7 @@ static int infer(struct op_infer *f, const struct rnn_cell *cell, struct err *er
         if (i > 0)
             f->out[i].shape = state_shape(p);
     }
-    return rc < 0 ? rc : op_fits(f, err);
+    return rc < 0 ? rc : op_check_size(f, err);
 }
 
 static int infer_lstm(struct op_infer *f, struct err *err)

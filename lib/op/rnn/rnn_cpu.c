@@ -193,7 +193,7 @@ static void write_state(const struct rnn_param *p, const float *from, struct rnn
     size_t n = p->hidden, b;
 
     for (b = 0; b < p->batch && to.at != NULL; b++)
-        op_put(to.at + b * to.step, from + b * n, n, 1.0f, add);
+        op_store(to.at + b * to.step, from + b * n, n, 1.0f, add);
 }
 
 /* y of a step: h, or 0 after the end of a sequence. */
@@ -215,7 +215,7 @@ static void add_dy(const struct rnn_step *s, struct rnn_slice dy)
 
     for (b = 0; b < s->p->batch && dy.at != NULL; b++)
         if (rnn_live(s, b))
-            op_put(s->dh + b * n, dy.at + b * dy.step, n, 1.0f, true);
+            op_store(s->dh + b * n, dy.at + b * dy.step, n, 1.0f, true);
 }
 
 /* x [T, B, I]: the input itself, or its transpose in w->all.x. */
@@ -359,7 +359,7 @@ static int put_product(struct dnn *d, const float *a, const float *b, float *to,
     int rc = dnn_run(d, args, w->rest, err);
 
     if (rc == 0 && add)
-        op_put(to, w->part, n, 1.0f, true);
+        op_store(to, w->part, n, 1.0f, true);
     return rc;
 }
 
@@ -373,10 +373,10 @@ static void bwd_bias(const struct op_call *c, const struct work *w, uint32_t d,
     bool add = op_adds(c, RNN_B);
 
     op_sum_rows(gates, p->steps * p->batch, q->k, 1.0f, w->all.bias, false);
-    op_put(db, w->all.bias, q->k, 1.0f, add);
+    op_store(db, w->all.bias, q->k, 1.0f, add);
     if (recurrent != gates)
         op_sum_rows(recurrent, p->steps * p->batch, q->k, 1.0f, w->all.bias, false);
-    op_put(db + rows, w->all.bias, q->k, 1.0f, add);
+    op_store(db + rows, w->all.bias, q->k, 1.0f, add);
 }
 
 static bool wants(const struct op_call *c, uint32_t i)
@@ -461,7 +461,7 @@ static void write_dx(const struct rnn_param *p, const struct op_call *c, const f
 
     for (b = 0; b < p->batch; b++)
         for (t = 0; t < p->steps; t++, to += p->inputs)
-            op_put(to, dx + (t * p->batch + b) * p->inputs, p->inputs, 1.0f, op_adds(c, RNN_X));
+            op_store(to, dx + (t * p->batch + b) * p->inputs, p->inputs, 1.0f, op_adds(c, RNN_X));
 }
 
 int rnn_cpu_bwd(const struct op_call *c, struct err *err)

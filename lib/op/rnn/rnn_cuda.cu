@@ -1,7 +1,7 @@
 /* rnn_cuda.cu - LSTM, GRU and RNN on a GPU: the products and the walk over the steps; cells_cuda.cu has the
  * rest of a step.
  *
- * Only the GPU knows the lengths of the sequences. An invalid length is noted (op_notice) and makes y NaN for
+ * Only the GPU knows the lengths of the sequences. An invalid length is noted (op_report) and makes y NaN for
  * its row; no kernel reads or writes out of range for it. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
@@ -74,7 +74,7 @@ static int open_part(const struct op_plan *op, const struct rnn_state *s, struct
         rc = product_open(&h, &q->h, err);
     contract_add_axis(&q->bias, (size_t)rows, k, 0, 0);
     contract_add_axis(&q->bias, q->k, 1, 0, 1);
-    contract_settle(&q->bias);
+    contract_finish(&q->bias);
     if (rc < 0 || !s->keeps)
         return rc;
     rc = product_open(&dh, &q->dh, err);
@@ -106,15 +106,15 @@ static void settle_sums(const struct rnn_param *p, struct rnn_state *s)
     contract_add_axis(&s->turn, p->steps, in, 0, b * in);
     contract_add_axis(&s->turn, p->batch, t * in, 0, in);
     contract_add_axis(&s->turn, p->inputs, 1, 0, 1);
-    contract_settle(&s->turn);
+    contract_finish(&s->turn);
     contract_add_axis(&s->back, p->batch, in, 0, t * in);
     contract_add_axis(&s->back, p->steps, b * in, 0, in);
     contract_add_axis(&s->back, p->inputs, 1, 0, 1);
-    contract_settle(&s->back);
+    contract_finish(&s->back);
     for (struct contract &k : s->peephole) {
         contract_add_axis(&k, p->steps * p->batch, 4 * n, n, 0);
         contract_add_axis(&k, p->hidden, 1, 1, 1);
-        contract_settle(&k);
+        contract_finish(&k);
     }
 }
 
@@ -385,7 +385,7 @@ static int check_lengths(const struct op_call *c, struct err *err)
 
     if (length == NULL)
         return 0;
-    return op_cuda_look(c, p->batch, is_invalid_length{ (const int32_t *)length->data, p->steps }, err);
+    return op_cuda_scan(c, p->batch, is_invalid_length{ (const int32_t *)length->data, p->steps }, err);
 }
 
 static int forward(const struct op_call *c, struct err *err)

@@ -55,7 +55,7 @@ static int concat_infer(struct op_infer *f, struct err *err)
                                               &y->dim[c->axis]))
             rc = op_error(f, ERR_INPUT, err, "too many elements along axis %" PRId64, c->axis);
     }
-    return rc < 0 ? rc : op_fits(f, err);
+    return rc < 0 ? rc : op_check_size(f, err);
 }
 
 static int concat_plan(struct op_plan *p, struct err *err)

@@ -31,7 +31,7 @@ static int infer(struct op_infer *f, struct err *err)
 static int fwd(const struct op_call *c, struct err *err)
 {
     (void)err;
-    op_put_tensor(c->in[0], c->out[0], false);
+    op_store_tensor(c->in[0], c->out[0], false);
     return 0;
 }
 
@@ -41,7 +41,7 @@ static int bwd(const struct op_call *c, struct err *err)
     if (c->dout[0] == NULL || c->din[0] == NULL)
         op_bwd_zero(c);
     else
-        op_put_tensor(c->dout[0], c->din[0], op_adds(c, 0));
+        op_store_tensor(c->dout[0], c->din[0], op_adds(c, 0));
     return 0;
 }
 

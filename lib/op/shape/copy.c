@@ -23,7 +23,7 @@ static size_t magnitude(ptrdiff_t step)
 /* Sorts axes by their strides in `to`, the largest first. Then the axis with the smallest stride in
  * `from` becomes the last but one, so that the two innermost axes are the contiguous ones of both
  * sides. */
-void copy_settle(struct copy *c)
+void copy_finish(struct copy *c)
 {
     uint32_t i, k, n = 0, least = 0;
 
@@ -66,7 +66,7 @@ struct copy copy_back(const struct copy *c)
 
     for (i = 0; i < c->n; i++)
         copy_add_axis(&b, (int64_t)c->axis[i].size, c->axis[i].to, c->axis[i].from);
-    copy_settle(&b);
+    copy_finish(&b);
     return b;
 }
 
@@ -113,7 +113,7 @@ static void copy_lines(const struct copy_axis *a, const struct copy_axis *b, con
         struct tensor to = { .dtype = mode == COPY_ADD ? TENSOR_F32 : TENSOR_BF16, .data = y };
 
         if (mode != COPY)
-            op_put_as(&to, x, b->size, 1.0f, true);
+            op_store_as(&to, x, b->size, 1.0f, true);
         else
             memcpy(y, x, b->size * size);
         x += a->from * (ptrdiff_t)size;

@@ -29,7 +29,7 @@ struct copy {
 
 void copy_add_axis(struct copy *c, int64_t size, ptrdiff_t from, ptrdiff_t to);
 /* Call after the last axis was added: merges axes and sorts them for memory locality. */
-void copy_settle(struct copy *c);
+void copy_finish(struct copy *c);
 struct copy copy_back(const struct copy *c);
 /* y[to] = x[from]; elements of `size` bytes: 1, 2, 4 or 8. */
 void copy_run(const struct copy *c, const void *x, void *y, size_t size);

@@ -90,8 +90,8 @@ static int blocks_plan(struct op_plan *p, const struct tensor *deep, const struc
 
     if (s == NULL)
         return ERR_NOMEM;
-    op_steps(deep, d);
-    op_steps(wide, w);
+    op_strides(deep, d);
+    op_strides(wide, w);
     /* n, i, j, c, h, w */
     memcpy(size, (int64_t[]){ deep->shape.dim[0], side, side, c, deep->shape.dim[2],
                               deep->shape.dim[3] }, sizeof(size));
@@ -106,7 +106,7 @@ static int blocks_plan(struct op_plan *p, const struct tensor *deep, const struc
             copy_add_axis(&s->at[0].fwd, size[k], to_space ? of_deep[k] : of_wide[k],
                           to_space ? of_wide[k] : of_deep[k]);
     }
-    part_settle(&s->at[0]);
+    part_finish(&s->at[0]);
     return 0;
 }
 

@@ -49,7 +49,7 @@ static int gather_infer(struct op_infer *f, struct err *err)
     f->out[0].dtype = f->in[0]->dtype;
     if (shape_elements(y) == 0) /* even if the product of the other dimensions overflows */
         r->n = r->rounds = 0;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static int elements_infer(struct op_infer *f, struct err *err)
@@ -89,7 +89,7 @@ static int nd_infer(struct op_infer *f, struct err *err)
     for (k = r->batch + r->depth; k < x->rank; k++)
         y->dim[y->rank++] = x->dim[k];
     f->out[0].dtype = f->in[0]->dtype;
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static int plan(struct op_plan *p, struct err *err)
@@ -186,7 +186,7 @@ static int bwd(const struct op_call *c, struct err *err)
         else
             for (i = 0; i < r->n; i++)
                 if (row[i] != r->padding)
-                    op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f,
+                    op_store(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f,
                            true);
     }
     return 0;

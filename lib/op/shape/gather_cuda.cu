@@ -1,7 +1,7 @@
 /* gather_cuda.cu - see gather.c. The gradient sums the contributions to a row in the order of the
- * list, without atomics: the list is sorted by row, then divided into stretches of RUN positions. A
- * thread sums a pack of columns of each row in a stretch. If a row extends over several stretches,
- * their sums are stored in `pieces`, and a second launch adds them, stretch by stretch. */
+ * list, without atomics: the list is sorted by row, then divided into chunks of RUN positions. A
+ * thread sums a pack of columns of each row in a chunk. If a row extends over several chunks,
+ * their sums are stored in `pieces`, and a second launch adds them, chunk by chunk. */
 #include "op/shape/rows_cuda.cuh"
 
 extern "C" {
@@ -126,13 +126,13 @@ template <int V> __device__ static inline void add_to(floats<V> *to, const float
 
 struct sums {
     const int64_t *list, *order;
-    size_t n, stretches, rounds, width, stride; /* width in packs */
+    size_t n, chunks, rounds, width, stride; /* width in packs */
     int64_t padding; /* this row has no gradient; -1: none */
 };
 
 /* The work of thread i. */
 struct owned {
-    size_t round, stretch, column, first, end;
+    size_t round, chunk, column, first, end;
 };
 
 __device__ static inline struct owned own(const struct sums &s, size_t i)
@@ -141,9 +141,9 @@ __device__ static inline struct owned own(const struct sums &s, size_t i)
     size_t line = i / s.width;
 
     o.column = i - line * s.width;
-    o.round = line / s.stretches;
-    o.stretch = line - o.round * s.stretches;
-    o.first = o.stretch * RUN;
+    o.round = line / s.chunks;
+    o.chunk = line - o.round * s.chunks;
+    o.first = o.chunk * RUN;
     o.end = o.first + RUN < s.n ? o.first + RUN : s.n;
     return o;
 }
@@ -155,11 +155,11 @@ __device__ static inline int64_t row_at(const struct sums &s, size_t at)
     return at < s.n ? s.list[s.order[at]] : -2;
 }
 
-/* pieces [round, stretch, 2, width]: the sums of a row that began in an earlier stretch, and of one
+/* pieces [round, chunk, 2, width]: the sums of a row that began in an earlier chunk, and of one
  * that continues. */
-__device__ static inline size_t piece(const struct sums &s, const struct owned &o, size_t stretch, int which)
+__device__ static inline size_t piece(const struct sums &s, const struct owned &o, size_t chunk, int which)
 {
-    return ((o.round * s.stretches + stretch) * 2 + (size_t)which) * s.width + o.column;
+    return ((o.round * s.chunks + chunk) * 2 + (size_t)which) * s.width + o.column;
 }
 
 template <int V>
@@ -194,9 +194,9 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
             if (next[k] == row && at + k + 1 < o.end)
                 continue;
             if (began && row >= 0)
-                pieces[piece(s, o, o.stretch, 0)] = sum;
+                pieces[piece(s, o, o.chunk, 0)] = sum;
             else if (next[k] == row && row >= 0)
-                pieces[piece(s, o, o.stretch, 1)] = sum;
+                pieces[piece(s, o, o.chunk, 1)] = sum;
             else if (row >= 0 && row != s.padding)
                 add_to<V>(&dx[(o.round * s.stride + (size_t)row) * s.width + o.column], sum);
             sum = floats<V>();
@@ -206,10 +206,10 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
     }
 }
 
-/* Adds up the pieces of a row; run by the thread whose stretch contains its beginning. */
+/* Adds up the pieces of a row; run by the thread whose chunk contains its beginning. */
 template <int V> __global__ void join_rows(struct sums s, floats<V> *dx, const floats<V> *pieces)
 {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, stretch;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, chunk;
     struct owned o = own(s, i);
     floats<V> sum;
     int64_t row;
@@ -220,9 +220,9 @@ template <int V> __global__ void join_rows(struct sums s, floats<V> *dx, const f
     if (row < 0 || row == s.padding || row_at(s, o.end) != row ||
         (o.first > 0 && row_at(s, o.first) == row && row_at(s, o.first - 1) == row))
         return;
-    sum = pieces[piece(s, o, o.stretch, 1)];
-    for (stretch = o.stretch + 1; row_at(s, stretch * RUN) == row; stretch++)
-        sum = plus<V>(sum, pieces[piece(s, o, stretch, 0)]);
+    sum = pieces[piece(s, o, o.chunk, 1)];
+    for (chunk = o.chunk + 1; row_at(s, chunk * RUN) == row; chunk++)
+        sum = plus<V>(sum, pieces[piece(s, o, chunk, 0)]);
     add_to<V>(&dx[(o.round * s.stride + (size_t)row) * s.width + o.column], sum);
 }
 
@@ -234,10 +234,10 @@ int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *
     size_t blocks;
 
     s.width /= V;
-    blocks = (s.rounds * s.stretches * s.width + OP_THREADS - 1) / OP_THREADS;
+    blocks = (s.rounds * s.chunks * s.width + OP_THREADS - 1) / OP_THREADS;
     CUDA_LAUNCH((add_rows<V>), (unsigned)blocks, OP_THREADS, 0, op_stream(c), s, dy, dx,
                 (floats<V> *)(void *)pieces);
-    if (s.stretches > 1)
+    if (s.chunks > 1)
         CUDA_LAUNCH((join_rows<V>), (unsigned)blocks, OP_THREADS, 0, op_stream(c), s, dx,
                     (const floats<V> *)(const void *)pieces);
     return cuda_launched(err);

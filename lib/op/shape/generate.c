@@ -64,7 +64,7 @@ static int filler_infer(struct op_infer *f, struct err *err)
             return op_error(f, ERR_INPUT, err, "the shape has %" PRId64 " at %zu", dims[k], k);
         f->out[0].shape.dim[k] = dims[k];
     }
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static int filler_fwd(const struct op_call *c, struct err *err)
@@ -103,7 +103,7 @@ static int range_infer(struct op_infer *f, struct err *err)
     for (i = 0; i < 3; i++) {
         int rc = f->in[i] == NULL || f->in[0] == NULL
                      ? op_error(f, ERR_INPUT, err, "input %" PRIu32 " is missing", i)
-                     : op_need(f, i, f->in[0]->dtype, -1, err);
+                     : op_check_input(f, i, f->in[0]->dtype, -1, err);
 
         if (rc < 0)
             return rc;
@@ -310,7 +310,7 @@ static int one_hot_infer(struct op_infer *f, struct err *err)
         y->dim[k] = k < axis ? at->dim[k] : k == axis ? depth : at->dim[k - 1];
         *(k < axis ? &p->outer : k == axis ? &(size_t){ 1 } : &p->inner) *= (size_t)y->dim[k];
     }
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static int one_hot_fwd(const struct op_call *c, struct err *err)

@@ -6,8 +6,8 @@
  * of all repetitions of an element. Any type. Opset 2: pads and value are attributes. 11: inputs 1
  * and 2. 18: input 3 lists the axes.
  *
- * Along an axis y consists of stretches: the input, and on either side laps, of which the last may
- * be incomplete. Each combination of stretches over the axes is one part (parts.h). */
+ * Along an axis y consists of chunks: the input, and on either side laps, of which the last may
+ * be incomplete. Each combination of chunks over the axes is one part (parts.h). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +17,9 @@
 #include "op/shape/pad.h"
 #include "op/shape/parts.h"
 
-enum { STRETCHES = 9, PARTS = 16384 /* PARTS: maximum number of parts */ };
+enum { MAX_CHUNKS = 9, PARTS = 16384 /* PARTS: maximum number of parts */ };
 
-struct stretch {
+struct chunk {
     int64_t y, size;   /* start and length in y */
     int64_t x, step;   /* start and stride in x */
     int64_t laps, lap; /* number of repetitions in y, and their distance */
@@ -99,7 +99,7 @@ static int read_pads(struct op_infer *f, const int64_t *pads, size_t n, const in
     }
     for (k = 0; k < y->rank && rc == 0; k++)
         rc = check_axis(f, k, &y->dim[k], err);
-    return rc < 0 ? rc : op_fits(f, err);
+    return rc < 0 ? rc : op_check_size(f, err);
 }
 
 static int infer_2(struct op_infer *f, struct err *err)
@@ -107,7 +107,7 @@ static int infer_2(struct op_infer *f, struct err *err)
     struct pad *p = f->param;
     const int64_t *pads;
     size_t n;
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
         rc = read_mode(f, err);
@@ -133,7 +133,7 @@ static int infer_11(struct op_infer *f, struct err *err)
     if (f->in[0] == NULL)
         return op_error(f, ERR_INPUT, err, "input 0 is missing");
     if (f->n_in > 2 && f->in[2] != NULL) {
-        rc = op_need(f, 2, f->in[0]->dtype, -1, err);
+        rc = op_check_input(f, 2, f->in[0]->dtype, -1, err);
         if (rc == 0 && tensor_elements(f->in[2]) != 1)
             rc = op_error(f, ERR_INPUT, err, "the constant is not one number");
     }
@@ -170,19 +170,19 @@ static struct lap lap_of(enum pad_mode mode, int64_t dim, int64_t length, bool b
 
 /* Returns a piece that begins `out` elements from the end of the input. On the lower side, which
  * begins at `start` in y, the order is reversed. */
-static struct stretch place_piece(const struct piece *p, int64_t out, int64_t size, int64_t laps,
+static struct chunk place_piece(const struct piece *p, int64_t out, int64_t size, int64_t laps,
                                   int64_t lap, bool behind, int64_t start)
 {
     if (behind)
-        return (struct stretch){ start + out, size, p->x, p->step, laps, lap };
-    return (struct stretch){ start - (laps - 1) * lap - out - size, size,
+        return (struct chunk){ start + out, size, p->x, p->step, laps, lap };
+    return (struct chunk){ start - (laps - 1) * lap - out - size, size,
                              p->x + (size - 1) * p->step, -p->step, laps, lap };
 }
 
-/* Computes the stretches that extend an axis on one side by `length`, from `start` in y; returns
+/* Computes the chunks that extend an axis on one side by `length`, from `start` in y; returns
  * their number. */
 static uint32_t continue_axis(enum pad_mode mode, int64_t dim, int64_t length, bool behind,
-                              int64_t start, struct stretch *s)
+                              int64_t start, struct chunk *s)
 {
     struct lap l = lap_of(mode, dim, length, behind);
     int64_t laps = length / l.size, rest = length % l.size;
@@ -200,8 +200,8 @@ static uint32_t continue_axis(enum pad_mode mode, int64_t dim, int64_t length, b
     return n;
 }
 
-/* Computes the stretches of axis k; returns their number. */
-static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct stretch *s)
+/* Computes the chunks of axis k; returns their number. */
+static uint32_t chunks(const struct pad *p, uint32_t k, int64_t dim, struct chunk *s)
 {
     int64_t before = p->before[k], behind = p->behind[k];
     int64_t cut = before < 0 ? -before : 0;
@@ -209,7 +209,7 @@ static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct s
     int64_t at = before > 0 ? before : 0;
     uint32_t n = 1;
 
-    s[0] = (struct stretch){ at, kept, cut, 1, 1, 0 };
+    s[0] = (struct chunk){ at, kept, cut, 1, 1, 0 };
     if (p->mode != PAD_CONSTANT && before > 0)
         n += continue_axis(p->mode, dim, before, false, at, &s[n]);
     if (p->mode != PAD_CONSTANT && behind > 0)
@@ -217,18 +217,18 @@ static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct s
     return n;
 }
 
-/* Part i combines one of the n[k] stretches of each axis k; the digits of i are the indices of the
- * stretches. */
-static void make_part(const struct op_plan *p, struct stretch along[][STRETCHES], const uint32_t *n,
+/* Part i combines one of the n[k] chunks of each axis k; the digits of i are the indices of the
+ * chunks. */
+static void make_part(const struct op_plan *p, struct chunk along[][MAX_CHUNKS], const uint32_t *n,
                       uint32_t i, struct part *part)
 {
     ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
     uint32_t k;
 
-    op_steps(p->in[0], from);
-    op_steps(&p->out[0], to);
+    op_strides(p->in[0], from);
+    op_strides(&p->out[0], to);
     for (k = 0; k < p->in[0]->shape.rank; i /= n[k], k++) {
-        const struct stretch *t = &along[k][i % n[k]];
+        const struct chunk *t = &along[k][i % n[k]];
 
         copy_add_axis(&part->fwd, t->laps, 0, (ptrdiff_t)t->lap * to[k]);
         copy_add_axis(&part->fwd, t->size, (ptrdiff_t)t->step * from[k], to[k]);
@@ -237,19 +237,19 @@ static void make_part(const struct op_plan *p, struct stretch along[][STRETCHES]
         part->fwd.from += (ptrdiff_t)t->x * from[k];
         part->fwd.to += (ptrdiff_t)t->y * to[k];
     }
-    part_settle(part);
+    part_finish(part);
 }
 
 static int pad_plan(struct op_plan *p, struct err *err)
 {
     const struct pad *c = p->param;
     const struct shape *x = &p->in[0]->shape;
-    struct stretch along[TENSOR_MAX_RANK][STRETCHES];
+    struct chunk along[TENSOR_MAX_RANK][MAX_CHUNKS];
     uint32_t n[TENSOR_MAX_RANK], total = 1, i, k;
     struct parts *s;
 
     for (k = 0; k < x->rank; k++) {
-        n[k] = stretches(c, k, x->dim[k], along[k]);
+        n[k] = chunks(c, k, x->dim[k], along[k]);
         total *= n[k];
     }
     if (total > PARTS)

@@ -20,9 +20,9 @@ struct parts *parts_new(struct op_plan *p, uint32_t n, struct err *err)
     return s;
 }
 
-void part_settle(struct part *part)
+void part_finish(struct part *part)
 {
-    copy_settle(&part->fwd);
+    copy_finish(&part->fwd);
     part->bwd = copy_back(&part->fwd);
 }
 
@@ -33,8 +33,8 @@ void part_box(struct part *part, const struct tensor *x, const struct tensor *y,
     ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
     uint32_t k;
 
-    op_steps(x, from);
-    op_steps(y, to);
+    op_strides(x, from);
+    op_strides(y, to);
     for (k = 0; k < x->shape.rank; k++) {
         ptrdiff_t step = x_step != NULL && size[k] > 1 ? (ptrdiff_t)x_step[k] : 1;
 
@@ -44,7 +44,7 @@ void part_box(struct part *part, const struct tensor *x, const struct tensor *y,
         }
         copy_add_axis(&part->fwd, size[k], step * from[k], to[k]);
     }
-    part_settle(part);
+    part_finish(part);
 }
 
 /* Sets every element of y to the one at `value`; NULL: to zero. */

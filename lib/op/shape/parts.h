@@ -35,7 +35,7 @@ void part_box(struct part *part, const struct tensor *x, const struct tensor *y,
               const int64_t *size, const int64_t *x_start, const int64_t *x_step,
               const int64_t *y_start);
 /* Call after the axes of part->fwd were added directly: computes the other fields. */
-void part_settle(struct part *part);
+void part_finish(struct part *part);
 
 int parts_fwd(const struct op_call *c, struct err *err);
 int parts_bwd(const struct op_call *c, struct err *err);

@@ -26,7 +26,7 @@ static void free_state(void *state)
 static int infer(struct op_infer *f, struct err *err)
 {
     enum tensor_dtype t = f->in[0]->dtype;
-    int rc = op_need(f, 0, t == TENSOR_BF16 || t == TENSOR_F16 ? t : TENSOR_F32, -1, err);
+    int rc = op_check_input(f, 0, t == TENSOR_BF16 || t == TENSOR_F16 ? t : TENSOR_F32, -1, err);
     char text[192];
 
     f->out[0] = (struct tensor){ .dtype = f->in[0]->dtype, .shape = f->in[0]->shape };

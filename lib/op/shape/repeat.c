@@ -87,7 +87,7 @@ static int expand_infer(struct op_infer *f, struct err *err)
     as_broadcast.in = both;
     rc = elem_infer_shape(&as_broadcast, 0, 1, err);
     f->out[0].dtype = f->in[0]->dtype;
-    return rc < 0 ? rc : op_fits(f, err);
+    return rc < 0 ? rc : op_check_size(f, err);
 }
 
 static int expand_plan(struct op_plan *p, struct err *err)
@@ -134,7 +134,7 @@ static int tile_infer(struct op_infer *f, struct err *err)
     for (k = 0; k < n; k++)
         if (repeats[k] < 0 || __builtin_mul_overflow(y->dim[k], repeats[k], &y->dim[k]))
             return op_error(f, ERR_INPUT, err, "repeats has %" PRId64 " at %zu", repeats[k], k);
-    return op_fits(f, err);
+    return op_check_size(f, err);
 }
 
 static int tile_plan(struct op_plan *p, struct err *err)
@@ -149,7 +149,7 @@ static int tile_plan(struct op_plan *p, struct err *err)
     if (s == NULL)
         return ERR_NOMEM;
     op_memory_order(y, order);
-    op_steps(x, step);
+    op_strides(x, step);
     for (k = 0; k < y->shape.rank; k++) {
         size_t dim = (size_t)x->shape.dim[order[k]], whole = (size_t)y->shape.dim[order[k]];
 

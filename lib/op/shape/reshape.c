@@ -13,7 +13,7 @@ static int read_target(const struct op_infer *f, struct shape *want, struct err 
     const int64_t *dims;
     char text[192];
     uint32_t k;
-    int rc = op_need(f, 1, TENSOR_I64, 1, err);
+    int rc = op_check_input(f, 1, TENSOR_I64, 1, err);
 
     if (rc < 0)
         return rc;

@@ -10,7 +10,7 @@ struct lister {
     struct shape data, at;
     const void *indices;
     bool wide; /* indices are int64, else int32 */
-    op_notice notice;
+    op_report notice;
 };
 
 /* Reads index i along an axis of size `dim`: 0 .. dim - 1, a negative index counts from the end; or
@@ -75,7 +75,7 @@ int rows_cuda_list(const struct op_call *c, int64_t *list, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
     struct lister l = { *r, c->in[0]->shape, c->in[1]->shape, c->in[1]->data, c->in[1]->dtype == TENSOR_I64,
-                        op_notice_of(c) };
+                        op_report_of(c) };
 
     if (r->n == 0)
         return 0;
@@ -159,7 +159,7 @@ __global__ void rows_scan(unsigned long long *x, size_t n)
 }
 
 /* to = `from` sorted by this digit, stable. A block processes its span in tiles; each warp
- * processes a stretch of 128 positions of a tile, 32 at a time. The rank of a position is the
+ * processes a chunk of 128 positions of a tile, 32 at a time. The rank of a position is the
  * number of equal digits in earlier tiles of the block, in earlier warps, earlier in its warp, and
  * in earlier lanes. */
 __global__ void rows_place(const int64_t *list, const int64_t *from, size_t n, size_t span, unsigned shift,

@@ -1,6 +1,6 @@
 /* rows_cuda.cuh - computes the list of rows (rows.h) on a GPU, and an order that groups equal rows.
  *
- * An index that is out of range is recorded (op_notice) and becomes ROWS_BAD: nothing is read or
+ * An index that is out of range is recorded (op_report) and becomes ROWS_BAD: nothing is read or
  * written for it, and a result that depends on it is NaN (of integers 0). */
 #ifndef OP_SHAPE_ROWS_CUDA_CUH
 #define OP_SHAPE_ROWS_CUDA_CUH

@@ -26,32 +26,32 @@ static inline int shape_cuda_add(const struct op_call *c, const struct tensor *d
     return 0;
 }
 
-/* y [n] = *there (device memory), or `here` if there is NULL. */
-template <typename U> __global__ void shape_fill(U *y, size_t n, const U *there, U here)
+/* y [n] = *on_device (device memory), or `on_host` if on_device is NULL. */
+template <typename U> __global__ void shape_fill(U *y, size_t n, const U *on_device, U on_host)
 {
-    U value = there != NULL ? *there : here;
+    U value = on_device != NULL ? *on_device : on_host;
 
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         y[i] = value;
 }
 
-/* Fills all elements of y; there and here NULL: with zero. Errors: ERR_DEVICE. */
-static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *y, const void *there,
-                                  const void *here, struct err *err)
+/* Fills all elements of y; on_device and on_host NULL: with zero. Errors: ERR_DEVICE. */
+static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *y, const void *on_device,
+                                  const void *on_host, struct err *err)
 {
     size_t size = tensor_dtype_bytes(y->dtype), n = (size_t)tensor_elements(y);
 
-    if (there == NULL && here == NULL)
+    if (on_device == NULL && on_host == NULL)
         return cuda_fill(y->data, 0, n * size, c->run->queue, err);
     if (n == 0)
         return 0;
     OP_SIZES(size, {
         U value = 0;
 
-        if (here != NULL)
-            memcpy(&value, here, sizeof(value));
+        if (on_host != NULL)
+            memcpy(&value, on_host, sizeof(value));
         CUDA_LAUNCH((shape_fill<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (U *)y->data, n,
-                    (const U *)there, value);
+                    (const U *)on_device, value);
     });
     return cuda_launched(err);
 }

@@ -52,11 +52,11 @@ static int transpose_plan(struct op_plan *p, struct err *err)
 
     if (s == NULL)
         return ERR_NOMEM;
-    op_steps(p->in[0], from);
-    op_steps(&p->out[0], to);
+    op_strides(p->in[0], from);
+    op_strides(&p->out[0], to);
     for (k = 0; k < p->out[0].shape.rank; k++)
         copy_add_axis(&s->at[0].fwd, p->out[0].shape.dim[k], from[t->perm[k]], to[k]);
-    part_settle(&s->at[0]);
+    part_finish(&s->at[0]);
     return 0;
 }
 

@@ -15,7 +15,7 @@ static int trilu_infer(struct op_infer *f, struct err *err)
     int rc = op_attr_i(f, "upper", 1, &p->upper, err);
 
     if (rc == 0 && f->n_in > 1 && f->in[1] != NULL) {
-        rc = op_need(f, 1, TENSOR_I64, -1, err);
+        rc = op_check_input(f, 1, TENSOR_I64, -1, err);
         if (rc == 0 && tensor_elements(f->in[1]) != 1)
             rc = op_error(f, ERR_INPUT, err, "k is not one number");
     }
@@ -79,7 +79,7 @@ static int trilu_bwd(const struct op_call *c, struct err *err)
     dx = c->din[0]->data;
     for (r = 0; r < all; r++, dy += cols, dx += cols) {
         kept(c, r % rows, cols, &from, &to);
-        op_put(dx + from, dy + from, (size_t)(to - from), 1.0f, true);
+        op_store(dx + from, dy + from, (size_t)(to - from), 1.0f, true);
     }
     return 0;
 }

@@ -21,6 +21,6 @@ int view_bwd(const struct op_call *c, struct err *err)
     if (c->dout[0] == NULL || c->din[0] == NULL)
         op_bwd_zero(c);
     else if (add || c->din[0]->data != c->dout[0]->data)
-        op_put_as(c->din[0], c->dout[0]->data, (size_t)tensor_elements(c->din[0]), 1.0f, add);
+        op_store_as(c->din[0], c->dout[0]->data, (size_t)tensor_elements(c->din[0]), 1.0f, add);
     return 0;
 }
