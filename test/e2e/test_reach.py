@@ -1,10 +1,12 @@
 #!/usr/bin/python3
 """Four hosts in network namespaces: the data path of one host fails while its control path works."""
 import json
+import os
 import subprocess
 import time
 
-from kit import SLOW, TRAINERCTL, Task, digits_job, enter_namespaces, has_namespaces, main, need_namespaces, test, wait_until, workdir
+from kit import (SLOW, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, has_namespaces, main, need_namespaces, test,
+                 wait_until, workdir)
 
 CONTROL = 2222
 ADDRESSES = ["10.78.0.%d" % (i + 1) for i in range(4)]
@@ -81,7 +83,7 @@ def names(task, culprit, since):
 def status_of(victim, leader):
     """Returns the victim's entry in the status of the leader; {} while the leader does not answer."""
     p = subprocess.run(["ip", "netns", "exec", "host%d" % leader, TRAINERCTL, "status", "--json", "%s:%d" % (ADDRESSES[leader], CONTROL)],
-                       capture_output=True, text=True, timeout=60 * SLOW)
+                       capture_output=True, text=True, timeout=60 * SLOW, env={**os.environ, "TRAINERD_TOKEN": TOKEN})
     return json.loads(p.stdout)["tasks"][victim] if p.returncode == 0 else {}
 
 
