@@ -18,16 +18,6 @@
 #include "tls/tls.h"
 #include "tls/tls_priv.h"
 
-struct tls_stream {
-    SSL *ssl;
-    short events;                /* the last operation waits for these poll events */
-    bool has_key;                /* data plane: `key` is used */
-    bool awaits_ticket;          /* a client: the server has not accepted its certificate */
-    bool is_complete, is_broken; /* handshake; no further operation is possible */
-    uint8_t key[TLS_KEY_BYTES];
-    uint64_t n_sent; /* bytes since the last change of the key of this direction */
-};
-
 uint64_t tls_key_bytes_max = (uint64_t)1 << 36;
 
 /* ---- PSK (RFC 8446, section 4.2.11) ---- */
@@ -118,22 +108,6 @@ static struct tls_stream *start(SSL_CTX *c, enum tls_side side, int fd)
         SSL_set_accept_state(s->ssl);
     (void)SSL_set_app_data(s->ssl, s);
     return s;
-}
-
-static int on_ticket(SSL *ssl, SSL_SESSION *session)
-{
-    struct tls_stream *s = SSL_get_app_data(ssl);
-
-    (void)session;
-    s->awaits_ticket = false;
-    return 0; /* no reference is kept */
-}
-
-void tls_confirm(SSL_CTX *c)
-{
-    (void)SSL_CTX_set_num_tickets(c, 1);
-    (void)SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
-    SSL_CTX_sess_set_new_cb(c, on_ticket);
 }
 
 int tls_stream_new(struct tls *t, enum tls_side side, int fd, const char *host,

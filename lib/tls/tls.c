@@ -70,6 +70,25 @@ static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *n
     return SSL_TLSEXT_ERR_OK;
 }
 
+static int on_ticket(SSL *ssl, SSL_SESSION *session)
+{
+    struct tls_stream *s = SSL_get_app_data(ssl);
+
+    (void)session;
+    s->awaits_ticket = false;
+    return 0; /* no reference is kept */
+}
+
+/* The server confirms that it accepts the certificate of the client: it sends a session ticket, for
+ * which a client of this folder waits. (Without it, a client of TLS 1.3 would consider the handshake
+ * complete and never see why it was rejected.) Sessions are not resumed. */
+static void confirm(SSL_CTX *c)
+{
+    (void)SSL_CTX_set_num_tickets(c, 1);
+    (void)SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
+    SSL_CTX_sess_set_new_cb(c, on_ticket);
+}
+
 /* ---- texts to a context ---- */
 
 static const char *name_of(const struct tls *t, enum part part)
@@ -157,7 +176,7 @@ static int build(const struct tls *t, const struct buf texts[PARTS], SSL_CTX **o
     if (rc == 0)
         rc = verify_own(t, c, chain, err);
     if (rc == 0) {
-        tls_confirm(c);
+        confirm(c);
         (void)SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS); /* 34 KiB of a silent connection */
         SSL_CTX_set_alpn_select_cb(c, select_protocol, NULL);
         *expires = unix_time(X509_get0_notAfter(sk_X509_value(chain, 0)));

@@ -2,10 +2,23 @@
 #ifndef TLS_TLS_PRIV_H
 #define TLS_TLS_PRIV_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include <openssl/ssl.h>
 
-struct err;
-struct tls;
+#include "tls/tls.h"
+
+/* See stream.c. */
+struct tls_stream {
+    SSL *ssl;
+    short events;                /* the last operation waits for these poll events */
+    bool has_key;                /* data plane: `key` is used */
+    bool awaits_ticket;          /* a client: the server has not accepted its certificate */
+    bool is_complete, is_broken; /* handshake; no further operation is possible */
+    uint8_t key[TLS_KEY_BYTES];
+    uint64_t n_sent; /* bytes since the last change of the key of this direction */
+};
 
 /* Returns the context for new streams with certificates, with a reference of the caller. */
 SSL_CTX *tls_context(struct tls *t);
@@ -20,10 +33,5 @@ extern const unsigned char tls_session_context[TLS_SESSION_CONTEXT_BYTES];
 /* Options of every context: TLS 1.3 alone, no resumption, and writes of a part of the bytes.
  * NULL: out of memory. */
 SSL_CTX *tls_context_new(void);
-
-/* The server confirms that it accepts the certificate of the client: it sends a session ticket, for
- * which a client of this folder waits. (Without it, a client of TLS 1.3 would consider the handshake
- * complete and never see why it was rejected.) Sessions are not resumed. */
-void tls_confirm(SSL_CTX *c);
 
 #endif
