@@ -17,6 +17,7 @@
 #include "ckpt/lease.h"
 #include "daemon/complete.h"
 #include "daemon/path_tests.h"
+#include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/storage.h"
@@ -379,6 +380,13 @@ static void on_checkpoint_request(void *arg)
     }
 }
 
+static uint64_t on_reload_request(void *arg)
+{
+    struct run *r = arg;
+
+    return reload_now(r->reload);
+}
+
 static void on_trace(void *arg, const char *text)
 {
     (void)arg;
@@ -551,6 +559,20 @@ static void reply_checkpoint(struct run *r, uint64_t step, const char *path, con
     rdzv_checkpoint_done(r->group->rdzv, step, path, error);
 }
 
+static void reply_reload(struct run *r, uint64_t number, const struct reload_changes *changes, const char *error)
+{
+    struct rdzv_change list[RELOAD_CHANGES_MAX];
+
+    if (r->group == NULL || r->group->rdzv == NULL)
+        return; /* SIGHUP before the control port is open: no call waits */
+    for (uint32_t i = 0; i < changes->n; i++)
+        list[i] = (struct rdzv_change){ .key = changes->list[i].pointer,
+                                        .from = changes->list[i].from,
+                                        .to = changes->list[i].to,
+                                        .note = changes->list[i].is_overridden ? "--log-level has priority" : "" };
+    rdzv_reload_done(r->group->rdzv, number, list, changes->n, error);
+}
+
 static uint32_t count_present(const struct run *r, uint64_t *generation)
 {
     const struct member_view *v = member_node_view(rdzv_node(r->group->rdzv));
@@ -646,6 +668,7 @@ static int open_rdzv(struct run *r, struct err *err)
         .on_action = on_action,
         .on_state = on_state,
         .on_checkpoint = on_checkpoint_request,
+        .on_reload = on_reload_request,
         .on_trace = on_trace,
     };
     int rc;
@@ -723,6 +746,6 @@ const struct run_mode group_mode = {
     .connected = on_connected,  .ended = on_ended,   .saved = on_saved,
     .stored = on_stored,        .stop = on_stop,     .tick = on_tick,
     .progress = add_progress,   .present = count_present,
-    .checkpoint_done = reply_checkpoint,
+    .checkpoint_done = reply_checkpoint, .reload_done = reply_reload,
     .close = close_group,       .free = free_group,
 };
