@@ -104,7 +104,7 @@ $(BUILD)/libapp.a: $(APP)
 	@ar rcs $@ $^
 $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	@$(CC) $(CFLAGS) -Wl,-z,relro,-z,now -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
@@ -230,18 +230,21 @@ compile_commands: $(GEN)
 	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \
 	   scripts/compile_commands $(shell find lib test -name '*.cu' | sort) -- $(CXX) $(CXXFLAGS); } | \
 	    sed '1s/^,/[/; $$s/$$/\n]/' >$(BUILD)/compile_commands.json
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/trainerd/digits \
-	    $(DESTDIR)/lib/systemd/system
-	install -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(filter-out %.sh,$(wildcard config/*.*)) $(DESTDIR)$(PREFIX)/share/trainerd
-	install -m 755 $(wildcard config/*.sh) $(DESTDIR)$(PREFIX)/share/trainerd
-	install -m 644 config/digits/* $(DESTDIR)$(PREFIX)/share/trainerd/digits
-	for u in systemd/*; do sed 's|@PREFIX@|$(PREFIX)|g' "$$u" \
-	    >$(DESTDIR)/lib/systemd/system/$$(basename "$$u"); done
+# Manual pages and completions, from what the programs print about themselves.
+MANUAL := $(addprefix $(BUILD)/man/,trainerd.1 trainerctl.1 trainerd-job.5 trainerd.bash trainerctl.bash)
+$(MANUAL): $(BUILD)/man/%: scripts/manual $(BIN)
+	@mkdir -p $(@D)
+	@scripts/manual $* $(BUILD) >$@
+install: all $(MANUAL)
+	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) PLUGIN=$(PLUGIN) scripts/install install
+uninstall:
+	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install uninstall
+# Debian packages in $(BUILD)/deb.
+deb: all $(MANUAL)
+	@BUILD=$(BUILD) VERSION=$(VERSION) PLUGIN=$(PLUGIN) scripts/deb
 clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san tsan fuzz conformance bench bench-gpu chaos layers compile_commands install clean
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san tsan fuzz conformance bench bench-gpu chaos layers compile_commands install uninstall deb clean
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
