@@ -16,6 +16,7 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
 #include "daemon/complete.h"
+#include "daemon/own_address.h"
 #include "daemon/path_tests.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
@@ -583,25 +584,31 @@ static uint32_t count_present(const struct run *r, uint64_t *generation)
 
 /* ---- building and taking down ---- */
 
-/* "host:port" with the host as peers know it and the port that was bound. */
+/* Sets the address that peers use: numeric, with the port that was bound. */
 static int open_data_plane(struct run *r, struct err *err)
 {
     struct group *g = r->group;
     const struct cluster_task *self = r->s->cluster->self;
     bool any = strncmp(r->s->listen, "0.0.0.0:", 8) == 0;
     const char *bound;
+    char address[OWN_ADDRESS_BYTES], why[OWN_ADDRESS_BYTES + 128];
     const struct conf_ports *ports = &r->s->conf->communication.data_port;
     int rc = comm_listener_open(any ? "0.0.0.0" : self->host, (uint16_t)ports->first, (uint16_t)ports->last,
                                 &g->listener, err);
 
+    if (rc == 0 && any)
+        rc = own_address(self->host, address, why, sizeof(why), err);
     if (rc < 0)
         return err_wrap(err, rc, "data plane of %s", r->s->task_name);
     bound = comm_listener_address(g->listener);
-    if (any)
-        snprintf(g->data_address, sizeof(g->data_address), strchr(self->host, ':') ? "[%s]%s" : "%s%s",
-                 self->host, strrchr(bound, ':'));
-    else
+    if (!any) {
         snprintf(g->data_address, sizeof(g->data_address), "%s", bound);
+        return 0;
+    }
+    snprintf(g->data_address, sizeof(g->data_address), strchr(address, ':') ? "[%s]%s" : "%s%s", address,
+             strrchr(bound, ':'));
+    if (strcmp(address, self->host) != 0)
+        log_info("address", "peers reach the data plane at %s (%s)", g->data_address, why);
     return 0;
 }
 
