@@ -209,6 +209,11 @@ conformance:
 	@scripts/setup build conformance
 	@$(MAKE) --no-print-directory CUDA= $(CASES)
 	@BUILD=$(BUILD) test/conformance/run
+# Validates config/kubernetes against the strict schemas of every Kubernetes from 1.27 on. CRDS: a folder with the
+# definitions of the operators.
+kubernetes:
+	@scripts/setup kubernetes
+	@build/venv-kubernetes/bin/python test/kubernetes/validate.py $(CRDS)
 bench:
 	@scripts/setup build bench
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
@@ -246,5 +251,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san tsan fuzz conformance bench bench-gpu chaos layers compile_commands install uninstall deb clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san tsan fuzz conformance kubernetes bench bench-gpu chaos layers compile_commands install uninstall deb clean
 -include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
