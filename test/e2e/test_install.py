@@ -28,7 +28,7 @@ def sh(*command, **more):
 def make(*words):
     """The programs are built; no GPU code is compiled here."""
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL")}
-    return sh("make", "-s", "-C", ROOT, "CUDA=", "BUILD=" + os.path.basename(BUILD), *words, env=env)
+    return sh("make", "-s", "-C", ROOT, "CUDA=", "BUILD=" + os.path.relpath(BUILD, ROOT), *words, env=env)
 
 
 def tree(folder):

@@ -180,7 +180,7 @@ def image():
         raise Skip("busybox is not installed (package busybox-static)")
     folder = os.path.join(workdir(), "image")
     subprocess.run([os.path.join(ROOT, "scripts", "image"), folder], check=True, stdout=subprocess.DEVNULL,
-                   env={**os.environ, "BUILD": os.path.basename(BUILD)})
+                   env={**os.environ, "BUILD": os.path.relpath(BUILD, ROOT)})
     return folder
 
 
