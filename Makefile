@@ -235,18 +235,20 @@ compile_commands: $(GEN)
 	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \
 	   scripts/compile_commands $(shell find lib test -name '*.cu' | sort) -- $(CXX) $(CXXFLAGS); } | \
 	    sed '1s/^,/[/; $$s/$$/\n]/' >$(BUILD)/compile_commands.json
-# Manual pages and completions, from what the programs print about themselves.
+# Manual pages and completions, from what the programs print about themselves. The date of the pages and packages is
+# that of the last commit, so that equal sources give equal files.
+COMMIT_TIME = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || date +%s))
 MANUAL := $(addprefix $(BUILD)/man/,trainerd.1 trainerctl.1 trainerd-job.5 trainerd.bash trainerctl.bash)
 $(MANUAL): $(BUILD)/man/%: scripts/manual $(BIN)
 	@mkdir -p $(@D)
-	@scripts/manual $* $(BUILD) >$@
+	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) scripts/manual $* $(BUILD) >$@
 install: all $(MANUAL)
 	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) PLUGIN=$(PLUGIN) scripts/install install
 uninstall:
 	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install uninstall
 # Debian packages in $(BUILD)/deb.
 deb: all $(MANUAL)
-	@BUILD=$(BUILD) VERSION=$(VERSION) PLUGIN=$(PLUGIN) scripts/deb
+	@BUILD=$(BUILD) VERSION=$(VERSION) PLUGIN=$(PLUGIN) SOURCE_DATE_EPOCH=$(COMMIT_TIME) scripts/deb
 clean:
 	rm -rf $(BUILD)
 

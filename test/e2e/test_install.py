@@ -156,6 +156,16 @@ def package_has_all_files_and_states_that_no_licence_is_chosen():
         assert p.returncode == 0, p.stdout + p.stderr
 
 
+@test
+def packages_from_equal_inputs_are_equal():
+    with open(packages("0.1.0")[0], "rb") as f:
+        first = f.read()
+    folder = workdir()
+    make("deb", "OUT=" + folder, "DEB_VERSION=0.1.0")
+    with open(glob.glob(os.path.join(folder, "*.deb"))[0], "rb") as f:
+        assert f.read() == first
+
+
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers
 
 

@@ -146,20 +146,32 @@ def pod_with_several_interfaces_is_reached_at_the_address_of_its_name_or_default
     assert re.search(r"at 10\.80\.0\.1:\d+ \('digits-0.digits' resolves to it, interface net0", start()), start()
 
 
+def check_replacement(lost):
+    """Kills the pod `lost`, whose replacement has another address; the other pod trains on with it."""
+    folder = workdir()
+    c, tasks = start_both(job(folder))
+    tasks[0].until_step(20)
+    tasks[lost].signal(signal.SIGKILL)
+    c.remove(lost)
+    again, address = c.start(lost)
+    again.until(lambda t: t.records)  # the pod runs before DNS has its new address
+    c.resolve(**{"digits_%d" % lost: address})
+    stayed = tasks[1 - lost]
+    expect_codes([stayed, again], [0, 0], 90)
+    assert stayed.events("view")[-1]["tasks"] == 2 and len(stayed.events("start")) == 1, stayed.log()
+    assert weights(folder) == undisturbed()
+
+
 @test
 def pod_replacement_with_another_address_joins_the_running_group():
     need_namespaces()
-    folder = workdir()
-    c, (a, b) = start_both(job(folder))
-    a.until_step(20)
-    b.signal(signal.SIGKILL)
-    c.remove(1)
-    again, address = c.start(1)
-    again.until(lambda t: t.records)  # the pod runs before DNS has its new address
-    c.resolve(digits_1=address)
-    expect_codes([a, again], [0, 0], 90)
-    assert a.events("view")[-1]["tasks"] == 2 and len([r for r in a.events("start")]) == 1, a.log()
-    assert weights(folder) == undisturbed()
+    check_replacement(1)
+
+
+@test
+def pod_replacement_of_the_chief_with_another_address_joins_the_running_group():
+    need_namespaces()
+    check_replacement(0)
 
 
 @test
