@@ -238,8 +238,9 @@ compile_commands: $(GEN)
 # Manual pages and completions, from what the programs print about themselves. The date of the pages and packages is
 # that of the last commit, so that equal sources give equal files.
 COMMIT_TIME = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || date +%s))
-MANUAL := $(addprefix $(BUILD)/man/,trainerd.1 trainerctl.1 trainerd-job.5 trainerd.bash trainerctl.bash)
-$(MANUAL): $(BUILD)/man/%: scripts/manual $(BIN)
+LAUNCHERS := $(notdir $(wildcard scripts/trainerd-*))
+MANUAL := $(addprefix $(BUILD)/man/,trainerd.1 trainerctl.1 trainerd-job.5 trainerd.bash trainerctl.bash $(LAUNCHERS:=.1))
+$(MANUAL): $(BUILD)/man/%: scripts/manual $(BIN) $(addprefix scripts/,$(LAUNCHERS))
 	@mkdir -p $(@D)
 	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) scripts/manual $* $(BUILD) >$@
 install: all $(MANUAL)

@@ -51,6 +51,7 @@ def uninstall_removes_exactly_what_install_installed():
         assert path in installed, path
     for path in glob.glob(os.path.join(ROOT, "scripts", "trainerd-*")):
         assert "usr/local/bin/" + os.path.basename(path) in installed, path
+        assert "usr/local/share/man/man1/%s.1" % os.path.basename(path) in installed, path
     for path in glob.glob(os.path.join(ROOT, "config", "*.json")):
         assert "usr/local/share/trainerd/" + os.path.basename(path) in installed, path
     with open(os.path.join(folder, "lib/systemd/system/trainerd@.service")) as f:
@@ -78,7 +79,7 @@ def manual_pages_have_every_flag_command_and_key():
     make("install", "DESTDIR=" + folder)
     man = os.path.join(folder, "usr/local/share/man")
     text = {}
-    for page in ("man1/trainerd.1", "man1/trainerctl.1", "man5/trainerd-job.5"):
+    for page in ("man1/trainerd.1", "man1/trainerctl.1", "man1/trainerd-keep.1", "man5/trainerd-job.5"):
         with open(os.path.join(man, page)) as f:
             text[page] = f.read().replace("\\-", "-")
         if shutil.which("mandoc"):
@@ -89,6 +90,7 @@ def manual_pages_have_every_flag_command_and_key():
     assert len(flags) >= 20
     for word in flags + re.findall(r"TRAINERD_\w+", daemon) + ["SIGTERM", "138", "143"]:
         assert word in text["man1/trainerd.1"], word
+    assert "TRAINERD_KEEP_RESTARTS" in text["man1/trainerd-keep.1"]
     commands = re.findall(r"^  trainerctl (\w+)", ctl, re.M)
     assert len(commands) >= 14
     for command in commands:
