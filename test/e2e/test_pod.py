@@ -320,6 +320,24 @@ def keep_restarts_after_temporary_failures_and_waits_after_an_end():
 
 
 @test
+def keep_ends_on_a_sigterm_at_any_moment():
+    """Also between two commands of the shell, and before a child has executed its program."""
+    folder = workdir()
+    with open(os.path.join(folder, "trainerd"), "w") as f:
+        f.write("#!/bin/sh\ntest -e \"$TMPDIR/ends\" || exec sleep 1000\n")
+    os.chmod(os.path.join(folder, "trainerd"), 0o755)
+    for i in range(60):
+        if i == 30:
+            open(os.path.join(folder, "ends"), "w").close()  # trainerd-keep itself waits then
+        keep = Keep(folder, {})
+        try:
+            time.sleep(i % 30 * 0.0007)
+            assert keep.stop() in (0, 143, -signal.SIGTERM), i
+        finally:
+            keep.kill()
+
+
+@test
 def keep_passes_sigterm_and_probes_the_task():
     folder = workdir()
     for name in ("trainerd", "trainerctl"):
