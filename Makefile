@@ -108,7 +108,7 @@ $(BUILD)/libkit.a: $(KIT) # an archive: a test program without networks contains
 	@ar rcs $@ $^
 $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	@$(CC) $(CFLAGS) -Wl,-z,relro,-z,now -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,-Wl,--wrap=plan_new) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
@@ -225,6 +225,11 @@ conformance:
 	@scripts/setup build conformance
 	@$(MAKE) --no-print-directory CUDA= $(CASES)
 	@BUILD=$(BUILD) test/conformance/run
+# Validates config/kubernetes against the strict schemas of every Kubernetes from 1.27 on. CRDS: a folder with the
+# definitions of the operators.
+kubernetes:
+	@scripts/setup kubernetes
+	@build/venv-kubernetes/bin/python test/kubernetes/validate.py $(CRDS)
 bench:
 	@scripts/setup build bench
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
@@ -250,18 +255,24 @@ compile_commands: $(GEN)
 	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \
 	   scripts/compile_commands $(shell find lib test -name '*.cu' | sort) -- $(CXX) $(CXXFLAGS); } | \
 	    sed '1s/^,/[/; $$s/$$/\n]/' >$(BUILD)/compile_commands.json
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/trainerd/digits \
-	    $(DESTDIR)/lib/systemd/system
-	install -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(filter-out %.sh,$(wildcard config/*.*)) $(DESTDIR)$(PREFIX)/share/trainerd
-	install -m 755 $(wildcard config/*.sh) $(DESTDIR)$(PREFIX)/share/trainerd
-	install -m 644 config/digits/* $(DESTDIR)$(PREFIX)/share/trainerd/digits
-	for u in systemd/*; do sed 's|@PREFIX@|$(PREFIX)|g' "$$u" \
-	    >$(DESTDIR)/lib/systemd/system/$$(basename "$$u"); done
+# Manual pages and completions, from what the programs print about themselves. The date of the pages and packages is
+# that of the last commit, so that equal sources give equal files.
+COMMIT_TIME = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || date +%s))
+LAUNCHERS := $(notdir $(wildcard scripts/trainerd-*))
+MANUAL := $(addprefix $(BUILD)/man/,trainerd.1 trainerctl.1 trainerd-job.5 trainerd.bash trainerctl.bash $(LAUNCHERS:=.1))
+$(MANUAL): $(BUILD)/man/%: scripts/manual $(BIN) $(addprefix scripts/,$(LAUNCHERS))
+	@mkdir -p $(@D)
+	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) scripts/manual $* $(BUILD) >$@
+install: all $(MANUAL)
+	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) PLUGIN=$(PLUGIN) scripts/install install
+uninstall:
+	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install uninstall
+# Debian packages in $(BUILD)/deb.
+deb: all $(MANUAL)
+	@BUILD=$(BUILD) VERSION=$(VERSION) PLUGIN=$(PLUGIN) SOURCE_DATE_EPOCH=$(COMMIT_TIME) scripts/deb
 clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance bench bench-gpu chaos layers format compile_commands install clean
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance kubernetes bench bench-gpu chaos layers format compile_commands install uninstall deb clean
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)

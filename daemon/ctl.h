@@ -8,6 +8,7 @@ struct err;
 int ctl_local(int argc, char **argv);
 int ctl_status(int argc, char **argv);
 int ctl_checkpoint(int argc, char **argv);
+int ctl_reload(int argc, char **argv);
 int ctl_drain(int argc, char **argv);
 int ctl_stop(int argc, char **argv);
 int ctl_verify(int argc, char **argv);

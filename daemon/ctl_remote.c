@@ -14,7 +14,7 @@
 #include "proto/trainerd.pb-c.h"
 #include "rdzv/rdzv.h"
 
-enum { CALL_MS = 5000, SAVE_MS = 600000 };
+enum { CALL_MS = 5000, RELOAD_MS = 60000, SAVE_MS = 600000 };
 
 struct remote {
     const char *method, *usage;
@@ -51,6 +51,24 @@ static int print_checkpoint(const void *packed, size_t n, bool json)
         return CTL_FAILED;
     printf("step %llu: %s\n", (unsigned long long)c->step, c->path);
     trainerd__v1__checkpoint_reply__free_unpacked(c, NULL);
+    return CTL_OK;
+}
+
+static int print_reload(const void *packed, size_t n, bool json)
+{
+    Trainerd__V1__ReloadReply *m = trainerd__v1__reload_reply__unpack(NULL, n, packed);
+
+    (void)json;
+    if (m == NULL)
+        return CTL_FAILED;
+    if (m->n_changes == 0)
+        printf("no key changed\n");
+    for (size_t i = 0; i < m->n_changes; i++) {
+        const Trainerd__V1__ReloadChange *c = m->changes[i];
+
+        printf("%s: %s -> %s%s%s\n", c->key, c->from, c->to, c->note[0] != '\0' ? "; not applied: " : "", c->note);
+    }
+    trainerd__v1__reload_reply__free_unpacked(m, NULL);
     return CTL_OK;
 }
 
@@ -104,6 +122,13 @@ int ctl_status(int argc, char **argv)
 int ctl_checkpoint(int argc, char **argv)
 {
     static const struct remote m = { "Checkpoint", "checkpoint ADDR", SAVE_MS, print_checkpoint, NULL };
+
+    return remote(&m, argc, argv);
+}
+
+int ctl_reload(int argc, char **argv)
+{
+    static const struct remote m = { "Reload", "reload ADDR", RELOAD_MS, print_reload, NULL };
 
     return remote(&m, argc, argv);
 }

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "daemon/reload.h"
 #include "daemon/report.h"
 
 enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of reading the certificates */ };
@@ -186,6 +187,13 @@ static void on_checkpoint_request(void *arg)
     }
 }
 
+static uint64_t on_reload_request(void *arg)
+{
+    struct run *r = arg;
+
+    return reload_now(r->reload);
+}
+
 static void on_trace(void *arg, const char *text)
 {
     (void)arg;
@@ -345,6 +353,20 @@ static void reply_checkpoint(struct run *r, uint64_t step, const char *path, con
     rdzv_checkpoint_done(r->group->rdzv, step, path, error);
 }
 
+static void reply_reload(struct run *r, uint64_t number, const struct reload_changes *changes, const char *error)
+{
+    struct rdzv_change list[RELOAD_CHANGES_MAX];
+
+    if (r->group == NULL || r->group->rdzv == NULL)
+        return; /* SIGHUP before the control port is open: no call waits */
+    for (uint32_t i = 0; i < changes->n; i++)
+        list[i] = (struct rdzv_change){ .key = changes->list[i].pointer,
+                                        .from = changes->list[i].from,
+                                        .to = changes->list[i].to,
+                                        .note = changes->list[i].is_overridden ? "--log-level has priority" : "" };
+    rdzv_reload_done(r->group->rdzv, number, list, changes->n, error);
+}
+
 static uint32_t count_present(const struct run *r, uint64_t *generation)
 {
     const struct group_view *v = member_node_view(rdzv_node(r->group->rdzv));
@@ -360,6 +382,7 @@ static int open_group(struct run *r, struct err *err)
     const struct rdzv_opts callbacks = { .on_action = on_action,
                                          .on_state = on_state,
                                          .on_checkpoint = on_checkpoint_request,
+                                         .on_reload = on_reload_request,
                                          .on_trace = on_trace };
 
     return group_open(r, &callbacks, err);
@@ -378,6 +401,7 @@ const struct run_mode group_mode = {
     .progress = add_progress,
     .present = count_present,
     .checkpoint_done = reply_checkpoint,
+    .reload_done = reply_reload,
     .close = group_close,
     .free = group_free,
 };

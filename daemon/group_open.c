@@ -6,31 +6,39 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "ckpt/lease.h"
+#include "daemon/own_address.h"
 
 enum { CLOSE_MS = 1000 /* limit of the last messages */ };
 
-/* Opens the data port. data_address becomes "host:port", with the host of the cluster text and the
- * port that was bound. */
+/* Opens the data port. data_address becomes the numeric address that peers use, with the port that
+ * was bound. */
 static int open_data_port(struct run *r, struct err *err)
 {
     struct group *g = r->group;
     const struct cluster_task *self = r->s->cluster->self;
     bool any = strncmp(r->s->listen, "0.0.0.0:", 8) == 0;
     const char *bound;
+    char address[OWN_ADDRESS_BYTES], why[OWN_ADDRESS_BYTES + 128];
     const struct conf_ports *ports = &r->s->conf->communication.data_port;
     int rc = comm_listener_open(any ? "0.0.0.0" : self->host, (uint16_t)ports->first,
                                 (uint16_t)ports->last, &g->listener, err);
 
+    if (rc == 0 && any)
+        rc = own_address(self->host, address, why, sizeof(why), err);
     if (rc < 0)
         return err_wrap(err, rc, "data plane of %s", r->s->task_name);
     bound = comm_listener_address(g->listener);
-    if (any)
-        snprintf(g->data_address, sizeof(g->data_address),
-                 strchr(self->host, ':') ? "[%s]%s" : "%s%s", self->host, strrchr(bound, ':'));
-    else
+    if (!any) {
         snprintf(g->data_address, sizeof(g->data_address), "%s", bound);
+        return 0;
+    }
+    snprintf(g->data_address, sizeof(g->data_address), strchr(address, ':') ? "[%s]%s" : "%s%s",
+             address, strrchr(bound, ':'));
+    if (strcmp(address, self->host) != 0)
+        log_info("address", "peers reach the data plane at %s (%s)", g->data_address, why);
     return 0;
 }
 
@@ -74,6 +82,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .on_action = callbacks->on_action,
         .on_state = callbacks->on_state,
         .on_checkpoint = callbacks->on_checkpoint,
+        .on_reload = callbacks->on_reload,
         .on_trace = callbacks->on_trace,
     };
     int rc;

@@ -110,6 +110,7 @@ struct reload {
     pthread_t thread;
     bool running;           /* the thread is to be joined */
     bool again;             /* reload once more after this reload */
+    uint64_t number;        /* of the last reload that was started; 0: none */
     struct work work;       /* only the thread may access it while running */
 
     pthread_mutex_t lock;   /* guards the fields below */
@@ -186,16 +187,15 @@ static void log_changes(const struct reload *r, const struct conf *was)
     if (!r->opts.level_is_given && level_of(was) < level_of(r->now))
         log_set_level(level_of(was));
     if (r->changes.n == 0)
-        log_info("reload", "SIGHUP: no key changed in %s", r->now->path);
+        log_info("reload", "reload: no key changed in %s", r->now->path);
     for (uint32_t i = 0; i < r->changes.n; i++) {
         const struct reload_change *c = &r->changes.list[i];
-        bool hidden = r->opts.level_is_given && strcmp(c->pointer, "/log/level") == 0;
 
         log_record(LOG_INFO, "reload",
                    (struct log_field[]){ LOG_STR("key", c->pointer), LOG_STR("from", c->from),
                                          LOG_STR("to", c->to) },
                    3, "%s: %s -> %s%s", c->pointer, c->from, c->to,
-                   hidden ? "; not applied, because --log-level has priority" : "");
+                   c->is_overridden ? "; not applied, because --log-level has priority" : "");
     }
     if (!r->opts.level_is_given)
         log_set_level(level_of(r->now));
@@ -261,9 +261,17 @@ static bool start(struct reload *r, enum stage stage)
     return r->running;
 }
 
+/* Reports the end of the reload. */
+static void report_done(const struct reload *r, const char *error)
+{
+    if (r->opts.on_done != NULL)
+        r->opts.on_done(r->opts.arg, r->number, &r->changes, error);
+}
+
 static void refuse(struct reload *r)
 {
-    log_error("reload_refused", "SIGHUP: %s; no change was applied, the job continues", r->work.err.text);
+    log_error("reload_refused", "reload: %s; no change was applied, the job continues", r->work.err.text);
+    report_done(r, r->work.err.text);
     conf_free(r->work.read);
     r->work.read = NULL;
 }
@@ -273,12 +281,16 @@ static void apply_new_job(struct reload *r)
 {
     const struct conf *was = r->now;
 
+    for (uint32_t i = 0; i < r->changes.n; i++)
+        r->changes.list[i].is_overridden = r->opts.level_is_given &&
+                                           strcmp(r->changes.list[i].pointer, "/log/level") == 0;
     r->now = r->work.read;
     apply(r);
     log_changes(r, was);
     conf_free(r->owned);
     r->owned = r->work.read;
     r->work.read = NULL;
+    report_done(r, NULL);
 }
 
 static bool move_curves(struct reload *r)
@@ -331,7 +343,7 @@ static void handle_worked(void *arg)
     service_reloaded();
     if (r->again) {
         r->again = false;
-        reload_start(r);
+        (void)reload_now(r); /* a failure is logged and reported there */
     }
 }
 
@@ -359,17 +371,22 @@ void reload_train(struct reload *r, struct train *t)
     set_checkpoint(r);
 }
 
-void reload_start(struct reload *r)
+uint64_t reload_now(struct reload *r)
 {
+    if (r->closing) /* no lock is needed: only this thread writes it */
+        return 0;
     if (r->running) {
         r->again = true;
-        return;
+        return r->number + 1;
     }
     service_reloading();
+    r->number++;
     if (!start(r, READ)) {
         refuse(r);
         service_reloaded();
+        return 0;
     }
+    return r->number;
 }
 
 bool reload_is_running(const struct reload *r)

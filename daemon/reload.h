@@ -1,4 +1,4 @@
-/* reload.h - SIGHUP: reads the job file again and applies the keys that may change while the job
+/* reload.h - SIGHUP and trainerctl reload: reads the job file again and applies the keys that may change while the job
  * runs.
  *
  * A file that is invalid, or in which any other key differs, is refused as a whole: the log names
@@ -29,6 +29,7 @@ struct reload_changes {
     struct reload_change {
         char pointer[64];
         char from[RELOAD_VALUE_BYTES], to[RELOAD_VALUE_BYTES]; /* JSON; long values end in "..." */
+        bool is_overridden; /* --log-level has priority over the new value */
     } list[RELOAD_CHANGES_MAX];
 };
 /* Lists the changed keys that may change.
@@ -43,14 +44,20 @@ struct reload_opts {
     const struct conf *conf;
     struct report *report;   /* borrowed until reload_stop() */
     bool level_is_given;     /* --log-level was used and has priority over the job */
+    /* Reload `number` is finished; loop's thread. `error` NULL: the changes are in force; else the
+     * reason of the refusal. NULL: not called. */
+    void (*on_done)(void *arg, uint64_t number, const struct reload_changes *changes, const char *error);
+    void *arg;
 };
 /* Errors: ERR_NOMEM. */
 int reload_open(const struct reload_opts *opts, struct reload **out, struct err *err);
 /* Called when training is open. Applies earlier changes to it. `t` is borrowed until
  * reload_stop(). */
 void reload_train(struct reload *r, struct train *t);
-/* Called for each SIGHUP. Starts a reload, or schedules one if a reload is running. */
-void reload_start(struct reload *r);
+/* Called for each SIGHUP and Control.Reload. Starts a reload, or schedules one if a reload is running.
+ * Returns the number, from 1, of the reload that reads the file after this call; 0: none can start,
+ * because no thread is available (which is logged) or after reload_stop(). */
+uint64_t reload_now(struct reload *r);
 bool reload_is_running(const struct reload *r);
 /* Ends all changes; called before training and reports are closed. Waits at most a second for a
  * disk. NULL is accepted. */

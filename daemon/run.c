@@ -246,7 +246,15 @@ static void on_hangup(void *arg, int signum)
     struct run *r = arg;
 
     (void)signum;
-    reload_start(r->reload);
+    (void)reload_now(r->reload); /* the log has the result */
+}
+
+static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes, const char *error)
+{
+    struct run *r = arg;
+
+    if (r->mode->reload_done != NULL)
+        r->mode->reload_done(r, number, changes, error);
 }
 
 static const struct {
@@ -338,7 +346,8 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
     rc = report_open(&ro, &r->report, err);
     if (rc == 0)
         rc = reload_open(&(struct reload_opts){ .loop = r->loop, .conf = s->conf, .report = r->report,
-                                                .level_is_given = opts->level_is_given },
+                                                .level_is_given = opts->level_is_given,
+                                                .on_done = on_reload_done, .arg = r },
                          &r->reload, err);
     if (rc == 0)
         report_progress(r->report, &r->progress);

@@ -21,6 +21,8 @@
 #include "train/train.h"
 
 struct group;
+struct reload;
+struct reload_changes;
 struct run_mode;
 struct sensors;
 
@@ -151,6 +153,8 @@ struct run_mode {
     uint32_t (*present)(const struct run *r, uint64_t *generation);
     /* Replies to Control.Checkpoint. `error` NULL: success. */
     void (*checkpoint_done)(struct run *r, uint64_t step, const char *path, const char *error);
+    /* A reload is finished; replies to Control.Reload. `error` NULL: the changes were applied. NULL: there is no control port. */
+    void (*reload_done)(struct run *r, uint64_t number, const struct reload_changes *changes, const char *error);
     /* Closes the links. Called before train_close(); no other function is called afterwards, except free. */
     void (*close)(struct run *r);
     /* Frees the memory. Called after train_close() and before loop_close(). */

@@ -16,6 +16,7 @@ static const struct command {
     { "status", "status [--json] ADDR", "members, phase, step, throughput, last error", ctl_status },
     { "checkpoint", "checkpoint ADDR", "save now (ADDR: the chief); prints the path when it is verified",
       ctl_checkpoint },
+    { "reload", "reload ADDR", "this task reads its job file again; prints the changes, or why it is refused", ctl_reload },
     { "drain", "drain ADDR", "this task saves and ends; the others continue or wait", ctl_drain },
     { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
     { "restart", "restart JOB", "renames the checkpoints of a complete job, so that its tasks train it again",

@@ -31,7 +31,7 @@ struct flags {
 
 static int usage_error(const char *text)
 {
-    fprintf(stderr, "trainerd: %s\n", text);
+    fprintf(stderr, "%strainerd: %s\n", log_sink_prefix(LOG_ERROR), text);
     return EXIT_INPUT;
 }
 

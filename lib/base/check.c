@@ -8,8 +8,8 @@
 void check_failed(const char *cond, const char *file, int line, const char *func)
 {
     char text[512];
-    int n = snprintf(text, sizeof(text), "%s:%d: %s: CHECK(%s) failed: this is a bug, stopping\n",
-                     file, line, func, cond);
+    int n = snprintf(text, sizeof(text), "%s%s:%d: %s: CHECK(%s) failed: this is a bug, stopping\n",
+                     log_sink_prefix(LOG_ERROR), file, line, func, cond);
 
     if (n >= (int)sizeof(text))
         n = (int)sizeof(text) - 1;

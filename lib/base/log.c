@@ -21,6 +21,8 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log_field.h"
+#include "base/log_journal.h"
 #include "base/log_sink.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -129,10 +131,10 @@ static void queue_lost_notice(void)
 {
     char text[200];
     int n = snprintf(text, sizeof(text), atomic_load(&log_format) == LOG_JSON
-                         ? "{\"level\":\"warn\",\"event\":\"log\",\"message\":\"%" PRIu64
+                         ? "%s{\"level\":\"warn\",\"event\":\"log\",\"message\":\"%" PRIu64
                            " log records were lost while stderr was blocked\"}\n"
-                         : "%" PRIu64 " log records were lost while stderr was blocked\n",
-                     n_lost);
+                         : "%s%" PRIu64 " log records were lost while stderr was blocked\n",
+                     log_sink_prefix(LOG_WARN), n_lost);
 
     n_lost = 0;
     buf_add(&pending, text, (size_t)n);
@@ -273,39 +275,10 @@ static void add_progress(struct buf *b)
     }
 }
 
-static void add_value(struct buf *b, const struct log_field *f)
-{
-    switch (f->type) {
-    case LOG_F_STR:
-        if (f->as.str != NULL)
-            buf_json(b, f->as.str);
-        else
-            buf_str(b, "null");
-        break;
-    case LOG_F_JSON:
-        buf_str(b, f->as.str != NULL ? f->as.str : "null");
-        break;
-    case LOG_F_I64:
-        buf_printf(b, "%" PRId64, f->as.i64);
-        break;
-    case LOG_F_U64:
-        buf_printf(b, "%" PRIu64, f->as.u64);
-        break;
-    case LOG_F_F64:
-        buf_f64(b, f->as.f64);
-        break;
-    case LOG_F_F32:
-        buf_f32(b, f->as.f32);
-        break;
-    case LOG_F_BOOL:
-        buf_str(b, f->as.boolean ? "true" : "false");
-        break;
-    }
-}
-
 static void add_json(struct buf *b, enum log_level level, const char *event,
                      const struct log_field *fields, uint32_t n_fields)
 {
+    buf_str(b, log_sink_prefix(level));
     buf_str(b, "{\"time\":\"");
     add_time(b);
     buf_printf(b, "\",\"level\":\"%s\"", level_names[level].json);
@@ -321,7 +294,7 @@ static void add_json(struct buf *b, enum log_level level, const char *event,
         buf_str(b, ",");
         buf_json(b, fields[i].key);
         buf_str(b, ":");
-        add_value(b, &fields[i]);
+        log_field_json(b, &fields[i]);
     }
     buf_str(b, "}\n");
 }
@@ -330,6 +303,7 @@ static void add_text(struct buf *b, enum log_level level)
 {
     if (progress.len > 0)
         buf_str(b, ERASE_LINE);
+    buf_str(b, log_sink_prefix(level));
     add_time(b);
     buf_printf(b, " %s ", level_names[level].text);
     if (task[0] != '\0') {
@@ -346,32 +320,43 @@ static bool write_record(enum log_level level, const char *event, const struct l
                          uint32_t n_fields, const char *fmt, va_list ap)
     __attribute__((format(printf, 5, 0)));
 
-static bool write_record(enum log_level level, const char *event, const struct log_field *fields,
-                         uint32_t n_fields, const char *fmt, va_list ap)
+/* Writes `message` to stderr. Caller holds `lock`. */
+static bool write_line(enum log_format format, enum log_level level, const char *event,
+                       const struct log_field *fields, uint32_t n_fields)
 {
     static const char *const lost[] = {
         [LOG_TEXT] = "a log record was lost: out of memory\n",
         [LOG_JSON] = "{\"level\":\"error\",\"event\":\"log\","
                      "\"message\":\"a log record was lost: out of memory\"}\n",
     };
+
+    buf_reset(&record);
+    if (!message.failed && format == LOG_JSON)
+        add_json(&record, level, event, fields, n_fields);
+    else if (!message.failed)
+        add_text(&record, level);
+    if (!message.failed && !record.failed)
+        return write_or_queue(record.data, record.len);
+    (void)write_or_queue(lost[format], strlen(lost[format])); /* the record itself is lost in any case */
+    return false;
+}
+
+static bool write_record(enum log_level level, const char *event, const struct log_field *fields,
+                         uint32_t n_fields, const char *fmt, va_list ap)
+{
     enum log_format format = atomic_load(&log_format);
     int errnum = errno; /* preserved: a caller may log before it reads errno */
-    bool is_written = false;
+    bool is_written;
 
     if (!log_is_enabled(level))
         return true;
     pthread_mutex_lock(&lock);
     buf_reset(&message);
-    buf_reset(&record);
     buf_vprintf(&message, fmt, ap);
-    if (!message.failed && format == LOG_JSON)
-        add_json(&record, level, event, fields, n_fields);
-    else if (!message.failed)
-        add_text(&record, level);
-    if (message.failed || record.failed)
-        (void)write_or_queue(lost[format], strlen(lost[format])); /* the record itself is lost in any case */
-    else
-        is_written = write_or_queue(record.data, record.len);
+    is_written = format == LOG_TEXT && !message.failed &&
+                 log_journal_send(&record, level, task, event, message.data, fields, n_fields);
+    if (!is_written)
+        is_written = write_line(format, level, event, fields, n_fields);
     pthread_mutex_unlock(&lock);
     errno = errnum;
     return is_written;

@@ -5,6 +5,10 @@
  * {"time":..., "level":..., "event":..., "message":..., fields...}. A progress line on a terminal
  * (log_progress) is erased before a record and redrawn after it.
  *
+ * If stderr is the journal of systemd (log_journal.h), a record of the text format is a journal
+ * entry with priority and fields; a line that is written nevertheless, such as a JSON object, begins
+ * with its priority ("<4>"), which the journal removes.
+ *
  * A record is one write(2), so lines of several processes do not mix. No call waits for stderr: up
  * to 256 KiB of records are queued while stderr is blocked; further records are dropped and
  * counted. Threads: any. */

@@ -14,7 +14,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,4 +94,35 @@ void log_sink_write_final(const char *text, size_t n)
 {
     if (has_room() && write(STDERR_FILENO, text, n < PIPE_BUF ? n : PIPE_BUF) < 0)
         return; /* no other way to report */
+}
+
+/* ---- the journal ---- */
+
+/* Priorities of syslog(3), in the order of enum log_level. */
+static const char *const priorities[] = { "<7>", "<6>", "<4>", "<3>" };
+
+static struct {
+    unsigned long long device, inode;
+    bool is_set; /* JOURNAL_STREAM is valid */
+} stream;
+
+static void read_environment(void)
+{
+    const char *text = getenv("JOURNAL_STREAM");
+
+    stream.is_set = text != NULL && sscanf(text, "%llu:%llu", &stream.device, &stream.inode) == 2;
+}
+
+static bool stderr_is_journal(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct stat s;
+
+    (void)pthread_once(&once, read_environment); /* cannot fail with these arguments */
+    return stream.is_set && fstat(STDERR_FILENO, &s) == 0 && s.st_dev == stream.device && s.st_ino == stream.inode;
+}
+
+const char *log_sink_prefix(enum log_level level)
+{
+    return stderr_is_journal() ? priorities[level] : "";
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "base/log.h"
+
 /* Returns the number of bytes written; 0: stderr is blocked; -1: stderr failed permanently (closed,
  * disk full). */
 ssize_t log_sink_write(const void *bytes, size_t n);
@@ -14,5 +16,9 @@ void log_sink_wait(int ms);
 /* Writes as much of the text as stderr accepts at once. For a signal handler, or for a process that
  * is about to end. */
 void log_sink_write_final(const char *text, size_t n);
+/* Returns the prefix of a line of this level: "<4>" for a warning; "" unless stderr is the journal of
+ * systemd, which connects stderr of a unit to the journal and sets JOURNAL_STREAM to the device and
+ * inode of that socket. The string is static. Any thread, also in a process that is about to end. */
+const char *log_sink_prefix(enum log_level level);
 
 #endif

@@ -22,21 +22,32 @@ static struct {
     const struct cuda_api *api; /* NULL: not loaded */
 } plugin = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+/* Writes the path of the plugin of this program: beside the executable, as in the build folder, or
+ * in ../lib/trainerd of its folder, as after the installation. Returns false if neither exists. */
+static bool find_plugin(char *out, size_t n)
+{
+    static const char *const places[] = { PLUGIN, "../lib/trainerd/" PLUGIN };
+    char program[PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", program, sizeof(program));
+
+    while (len > 0 && program[len - 1] != '/')
+        len--;
+    for (size_t i = 0; len > 0 && i < COUNT_OF(places); i++) {
+        snprintf(out, n, "%.*s%s", (int)len, program, places[i]);
+        if (access(out, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Loads the plugin. *found: whether the file exists. */
 static void *load_plugin(bool *found, char *why, size_t n)
 {
-    char path[PATH_MAX + sizeof(PLUGIN)], *slash;
-    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
+    char path[PATH_MAX + 64];
     void *handle;
 
-    *found = false;
-    if (len > 0) {
-        path[len] = '\0';
-        slash = strrchr(path, '/');
-        memcpy(slash != NULL ? slash + 1 : path, PLUGIN, sizeof(PLUGIN));
-        *found = access(path, F_OK) == 0;
-    }
-    /* A plugin beside the executable must be used; the library path is not searched. */
+    *found = find_plugin(path, sizeof(path));
+    /* If it exists, it must be used; the library path is not searched. */
     handle = dlopen(*found ? path : PLUGIN, RTLD_NOW | RTLD_LOCAL);
     if (handle != NULL)
         *found = true;
@@ -75,8 +86,8 @@ static int open_plugin(const struct cuda_api **out, struct err *err)
     if (handle == NULL)
         return err_set(err, found ? ERR_DEVICE : ERR_NOENT,
                        "trainerd " TRAINERD_VERSION " runs on CUDA only through its plugin " PLUGIN
-                       ", which cannot be loaded (%s): put it beside the program or on the library "
-                       "path, or use 'cpu'", why);
+                       ", which cannot be loaded (%s): put it beside the program, into ../lib/trainerd of "
+                       "that folder or on the library path, or use 'cpu'", why);
     api = dlsym(handle, CUDA_SYMBOL);
     if (api == NULL || api->abi != CUDA_ABI || strcmp(api->version, TRAINERD_VERSION) != 0) {
         int rc = plugin_error(api, err);

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/err.h"
 
-static const char *const methods[] = { "Status", "Checkpoint", "Drain", "Stop" };
+static const char *const methods[] = { "Status", "Checkpoint", "Drain", "Stop", "Reload" };
 
 static int err_code(grpc_status_code code)
 {

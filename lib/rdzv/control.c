@@ -1,4 +1,4 @@
-/* control.c - the service Control: status, checkpoint, drain, stop. */
+/* control.c - the service Control: status, checkpoint, reload, drain, stop. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -7,13 +7,14 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-struct waiting { /* a Checkpoint call that is not answered yet */
+struct waiting { /* a call that is not answered yet */
     struct rdzv_in *call;
+    uint64_t reload; /* of a Reload: number of the reload that answers it */
     struct waiting *next;
 };
 
 struct rdzv_control {
-    struct waiting *waiting;
+    struct waiting *checkpoints, *reloads;
 };
 
 /* ---- Status ---- */
@@ -158,13 +159,13 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
     arena_fini(&a);
 }
 
-/* ---- Checkpoint ---- */
+/* ---- calls that wait ---- */
 
 static void on_closed(void *arg, struct rdzv_in *call)
 {
-    struct rdzv_control *c = arg;
+    struct waiting **list = arg;
 
-    for (struct waiting **at = &c->waiting; *at != NULL; at = &(*at)->next) {
+    for (struct waiting **at = list; *at != NULL; at = &(*at)->next) {
         struct waiting *w = *at;
 
         if (w->call != call)
@@ -175,17 +176,43 @@ static void on_closed(void *arg, struct rdzv_in *call)
     }
 }
 
+static void add_waiting(struct waiting **list, struct rdzv_in *call, uint64_t reload)
+{
+    struct waiting *w = calloc(1, sizeof(*w));
+
+    CHECK(w != NULL);
+    *w = (struct waiting){ .call = call, .reload = reload, .next = *list };
+    *list = w;
+    rdzv_in_on_closed(call, on_closed, list);
+}
+
+/* Answers the calls that wait for reload `last` or an earlier one. `error` NULL: with `reply`. */
+static void answer_waiting(struct waiting **list, uint64_t last, const ProtobufCMessage *reply, const char *error)
+{
+    for (struct waiting **at = list; *at != NULL;) {
+        struct waiting *w = *at;
+
+        if (w->reload > last) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        if (error != NULL)
+            rdzv_in_finish(w->call, GRPC_STATUS_FAILED_PRECONDITION, "%s", error);
+        else
+            rdzv_in_reply(w->call, reply);
+        free(w);
+    }
+}
+
+/* ---- Checkpoint ---- */
+
 void rdzv_checkpoint(struct rdzv *r, struct rdzv_in *call, void *request)
 {
-    struct rdzv_control *c = r->control;
-    struct waiting *w = calloc(1, sizeof(*w));
-    bool is_first = c->waiting == NULL;
+    bool is_first = r->control->checkpoints == NULL;
 
     (void)request;
-    CHECK(w != NULL);
-    *w = (struct waiting){ .call = call, .next = c->waiting };
-    c->waiting = w;
-    rdzv_in_on_closed(call, on_closed, c);
+    add_waiting(&r->control->checkpoints, call, 0);
     if (is_first) /* one checkpoint answers all open calls */
         r->opts.on_checkpoint(r->opts.arg);
 }
@@ -199,16 +226,45 @@ void rdzv_control_checkpoint_done(struct rdzv_control *c, uint64_t step, const c
     wire_text(text, sizeof(text), path, strlen(path));
     reply.step = step;
     reply.path = text;
-    while (c->waiting != NULL) {
-        struct waiting *w = c->waiting;
+    answer_waiting(&c->checkpoints, 0, &reply.base, error);
+}
 
-        c->waiting = w->next;
-        if (error != NULL)
-            rdzv_in_finish(w->call, GRPC_STATUS_FAILED_PRECONDITION, "%s", error);
-        else
-            rdzv_in_reply(w->call, &reply.base);
-        free(w);
+/* ---- Reload ---- */
+
+void rdzv_reload(struct rdzv *r, struct rdzv_in *call, void *request)
+{
+    uint64_t number = r->opts.on_reload(r->opts.arg);
+
+    (void)request;
+    if (number == 0)
+        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION, "no reload can start now: the task ends, or has no "
+                                                              "memory for a thread");
+    else
+        add_waiting(&r->control->reloads, call, number);
+}
+
+void rdzv_control_reload_done(struct rdzv_control *c, uint64_t number, const struct rdzv_change *changes,
+                              uint32_t n_changes, const char *error)
+{
+    Trainerd__V1__ReloadReply reply = TRAINERD__V1__RELOAD_REPLY__INIT;
+    struct arena a = { 0 };
+
+    if (c->reloads == NULL)
+        return;
+    reply.n_changes = n_changes;
+    reply.changes = make(&a, n_changes > 0 ? n_changes : 1, sizeof(*reply.changes));
+    for (uint32_t i = 0; i < n_changes; i++) {
+        Trainerd__V1__ReloadChange *out = make(&a, 1, sizeof(*out));
+
+        trainerd__v1__reload_change__init(out);
+        out->key = make_text(changes[i].key, 256, &a);
+        out->from = make_text(changes[i].from, 4096, &a);
+        out->to = make_text(changes[i].to, 4096, &a);
+        out->note = make_text(changes[i].note, 256, &a);
+        reply.changes[i] = out;
     }
+    answer_waiting(&c->reloads, number, &reply.base, error);
+    arena_fini(&a);
 }
 
 /* ---- Drain and Stop ---- */

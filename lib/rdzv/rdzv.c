@@ -29,6 +29,8 @@ static const struct rdzv_method methods[] = {
       .is_change = true, .pending = 4, .handle = rdzv_drain },
     { .path = CONTROL("Stop"), .request = &trainerd__v1__stop_request__descriptor,
       .is_change = true, .pending = 4, .handle = rdzv_stop_all },
+    { .path = CONTROL("Reload"), .request = &trainerd__v1__reload_request__descriptor,
+      .is_change = true, .pending = 4, .handle = rdzv_reload },
     { .path = HEALTH("Check"), .request = &grpc__health__v1__health_check_request__descriptor,
       .is_open = true, .pending = 8, .handle = rdzv_health_check },
     { .path = HEALTH("Watch"), .request = &grpc__health__v1__health_check_request__descriptor,
@@ -137,6 +139,12 @@ void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const
     rdzv_control_checkpoint_done(r->control, step, path, error);
 }
 
+void rdzv_reload_done(struct rdzv *r, uint64_t number, const struct rdzv_change *changes, uint32_t n_changes,
+                      const char *error)
+{
+    rdzv_control_reload_done(r->control, number, changes, n_changes, error);
+}
+
 void rdzv_set_serving(struct rdzv *r, bool serving)
 {
     rdzv_health_set(r->health, serving);
@@ -162,6 +170,7 @@ static void shut(struct rdzv *r, uint64_t grace_ms)
     }
     rdzv_health_shut(r->health);
     rdzv_control_checkpoint_done(r->control, 0, "", "the task ends");
+    rdzv_control_reload_done(r->control, UINT64_MAX, NULL, 0, "the task ends");
     if (r->server != NULL && !rdzv_server_is_closing(r->server))
         rdzv_server_shutdown(r->server);
     if (grace_ms > 0 && rdzv_hub_pump(r->hub, is_silent, r, grace_ms))

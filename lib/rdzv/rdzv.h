@@ -114,6 +114,9 @@ struct rdzv_opts {
     void (*on_state)(void *arg);
     /* Control.Checkpoint was called: the daemon answers later with rdzv_checkpoint_done(). */
     void (*on_checkpoint)(void *arg);
+    /* Control.Reload was called. Returns the number of the reload that reads the file after this call
+       and is reported with rdzv_reload_done() later; 0: no reload can start. Numbers increase. */
+    uint64_t (*on_reload)(void *arg);
     /* Called for each message in or out, and each link that opens or ends: a line for the log at
        level debug. Heartbeats are omitted. NULL: not called. */
     void (*on_trace)(void *arg, const char *text);
@@ -133,6 +136,16 @@ const struct member_node *rdzv_node(const struct rdzv *r);
 void rdzv_report(struct rdzv *r, const struct member_event *e);
 
 void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error);
+
+/* A key of the job file whose value changed. */
+struct rdzv_change {
+    const char *key, *from, *to; /* JSON pointer, JSON values */
+    const char *note;            /* why the value is not applied; "": it is applied */
+};
+/* Reload `number` is finished: answers the calls of Control.Reload that wait for it or for an earlier
+ * one. `error` NULL: the changes were applied; else the reason why the file was refused. */
+void rdzv_reload_done(struct rdzv *r, uint64_t number, const struct rdzv_change *changes, uint32_t n_changes,
+                      const char *error);
 void rdzv_set_serving(struct rdzv *r, bool serving); /* health status: SERVING while the task
                                                         trains */
 
@@ -141,8 +154,9 @@ void rdzv_set_serving(struct rdzv *r, bool serving); /* health status: SERVING w
 void rdzv_close(struct rdzv *r, uint64_t grace_ms);
 
 /* ---- client calls for trainerctl: blocking, without a loop ---- */
-/* Calls `method` ("Status", "Checkpoint", "Drain" or "Stop") of trainerd.v1.Control with an empty
- * request, under TLS unless tls is NULL. A token is sent under TLS alone. On success the caller frees *reply, the packed reply of *n bytes. Errors: ERR_INPUT
+/* Calls `method` ("Status", "Checkpoint", "Drain", "Stop" or "Reload") of trainerd.v1.Control with
+ * an empty request, under TLS unless tls is NULL. A token is sent under TLS alone. On success the
+ * caller frees *reply, the packed reply of *n bytes. Errors: ERR_INPUT
  * (address, token), ERR_PEER, ERR_TIMEOUT, ERR_AUTH, ERR_REFUSED with the status text. */
 int rdzv_call(const char *address, const struct tls *tls, const char *token, const char *method,
               uint64_t deadline_ms,

@@ -197,7 +197,7 @@ struct rdzv {
 
 rdzv_handler rdzv_join;                                               /* link_in.c */
 rdzv_handler rdzv_probed;                                              /* probe.c */
-rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all; /* control.c */
+rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all, rdzv_reload; /* control.c */
 rdzv_handler rdzv_health_check, rdzv_health_watch;                    /* health.c */
 rdzv_handler rdzv_reflect;                                            /* reflection.c */
 
@@ -302,6 +302,8 @@ void rdzv_health_free(struct rdzv_health *h);
 struct rdzv_control *rdzv_control_new(void);
 void rdzv_control_checkpoint_done(struct rdzv_control *c, uint64_t step, const char *path,
                                   const char *error);
+void rdzv_control_reload_done(struct rdzv_control *c, uint64_t number, const struct rdzv_change *changes,
+                              uint32_t n_changes, const char *error);
 void rdzv_control_free(struct rdzv_control *c);
 
 #endif

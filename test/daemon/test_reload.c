@@ -269,7 +269,7 @@ static void reload_valid_file_after_invalid_one_is_applied(void **state)
 
     (void)state;
     world_open(&w, none, false);
-    assert_logged(&w, 1, "SIGHUP: no key changed in ");
+    assert_logged(&w, 1, "reload: no key changed in ");
     write_job(&w, wrong);
     lines = reload_lines(&w, 1);
     assert_non_null(strstr(lines, "job.json:1:"));
@@ -279,7 +279,7 @@ static void reload_valid_file_after_invalid_one_is_applied(void **state)
     write_job(&w, refused);
     assert_logged(&w, 1, "/train/seed changed from 0 to 3, which cannot change");
     assert_int_equal(unlink(w.job), 0);
-    assert_logged(&w, 1, "SIGHUP: job file: ");
+    assert_logged(&w, 1, "reload: job file: ");
     assert_int_equal(fs_replace(w.job, "{", 1, &err), 0);
     assert_logged(&w, 1, "job.json:1:2");
     write_job(&w, right); /* the level is still info, which shows its own change */

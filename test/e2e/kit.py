@@ -158,6 +158,11 @@ def workdir():
     return d
 
 
+def remove_folder(folder):
+    """Removes a folder, but nothing on a file system that is mounted below it: that may be a folder of this machine."""
+    subprocess.run(["rm", "-rf", "--one-file-system", folder], stderr=subprocess.DEVNULL, timeout=60)
+
+
 class Task:
     """A trainerd process; a thread parses its log as the lines arrive."""
 
@@ -405,7 +410,7 @@ def main():
                 s.close()
             _reserved.clear()
             for d in _dirs:
-                shutil.rmtree(d, ignore_errors=True)
+                remove_folder(d)
             _dirs.clear()
         if ended:
             break

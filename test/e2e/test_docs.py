@@ -10,7 +10,8 @@ import subprocess
 
 from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, main, merge, test
 
-MANUALS = ["README.md", "config/README.md", "config/MODELS.md", "config/GPU.md", "config/OPS.md", "systemd/README.md", "lib/README.md",
+MANUALS = ["README.md", "config/README.md", "config/MODELS.md", "config/GPU.md", "config/OPS.md", "config/kubernetes/README.md",
+           "systemd/README.md", "lib/README.md",
            "test/README.md"]
 CONDITIONAL = "**required**"  # begins the default of a key that the file must have, perhaps under a condition
 

@@ -4,8 +4,10 @@ are compared with those of the CPU kernels; they are close, not equal, because s
 # needs: emulated
 import json
 import os
+import shutil
 import signal
 import struct
+import subprocess
 import sys
 
 import kit
@@ -68,6 +70,21 @@ def near_weights(a, b, step, what):
             top = max(map(abs, y[key]))
             for p, q in zip(x[key], y[key]):
                 assert abs(p - q) <= 5 * NEAR * (abs(q) + top), "%s: %s %s: %g, the CPU has %g" % (what, name, key, p, q)
+
+
+@test
+def gpu_installed_program_finds_the_plugin_in_lib_trainerd():
+    folder = workdir()
+    program, plugin = (os.path.join(folder, d) for d in ("bin/trainerd", "lib/trainerd/trainerd-cuda.so"))
+    for path in (program, plugin):
+        os.makedirs(os.path.dirname(path))
+        shutil.copy(os.path.join(BUILD, "emulated", os.path.basename(path)), path)
+    command = [program, "--job", digits_job(folder), "--devices", "cuda:0", "--check"]
+    p = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert p.returncode == 0 and '"cuda:0"' in p.stdout, p
+    os.rename(plugin, plugin + ".removed")
+    p = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert p.returncode == 2 and "into ../lib/trainerd of that folder" in p.stderr, p
 
 
 @test

@@ -5,9 +5,10 @@ equal."""
 import json
 import os
 import signal
+import subprocess
 import time
 
-from kit import SLOW, Task, digits_job, expect_codes, main, merge, read_tree, start, test, workdir
+from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, main, merge, read_tree, start, test, workdir
 
 SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:3@1+"}
 
@@ -141,6 +142,39 @@ def reload_log_level_flag_has_priority_over_the_job():
     task.until(lambda t: any(r["level"].lower() == "debug" for r in t.records))
     task.signal(signal.SIGTERM)
     expect_codes([task], [143])
+
+
+def ctl_reload(task):
+    return subprocess.run([TRAINERCTL, "reload", "127.0.0.1:%d" % task.port], capture_output=True, text=True, timeout=60)
+
+
+@test
+def reload_by_trainerctl_returns_the_changes_or_the_refusal():
+    path = digits_job(workdir(), train={"epochs": 1000, "log_every_steps": 100}, log={"level": "info"})
+    task = start(path, 1, args=("--log-level", "info"), env=SLOWLY)[0]
+    task.until_step(1)
+    p = ctl_reload(task)
+    assert (p.returncode, p.stdout, p.stderr) == (0, "no key changed\n", ""), p
+    change(path, train={"log_every_steps": 1}, log={"level": "debug"})
+    p = ctl_reload(task)
+    assert p.returncode == 0 and p.stdout.splitlines() == [
+        "/train/log_every_steps: 100 -> 1",
+        "/log/level: \"info\" -> \"debug\"; not applied: --log-level has priority"], p
+    assert len(task.events("reload")) == 3, task.events("reload")  # the reply comes after the changes are applied
+    change(path, optimizer={"learning_rate": 0.1}, checkpoint={"every_steps": 3})
+    p = ctl_reload(task)
+    assert p.returncode == 1 and p.stdout == "", p
+    assert "/optimizer/learning_rate changed from 0.05 to 0.1, which cannot change while the job runs" in p.stderr, p.stderr
+    os.remove(path)
+    assert "No such file" in ctl_reload(task).stderr
+    os.mkfifo(path)  # the reload does not end, but the task does
+    waiting = subprocess.Popen([TRAINERCTL, "reload", "127.0.0.1:%d" % task.port], stderr=subprocess.PIPE, text=True)
+    at = len(task.steps())
+    task.until(lambda t: len(t.steps()) > at + 30)
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
+    text = waiting.communicate(timeout=30)[1]
+    assert waiting.returncode == 1 and text, text
 
 
 @test

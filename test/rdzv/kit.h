@@ -54,6 +54,7 @@ struct node {
     char data_addresses[WORLD_MAX][32];
     uint64_t newest_step;
     uint32_t newest_member, n_pauses, n_aborts;
+    uint64_t n_reloads; /* calls of Control.Reload */
     uint8_t key[32];
     char why[1024], said[2048], trouble[2048], aborted[2048];
     char *trace; /* lines */
@@ -263,6 +264,16 @@ static inline void on_checkpoint(void *arg)
         rdzv_checkpoint_done(n->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
 }
 
+/* Node 0 numbers its reloads, which the test answers; the other nodes cannot reload. */
+static inline uint64_t on_reload(void *arg)
+{
+    struct node *n = arg;
+    uint64_t number;
+
+    SEEN(number = n->self == 0 ? ++n->n_reloads : 0);
+    return number;
+}
+
 static inline void on_trace(void *arg, const char *text)
 {
     struct node *n = arg;
@@ -308,6 +319,7 @@ static inline void init_cluster(struct cluster *c, uint32_t world)
                                   .on_action = on_action,
                                   .on_state = on_state,
                                   .on_checkpoint = on_checkpoint,
+                                  .on_reload = on_reload,
                                   .on_trace = on_trace };
 }
 

@@ -132,6 +132,85 @@ static void checkpoint_and_drain_are_answered_or_refused(void **state)
     close_cluster(c);
 }
 
+struct reload_call {
+    pthread_t thread;
+    const char *address;
+    int rc;
+    struct err err;
+    Trainerd__V1__ReloadReply *reply;
+};
+
+static void *call_reload(void *arg)
+{
+    struct reload_call *r = arg;
+    void *packed;
+    size_t n;
+
+    r->rc = rdzv_call(r->address, NULL, "Reload", SOON_MS, &packed, &n, &r->err);
+    if (r->rc == 0) {
+        r->reply = trainerd__v1__reload_reply__unpack(NULL, n, packed);
+        free(packed);
+    }
+    return NULL;
+}
+
+static void start_reload(struct cluster *c, struct reload_call *r)
+{
+    uint64_t before = c->nodes[0].n_reloads;
+
+    *r = (struct reload_call){ .address = c->addresses[0] };
+    assert_int_equal(pthread_create(&r->thread, NULL, call_reload, r), 0);
+    WAIT_FOR(SOON_MS, c->nodes[0].n_reloads == before + 1);
+}
+
+static void finish_first_reload(void *arg)
+{
+    struct node *n = arg;
+
+    rdzv_reload_done(n->rdzv, 1, (struct rdzv_change[]){ { "/log/level", "\"info\"", "\"debug\"", "" } }, 1, NULL);
+}
+
+static void refuse_second_reload(void *arg)
+{
+    struct node *n = arg;
+
+    rdzv_reload_done(n->rdzv, 2, NULL, 0, "job.json: /train/epochs changed");
+}
+
+static void reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal(void **state)
+{
+    struct cluster *c = open_cluster(2);
+    struct reload_call first, second;
+    struct err err = { 0 };
+    void *packed;
+    size_t n;
+
+    (void)state;
+    start_reload(c, &first);
+    start_reload(c, &second); /* arrives while the first one reads the file */
+    post(&c->nodes[0], finish_first_reload);
+    pthread_join(first.thread, NULL);
+    assert_int_equal(first.rc, 0);
+    assert_int_equal(first.reply->n_changes, 1);
+    assert_string_equal(first.reply->changes[0]->key, "/log/level");
+    assert_string_equal(first.reply->changes[0]->from, "\"info\"");
+    assert_string_equal(first.reply->changes[0]->to, "\"debug\"");
+    assert_string_equal(first.reply->changes[0]->note, "");
+    trainerd__v1__reload_reply__free_unpacked(first.reply, NULL);
+    post(&c->nodes[0], refuse_second_reload);
+    pthread_join(second.thread, NULL);
+    assert_int_equal(second.rc, ERR_REFUSED);
+    assert_non_null(strstr(second.err.text, ": job.json: /train/epochs changed"));
+
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Reload", SOON_MS, &packed, &n, &err), ERR_REFUSED);
+    assert_non_null(strstr(err.text, ": no reload can start now"));
+    start_reload(c, &first); /* is answered when the task ends */
+    close_cluster(c);
+    pthread_join(first.thread, NULL);
+    assert_int_equal(first.rc, ERR_REFUSED);
+    assert_non_null(strstr(first.err.text, ": the task ends"));
+}
+
 static void stop_on_any_task_ends_the_job_everywhere(void **state)
 {
     struct cluster *c = open_cluster(3);
@@ -376,6 +455,7 @@ int main(void)
         cmocka_unit_test(status_reports_members_and_progress),
         cmocka_unit_test(status_of_a_waiting_task_reports_other_tasks_as_unknown),
         cmocka_unit_test(checkpoint_and_drain_are_answered_or_refused),
+        cmocka_unit_test(reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal),
         cmocka_unit_test(stop_on_any_task_ends_the_job_everywhere),
         cmocka_unit_test(caller_or_task_without_the_token_is_rejected),
         cmocka_unit_test(caller_with_tls_of_a_task_in_clear_text_is_told),
