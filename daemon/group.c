@@ -19,6 +19,7 @@
 #include "daemon/path_tests.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
+#include "daemon/status.h"
 #include "daemon/storage.h"
 #include "loop/loop.h"
 
@@ -293,6 +294,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     atomic_store_explicit(&g->checks_completion, v->n_members < r->s->cluster->world, memory_order_release);
     g->leads = v->self == v->coordinator;
     report_lead(r->report, g->leads);
+    status_pages_view(r);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
@@ -383,6 +385,11 @@ static void on_trace(void *arg, const char *text)
 {
     (void)arg;
     log_debug("message", "%s", text);
+}
+
+static void on_status(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    status_complete(arg, s, a);
 }
 
 static void on_tested(void *arg, uint64_t round, const struct member_loss *loss)
@@ -559,6 +566,11 @@ static uint32_t count_present(const struct run *r, uint64_t *generation)
     return v->n > 0 ? v->n : 1;
 }
 
+static void describe_group(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    rdzv_describe(r->group->rdzv, s, a);
+}
+
 /* ---- building and taking down ---- */
 
 /* "host:port" with the host as peers know it and the port that was bound. */
@@ -646,6 +658,7 @@ static int open_rdzv(struct run *r, struct err *err)
         .on_action = on_action,
         .on_state = on_state,
         .on_checkpoint = on_checkpoint_request,
+        .on_status = on_status,
         .on_trace = on_trace,
     };
     int rc;
@@ -723,6 +736,6 @@ const struct run_mode group_mode = {
     .connected = on_connected,  .ended = on_ended,   .saved = on_saved,
     .stored = on_stored,        .stop = on_stop,     .tick = on_tick,
     .progress = add_progress,   .present = count_present,
-    .checkpoint_done = reply_checkpoint,
+    .describe = describe_group, .checkpoint_done = reply_checkpoint,
     .close = close_group,       .free = free_group,
 };

@@ -318,7 +318,9 @@ int main(int argc, char **argv)
         { "bind", "WHAT", "TRAINERD_BIND",
           "named: listen on this task's own address (default);\nany: on every interface, same port",
           &f.settle.bind, NULL },
-        { "metrics", "HOST:PORT", "TRAINERD_METRICS", "serve Prometheus metrics at http://HOST:PORT/metrics",
+        { "metrics", "[HOST:]PORT", "TRAINERD_METRICS",
+          "serve the status page at http://HOST:PORT/, its data at\n/api/v1/ and Prometheus metrics at /metrics, read-only\n"
+          "(HOST: default 127.0.0.1, this machine alone)",
           &f.metrics, NULL },
         { "trace", "FILE", "TRAINERD_TRACE",
           "write a few steps of this process as a time line (Chrome\ntrace JSON: Perfetto opens it) and log where their time\n"
