@@ -14,6 +14,7 @@ static const struct command {
 } commands[] = {
     { "local", "local -n N JOB", "a cluster of N tasks on this machine, restarted when they die", ctl_local },
     { "status", "status [--json] ADDR", "members, phase, step, throughput, last error", ctl_status },
+    { "explain", "explain [CODE]", "what an exit code of trainerd or a signal means, and what to do", ctl_explain },
     { "checkpoint", "checkpoint ADDR", "save now (ADDR: the chief); prints the path when it is verified",
       ctl_checkpoint },
     { "drain", "drain ADDR", "this task saves and ends; the others continue or wait", ctl_drain },

@@ -15,6 +15,7 @@
 #include "conf/job_schema.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
+#include "daemon/exit_codes.h"
 #include "daemon/restart.h"
 #include "daemon/run.h"
 #include "daemon/service.h"
@@ -45,9 +46,8 @@ static void print_help(const struct arg *table, size_t n)
     args_help(table, n, stdout);
     printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"
            "             wait, as \"elastic\" in the job says   SIGHUP: read the job file again\n"
-           "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n"
-           "exit codes:  0 the job is complete   2 configuration or input is invalid, do not retry\n"
-           "             138 temporary failure, retry   143 stopped by SIGTERM, state saved\n");
+           "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n");
+    exit_codes_help(stdout);
 }
 
 static int init_log(const struct flags *f, struct err *err)

@@ -135,6 +135,13 @@ def every_command_and_option_is_in_a_manual():
 
 
 @test
+def exit_codes_of_the_manual_are_those_of_explain():
+    table = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*?) \|$", read("systemd/README.md"), re.M)
+    known = re.findall(r"^(\d+): (.*)\n +what to do: +(.*)\n +the supervisor: (.*)$", output(TRAINERCTL, "explain"), re.M)
+    assert len(known) >= 10 and table == known, set(table) ^ set(known)
+
+
+@test
 def every_name_of_the_api_and_of_the_metrics_is_in_the_manual():
     manual = read("systemd/README.md")
     sources = {path: read(path) for path in ("daemon/status_json.c", "daemon/curve.c", "daemon/report.c", "daemon/sensors.c",
