@@ -21,6 +21,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log_ring.h"
 #include "base/log_sink.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -93,6 +94,11 @@ void log_set_task(const char *name)
 bool log_is_enabled(enum log_level level)
 {
     return (int)level >= atomic_load_explicit(&lowest_level, memory_order_relaxed);
+}
+
+const char *log_level_name(enum log_level level)
+{
+    return level_names[level].json;
 }
 
 bool log_parse_level(const char *name, enum log_level *out)
@@ -368,6 +374,8 @@ static bool write_record(enum log_level level, const char *event, const struct l
         add_json(&record, level, event, fields, n_fields);
     else if (!message.failed)
         add_text(&record, level);
+    if (!message.failed)
+        log_ring_add(level, event, message.data);
     if (message.failed || record.failed)
         (void)write_or_queue(lost[format], strlen(lost[format])); /* the record itself is lost in any case */
     else
