@@ -376,6 +376,44 @@ static void end_issuing(struct issued *to)
     buf_fini(&to->key);
 }
 
+static void logs_and_trace_need_a_certificate_of_the_authority_alone(void **state)
+{
+    struct cluster *c = new_cluster(1);
+    struct issued from;
+    struct tls *good, *viewer, *callers[2];
+    struct rdzv_caller *caller;
+    struct err err = { 0 };
+
+    (void)state;
+    begin_issuing(&from);
+    good = issue(&from, "127.0.0.1");
+    viewer = issue(&from, "monitor.example");
+    c->opts.tls = good;
+    c->opts.token = secret;
+    open_node(c, 0);
+    callers[0] = viewer;
+    callers[1] = NULL; /* clear text */
+    for (int i = 0; i < 2; i++) {
+        static const char *const methods[] = { "Logs", "Trace" };
+        int expected[] = { i == 0 ? 0 : ERR_AUTH, i == 0 ? ERR_REFUSED : ERR_AUTH /* no trace is written */ };
+
+        assert_int_equal(rdzv_caller_open(c->addresses[0], callers[i], NULL, &caller, &err), 0);
+        for (int m = 0; m < 2; m++) {
+            void *packed = NULL;
+            size_t n;
+
+            assert_int_equal(rdzv_caller_call(caller, methods[m], NULL, 0, SOON_MS, &packed, &n, NULL, &err),
+                             expected[m]);
+            free(packed);
+        }
+        rdzv_caller_close(caller);
+    }
+    close_cluster(c);
+    tls_close(good);
+    tls_close(viewer);
+    end_issuing(&from);
+}
+
 static void task_with_the_certificate_of_another_host_is_rejected(void **state)
 {
     struct cluster *c = new_cluster(2);
@@ -497,6 +535,7 @@ int main(void)
         cmocka_unit_test(stop_on_any_task_ends_the_job_everywhere),
         cmocka_unit_test(caller_or_task_without_the_token_is_rejected),
         cmocka_unit_test(caller_with_tls_of_a_task_in_clear_text_is_told),
+        cmocka_unit_test(logs_and_trace_need_a_certificate_of_the_authority_alone),
         cmocka_unit_test(task_with_the_certificate_of_another_host_is_rejected),
         cmocka_unit_test(command_that_changes_the_job_needs_its_host_or_the_operator),
         cmocka_unit_test(command_that_changes_the_job_needs_the_token_if_there_is_one),
