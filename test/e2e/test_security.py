@@ -215,7 +215,7 @@ def eavesdropper_reads_nothing_under_tls():
     for secret in ("", SECRET):
         folder = workdir()
         job = digits_job(folder, train={"epochs": 2, "lanes": 2}, communication={"shared_memory": False},
-                         elastic={"min_world": 1, "rejoin_seconds": 0})
+                         elastic={"min_world": 2})
         env = {"TRAINERD_TOKEN": secret} if secret else {}
         with Eavesdropper() as ear:
             expect_codes(start(job, 2, env=env), [0, 0])
