@@ -26,7 +26,7 @@ PROTO := $(wildcard proto/*.proto)
 GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)
 LIB   := $(patsubst %,$(BUILD)/%.o,$(shell find lib -name '*.c')) $(GEN:.c=.o) $(BUILD)/proto/descriptors.o
 MAINS := daemon/trainerd.c daemon/trainerctl.c
-APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c))) $(BUILD)/daemon/recipes.o
+APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c))) $(BUILD)/daemon/recipes.o $(BUILD)/daemon/page.o
 KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
 TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
@@ -85,7 +85,16 @@ $(BUILD)/daemon/recipes.c: $(RECIPES) scripts/embed
 	   echo 'const struct recipe recipes[] = {'; \
 	   for f in $(RECIPES); do n=$$(basename $$f .py); echo "{ \"$$n\", recipe_$$n, &recipe_$${n}_bytes },"; done; \
 	   echo '};'; echo 'const size_t n_recipes = sizeof(recipes) / sizeof(recipes[0]);'; } >$@
-$(BUILD)/daemon/recipes.o: $(BUILD)/daemon/recipes.c
+# The files of the status page as C arrays.
+PAGE := $(sort $(wildcard daemon/page/page.*))
+$(BUILD)/daemon/page.c: $(PAGE) scripts/embed
+	@mkdir -p $(@D)
+	@{ echo '#include "daemon/page.h"'; \
+	   for f in $(PAGE); do scripts/embed page_$${f##*.} $$f || exit 1; done; \
+	   echo 'const struct page_file page_files[] = {'; \
+	   for f in $(PAGE); do n=$${f##*.}; echo "{ \"$$n\", page_$$n, &page_$${n}_bytes },"; done; \
+	   echo '};'; echo 'const size_t n_page_files = sizeof(page_files) / sizeof(page_files[0]);'; } >$@
+$(BUILD)/daemon/recipes.o $(BUILD)/daemon/page.o: $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 

@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
+#include "daemon/status.h"
 
 static const char NOTHING_TRAINED[] = "stopped before the first step";
 
@@ -135,6 +136,12 @@ static void ignore_progress(const struct run *r, struct rdzv_progress *p)
     (void)p;
 }
 
+static void describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    status_describe_alone(r, s, a);
+    status_complete(r, s, a);
+}
+
 const struct run_mode alone_mode = {
     .open = open_alone,
     .opened = on_opened,
@@ -147,6 +154,7 @@ const struct run_mode alone_mode = {
     .tick = on_tick,
     .progress = ignore_progress,
     .present = count_present,
+    .describe = describe_alone,
     .checkpoint_done = NULL, /* no one can ask for a checkpoint */
     .close = ignore,
     .free = ignore,

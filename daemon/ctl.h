@@ -7,6 +7,11 @@ struct err;
 
 int ctl_local(int argc, char **argv);
 int ctl_status(int argc, char **argv);
+int ctl_top(int argc, char **argv);
+int ctl_logs(int argc, char **argv);
+int ctl_events(int argc, char **argv);
+int ctl_trace(int argc, char **argv);
+int ctl_explain(int argc, char **argv);
 int ctl_checkpoint(int argc, char **argv);
 int ctl_reload(int argc, char **argv);
 int ctl_drain(int argc, char **argv);

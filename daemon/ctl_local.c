@@ -534,7 +534,7 @@ int ctl_local(int argc, char **argv)
         { "devices", "SPEC", NULL,
           "of each task; default: auto, on its share of this machine's cores", &l.devices, NULL },
         { "log-format", "FORMAT", NULL, "text (default) or json", &l.log_format, NULL },
-        { "metrics", "PORT", NULL, "serve metrics of task i on 127.0.0.1, port PORT + i",
+        { "metrics", "PORT", NULL, "serve status page and metrics of task i on 127.0.0.1, port\nPORT + i",
           &l.metrics, NULL },
         { "restarts", "K", NULL, "restarts of one task before giving up; default 100", &restarts,
           NULL },

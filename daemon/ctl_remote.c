@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "daemon/ctl_status.h"
 #include "daemon/security.h"
+#include "daemon/status_json.h"
 #include "proto/trainerd.pb-c.h"
 #include "rdzv/rdzv.h"
 
@@ -32,7 +33,7 @@ static int print_status(const void *packed, size_t n, bool json)
     if (s == NULL)
         return CTL_FAILED;
     if (json)
-        ctl_status_json(s, &out);
+        status_json(s, &out);
     else
         ctl_status_text(s, &out);
     trainerd__v1__status_reply__free_unpacked(s, NULL);

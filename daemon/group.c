@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
+#include "daemon/status.h"
 
 enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of reading the certificates */ };
 
@@ -109,6 +110,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     atomic_store_explicit(&g->lease.checks_completion, v->n_members < r->s->cluster->world,
                           memory_order_release);
     report_set_coordinator(r->report, leads);
+    status_pages_view(r);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
@@ -198,6 +200,11 @@ static void on_trace(void *arg, const char *text)
 {
     (void)arg;
     log_debug("message", "%s", text);
+}
+
+static void on_status(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    status_complete(arg, s, a);
 }
 
 static void on_tested(void *arg, uint64_t round, const struct member_loss *loss)
@@ -375,6 +382,11 @@ static uint32_t count_present(const struct run *r, uint64_t *generation)
     return v->n_members > 0 ? v->n_members : 1;
 }
 
+static void describe_group(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    rdzv_describe(r->group->rdzv, s, a);
+}
+
 /* ---- the mode ---- */
 
 static int open_group(struct run *r, struct err *err)
@@ -383,6 +395,7 @@ static int open_group(struct run *r, struct err *err)
                                          .on_state = on_state,
                                          .on_checkpoint = on_checkpoint_request,
                                          .on_reload = on_reload_request,
+                                         .on_status = on_status,
                                          .on_trace = on_trace };
 
     return group_open(r, &callbacks, err);
@@ -400,6 +413,7 @@ const struct run_mode group_mode = {
     .tick = on_tick,
     .progress = add_progress,
     .present = count_present,
+    .describe = describe_group,
     .checkpoint_done = reply_checkpoint,
     .reload_done = reply_reload,
     .close = group_close,

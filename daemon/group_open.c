@@ -83,6 +83,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .on_state = callbacks->on_state,
         .on_checkpoint = callbacks->on_checkpoint,
         .on_reload = callbacks->on_reload,
+        .on_status = callbacks->on_status,
         .on_trace = callbacks->on_trace,
     };
     int rc;

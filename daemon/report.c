@@ -58,6 +58,10 @@ static void open_metrics(struct report *r)
                                              "Time in the reductions of the first replica, also while "
                                              "it computed.");
     r->saved_step = metrics_gauge(m, "trainerd_checkpoint_step", NULL, "Step of the last verified checkpoint.");
+    r->saved_time = metrics_gauge(m, "trainerd_checkpoint_timestamp_seconds", NULL,
+                                  "When the last checkpoint was verified, seconds since 1970.");
+    r->copy_seconds = metrics_counter(m, "trainerd_checkpoint_copy_seconds_total", NULL,
+                                      "Time the first replica copied its state for the checkpoint writer.");
     r->save_seconds = metrics_gauge(m, "trainerd_checkpoint_seconds", NULL,
                                     "From the copy to the verified checkpoint.");
     r->skipped_steps = metrics_counter(m, "trainerd_skipped_steps_total", NULL,
@@ -89,6 +93,7 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     r->now.doing = "";
     r->now.phase_since_ms = r->started_ms;
     open_metrics(r);
+    metric_set(r->speed, 0); /* as long as no step is made */
     *out = r;
     return 0;
 }
@@ -120,6 +125,7 @@ static void add_step(struct window *w, const struct train_step_report *s, uint32
     w->data_ns += s->data_ns;
     w->reduce_ns += s->reduce_ns;
     w->reduce_work_ns += s->reduce_work_ns;
+    w->copy_ns += s->copy_ns;
 }
 
 static void update_figures(struct rdzv_progress *p, struct window *w, uint64_t now)
@@ -128,7 +134,8 @@ static void update_figures(struct rdzv_progress *p, struct window *w, uint64_t n
     p->step_seconds = (double)(now - w->begin_ns) / 1e9 / (double)w->steps;
     p->share_data = report_ratio(w->data_ns, w->ns);
     p->share_reduce = report_ratio(w->reduce_ns, w->ns);
-    p->share_compute = 1 - p->share_data - p->share_reduce;
+    p->share_checkpoint = report_ratio(w->copy_ns, w->ns);
+    p->share_compute = fmax(0, 1 - p->share_data - p->share_reduce - p->share_checkpoint);
     memset(w, 0, sizeof(*w));
 }
 
@@ -176,6 +183,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
         r->first_step = s->step;
         r->first_step_ns = now;
     }
+    history_step(r, s);
     add_step(&r->window, s, r->opts.train->n_devices, now);
     add_step(&r->logged, s, r->opts.train->n_devices, now);
     if (now - r->window.begin_ns >= WINDOW_MS * UINT64_C(1000000))
@@ -199,6 +207,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_add(r->data_seconds, (double)s->data_ns / 1e9);
     metric_add(r->reduce_seconds, (double)s->reduce_ns / 1e9);
     metric_add(r->reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
+    metric_add(r->copy_seconds, (double)s->copy_ns / 1e9);
     if (!isnan(s->grad_norm))
         metric_set(r->norm, s->grad_norm);
     if (s->loss_scale > 0)
@@ -217,6 +226,7 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
     pthread_mutex_lock(&r->lock);
     r->eval = *e;
     r->has_eval = true;
+    history_eval(r, e);
     pthread_mutex_unlock(&r->lock);
     metric_set(r->eval_loss, e->loss);
     curves_point(r, e->step, "eval/loss", (float)e->loss);
@@ -240,6 +250,7 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
     };
     char size[32], took[32];
 
+    history_checkpoint(r, e);
     switch (e->kind) {
     case CKPT_WRITTEN:
         text_bytes(size, sizeof(size), e->bytes);
@@ -249,6 +260,7 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
         snprintf(r->now.checkpoint_path, sizeof(r->now.checkpoint_path), "%s", e->path);
         pthread_mutex_unlock(&r->lock);
         metric_set(r->saved_step, (double)e->step);
+        metric_set(r->saved_time, (double)clock_wall_us() / 1e6);
         metric_set(r->save_seconds, (double)e->ns / 1e9);
         log_record(LOG_INFO, "checkpoint", fields, COUNT_OF(fields), "checkpoint %s: %s written and verified in %s",
                    e->path, size, took);
@@ -293,7 +305,7 @@ static void on_resumed(struct report *r, const struct train_event *e)
 }
 
 /* A line for each part where a person reads, an array of them in the one record for a program. */
-static void on_profile(const struct trace_profile *p)
+static void on_profile(struct report *r, const struct trace_profile *p)
 {
     struct buf parts = { 0 };
     uint64_t last = p->first_step + p->steps - 1;
@@ -318,6 +330,9 @@ static void on_profile(const struct trace_profile *p)
                (unsigned long long)p->first_step, (unsigned long long)last, 1e3 * p->step_seconds, p->replicas,
                p->replicas == 1 ? "" : "s", p->path);
     buf_fini(&parts);
+    pthread_mutex_lock(&r->lock);
+    r->now.trace_path = r->opts.train->trace;
+    pthread_mutex_unlock(&r->lock);
     for (uint32_t i = 0; log_is_text() && i < p->n_parts; i++)
         log_info("profile", "%6.2f %%  %10.3f ms  %s %s", 100 * p->parts[i].seconds / p->step_seconds,
                  1e3 * p->parts[i].seconds, p->parts[i].what, p->parts[i].direction);
@@ -379,7 +394,7 @@ void report_event(struct report *r, const struct train_event *e)
         log_info("export", "trained model written to %s", e->text);
         break;
     case TRAIN_PROFILE:
-        on_profile(e->profile);
+        on_profile(r, e->profile);
         break;
     }
 }

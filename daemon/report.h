@@ -10,12 +10,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct Trainerd__V1__StatusReply;
+struct arena;
 struct buf;
 struct err;
 struct metrics;
 struct rdzv_progress;
 struct report;
-struct sensors;
 struct summary;
 struct train_event;
 struct train_opts;
@@ -59,7 +60,10 @@ void report_end_summary(struct summary *s); /* writes the last points, for at mo
 
 void report_progress(struct report *r, struct rdzv_progress *out);
 void report_draw(struct report *r);                    /* the progress line, if a terminal wants one */
-/* JSON, for HTTP; any thread. `sensors`: of the GPUs, NULL on CPUs. */
-void report_status(struct report *r, struct sensors *sensors, struct buf *out);
+/* Adds what Status says of the job and of the run: lanes, batch, the last evaluation and the last
+ * checkpoints. Memory comes from `a`. Any thread. */
+void report_describe(struct report *r, struct Trainerd__V1__StatusReply *s, struct arena *a);
+/* Appends the course of the run as JSON (daemon/curve.h). Any thread. */
+void report_print_curve(struct report *r, struct buf *out);
 
 #endif

@@ -172,4 +172,5 @@ void lines_logged(struct report *r, uint64_t step, bool is_written)
 void report_generation_end(struct report *r)
 {
     write_kept(r);
+    report_at_rest(r);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "metrics/metrics.h"
 #include "daemon/report_priv.h"
 
 void report_set_coordinator(struct report *r, bool leads)
@@ -34,4 +35,16 @@ void report_trouble(struct report *r, const char *text)
     pthread_mutex_lock(&r->lock);
     snprintf(r->now.last_trouble, sizeof(r->now.last_trouble), "%s", text);
     pthread_mutex_unlock(&r->lock);
+}
+
+void report_at_rest(struct report *r)
+{
+    struct rdzv_progress *p = &r->now;
+
+    pthread_mutex_lock(&r->lock);
+    p->samples_per_second = p->step_seconds = 0;
+    p->share_data = p->share_compute = p->share_reduce = p->share_checkpoint = 0;
+    memset(&r->window, 0, sizeof(r->window));
+    pthread_mutex_unlock(&r->lock);
+    metric_set(r->speed, 0);
 }

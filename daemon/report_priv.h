@@ -4,19 +4,23 @@
  *   report_now.c     phase, trouble and other values that the rest of the daemon sets
  *   report_lines.c   the log lines of steps and evaluations
  *   report_curves.c  TensorBoard curves
- *   report_read.c    what others read: the progress line, Status, HTTP */
+ *   report_read.c    what others read: the progress line, figures for heartbeats
+ *   report_history.c the course of the run: curve, evaluations, checkpoints; their part of Status */
 #ifndef DAEMON_REPORT_PRIV_H
 #define DAEMON_REPORT_PRIV_H
 
 #include <pthread.h>
 
+#include "daemon/curve.h"
 #include "daemon/report.h"
 #include "rdzv/rdzv.h"
 #include "train/train.h"
 
+struct ckpt_event;
+
 /* Sums over the steps since the figures were last taken. */
 struct window {
-    uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns, reduce_work_ns;
+    uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns, reduce_work_ns, copy_ns;
     double idle; /* of GPUs, added up over n_idle devices and steps */
     uint64_t n_idle;
 };
@@ -39,6 +43,15 @@ struct kept_lines {
     struct train_eval_report eval;
 };
 
+enum { REPORT_CHECKPOINTS = 16 };
+
+/* A checkpoint that this task wrote or tried to write. */
+struct kept_checkpoint {
+    uint64_t step, bytes, ns, time_us;
+    const char *state; /* as in CheckpointStatus; static */
+    char path[1024], reason[256];
+};
+
 struct report {
     struct report_opts opts;
     pthread_mutex_t lock; /* guards what follows, up to the metrics */
@@ -51,6 +64,9 @@ struct report {
     struct window logged; /* since the last step line */
     struct train_eval_report eval;
     bool has_eval;
+    struct curve curve;
+    struct kept_checkpoint checkpoints[REPORT_CHECKPOINTS]; /* a ring */
+    uint64_t n_checkpoints;                                 /* ever added to it */
     uint64_t phase_logged_ms; /* the loop's: last line about a long phase */
     uint32_t log_every; /* atomic */
     uint32_t is_lead;   /* atomic */
@@ -66,8 +82,8 @@ struct report {
 
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
     struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
-        *reduce_seconds, *reduce_work_seconds;
-    struct metric *saved_step, *save_seconds, *save_failures;
+        *reduce_seconds, *reduce_work_seconds, *copy_seconds;
+    struct metric *saved_step, *saved_time, *save_seconds, *save_failures;
     struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
 };
 
@@ -88,6 +104,14 @@ void lines_step(struct report *r, const struct step_line *line);
 void lines_eval(struct report *r, const struct train_eval_report *e);
 /* On other tasks: the coordinator has written the lines of `step`, or has not. */
 void lines_logged(struct report *r, uint64_t step, bool is_written);
+
+/* ---- report_now.c ---- */
+void report_at_rest(struct report *r); /* no step is made: speed and step time are 0 */
+
+/* ---- report_history.c ---- */
+void history_step(struct report *r, const struct train_step_report *s); /* under `lock` */
+void history_eval(struct report *r, const struct train_eval_report *e); /* under `lock` */
+void history_checkpoint(struct report *r, const struct ckpt_event *e);
 
 /* ---- report_curves.c ---- */
 void curves_begin(struct report *r); /* of no step yet: curves_open() */

@@ -1,13 +1,11 @@
-/* report_read.c - what others read of a report: the progress line, figures for heartbeats, JSON. */
+/* report_read.c - what others read of a report: the progress line, figures for heartbeats. */
 #include <stdio.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "daemon/report_priv.h"
-#include "daemon/sensors.h"
 
 enum { LONG_PHASE_MS = 2000 };
 
@@ -70,54 +68,4 @@ void report_draw(struct report *r)
         snprintf(line, sizeof(line), "%s for %.0f s", p.phase,
                  (double)(clock_ms() - p.phase_since_ms) / 1e3);
     log_progress(line);
-}
-
-void report_status(struct report *r, struct sensors *sensors, struct buf *out)
-{
-    struct rdzv_progress p;
-    struct train_eval_report eval;
-    bool has_eval;
-
-    pthread_mutex_lock(&r->lock);
-    p = r->now;
-    eval = r->eval;
-    has_eval = r->has_eval;
-    pthread_mutex_unlock(&r->lock);
-    buf_str(out, "{\"job\": ");
-    buf_json(out, r->opts.job);
-    buf_str(out, ", \"task\": ");
-    buf_json(out, r->opts.task);
-    buf_str(out, ", \"phase\": ");
-    buf_json(out, p.phase);
-    buf_printf(out, ", \"phase_ms\": %llu, \"step\": %llu, \"total_steps\": %llu, \"epoch\": %llu, \"loss\": ",
-               (unsigned long long)(clock_ms() - p.phase_since_ms), (unsigned long long)p.step,
-               (unsigned long long)p.total_steps, (unsigned long long)p.epoch);
-    buf_f64(out, p.loss);
-    buf_str(out, ", \"samples_per_second\": ");
-    buf_f64(out, p.samples_per_second);
-    buf_printf(out, ", \"checkpoint_step\": %llu, \"checkpoint\": ", (unsigned long long)p.checkpoint_step);
-    buf_json(out, p.checkpoint_path);
-    buf_printf(out, ", \"skipped_records\": %llu", (unsigned long long)p.skipped_records);
-    if (p.loss_scale > 0) {
-        buf_str(out, ", \"loss_scale\": ");
-        buf_f64(out, p.loss_scale);
-    }
-    if (has_eval) {
-        buf_printf(out, ", \"eval\": {\"step\": %llu, \"loss\": ", (unsigned long long)eval.step);
-        buf_f64(out, eval.loss);
-        for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
-            buf_str(out, ", ");
-            buf_json(out, r->opts.train->metrics[i].name);
-            buf_str(out, ": ");
-            buf_f64(out, eval.metrics[i]);
-        }
-        buf_str(out, "}");
-    }
-    if (sensors != NULL) {
-        buf_str(out, ", \"gpus\": ");
-        sensors_print(sensors, out);
-    }
-    buf_str(out, ", \"last_trouble\": ");
-    buf_json(out, p.last_trouble);
-    buf_printf(out, ", \"uptime_ms\": %llu}\n", (unsigned long long)(clock_ms() - r->started_ms));
 }

@@ -20,6 +20,7 @@
 #include "daemon/run_priv.h"
 #include "daemon/sensors.h"
 #include "daemon/service.h"
+#include "daemon/status.h"
 #include "loop/loop.h"
 #include "metrics/metrics.h"
 
@@ -33,23 +34,6 @@ enum {
 
 /* ---- messages from the compute plane ---- */
 
-static void update_progress(struct run *r)
-{
-    struct train_progress p;
-
-    report_progress(r->report, &r->progress);
-    r->progress.gpus = r->gpus.readings;
-    r->progress.n_gpus = sensors_read(r->gpus.sensors, r->gpus.readings, r->s->n_devices);
-    r->mode->progress(r, &r->progress);
-    if (r->generation == 0)
-        return;
-    train_progress(r->train, &p);
-    r->progress.place = p.place;
-    r->progress.limit_ms = p.limit_ms;
-    r->progress.doing = p.phase;
-    r->progress.doing_since_ms = p.since_ns / 1000000;
-}
-
 struct connected {
     struct run *run;
     uint64_t generation;
@@ -62,7 +46,7 @@ static void handle_connected(void *arg)
 
     if (!r->exit.is_decided && m->generation == r->generation) {
         service_ready();
-        update_progress(r); /* for the first heartbeat of the generation */
+        run_update_progress(r); /* for the first heartbeat of the generation */
         r->mode->connected(r, m->generation);
     }
     free(m);
@@ -214,8 +198,9 @@ static void tick(void *arg)
 {
     struct run *r = arg;
 
-    update_progress(r);
+    run_update_progress(r);
     r->mode->tick(r);
+    status_pages_tick(r);
     if (r->ticks++ % DRAW_TICKS == 0) {
         report_draw(r->report);
         update_service(r);
@@ -289,13 +274,6 @@ static void block_signals(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-static void print_http_status(void *arg, struct buf *out)
-{
-    const struct run *r = arg;
-
-    report_status(r->report, r->gpus.sensors, out);
-}
-
 /* ---- start and shutdown ---- */
 
 /* Sets the environment variables of NCCL. Called before any thread that reads the environment
@@ -339,6 +317,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         return rc;
     r->metrics = metrics_new();
     CHECK(r->metrics != NULL);
+    metrics_set_prologue(r->metrics, metrics_print_process);
     r->train_opts = s->train;
     r->train_opts.on_event = on_train_event;
     r->train_opts.arg = r;
@@ -358,7 +337,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0 && s->gpus != NULL)
         rc = open_sensors(r, err);
     if (rc == 0 && opts->metrics_listen != NULL)
-        rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r, &r->http, err);
+        rc = status_pages_open(r, opts->metrics_listen, err);
     if (rc < 0)
         return rc;
     rc = thread_start(&r->opening.thread, "opens model and data", open_training, r, err);
@@ -417,6 +396,7 @@ static void shut_down(struct run *r)
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
+    status_pages_end(r->pages);
     if (r->train != NULL)
         train_abort(r->train, r->exit.text);
     r->mode->close(r);
@@ -441,6 +421,7 @@ static void shut_down(struct run *r)
     shutdown_limit.stage = "the reports";
     reload_close(r->reload);
     report_close(r->report);
+    status_pages_free(r->pages);
     metrics_free(r->metrics);
     free(r->gpus.readings);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
@@ -455,6 +436,7 @@ int run_task(const struct run_opts *opts)
 
     CHECK(r != NULL);
     r->s = opts->settled;
+    r->started_ms = clock_ms();
     r->mode = r->s->cluster->is_local ? &alone_mode : &group_mode;
     r->progress.phase = "starting";
     r->progress.doing = "";

@@ -20,11 +20,14 @@
 #include "rdzv/rdzv.h"
 #include "train/train.h"
 
+struct Trainerd__V1__StatusReply;
+struct arena;
 struct group;
 struct reload;
 struct reload_changes;
 struct run_mode;
 struct sensors;
+struct status_pages;
 
 enum {
     EXIT_COMPLETE = 0,
@@ -80,6 +83,7 @@ struct run {
 
     struct metrics *metrics;
     struct metrics_http *http;
+    struct status_pages *pages; /* of http; NULL without HTTP */
     struct report *report;
     struct reload *reload;
     struct run_gpus gpus;
@@ -87,6 +91,7 @@ struct run {
 
     struct train_opts train_opts;
     struct train *train; /* NULL until opened */
+    uint64_t started_ms; /* clock_ms() at the start of the run */
     uint64_t generation; /* the running generation; 0: training is idle */
     uint64_t generation_count;
     uint32_t n_diverged; /* how often this task's results differed from those of the other tasks,
@@ -104,6 +109,8 @@ struct run {
 
 /* Decides the exit code and stops the loop. Only the first call has an effect. */
 void run_end(struct run *r, int code, const char *text);
+/* Copies the figures of the report, the sensors and training to r->progress; also done at every tick. */
+void run_update_progress(struct run *r);
 /* Starts a generation. Its result is delivered to r->mode->ended().
  * Errors: those of train_start(). */
 int run_train(struct run *r, const struct train_generation *g, struct err *err);
@@ -151,6 +158,8 @@ struct run_mode {
     void (*progress)(const struct run *r, struct rdzv_progress *p);
     /* Returns the number of present tasks for the service status, and sets *generation. 0: no group. */
     uint32_t (*present)(const struct run *r, uint64_t *generation);
+    /* Fills in *s, which is initialized, as rdzv_describe() does, and calls status_complete(). */
+    void (*describe)(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a);
     /* Replies to Control.Checkpoint. `error` NULL: success. */
     void (*checkpoint_done)(struct run *r, uint64_t step, const char *path, const char *error);
     /* A reload is finished; replies to Control.Reload. `error` NULL: the changes were applied. NULL: there is no control port. */

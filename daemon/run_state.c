@@ -7,6 +7,7 @@
 #include "base/thread.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
+#include "daemon/sensors.h"
 #include "loop/loop.h"
 
 enum { DIVERGED_MAX = 3 /* the task ends at this number of divergences */ };
@@ -142,4 +143,21 @@ void run_save(struct run *r)
         m->err = err;
         loop_post(r->loop, handle_saved, m);
     }
+}
+
+void run_update_progress(struct run *r)
+{
+    struct train_progress p;
+
+    report_progress(r->report, &r->progress);
+    r->progress.gpus = r->gpus.readings;
+    r->progress.n_gpus = sensors_read(r->gpus.sensors, r->gpus.readings, r->s->n_devices);
+    r->mode->progress(r, &r->progress);
+    if (r->generation == 0)
+        return;
+    train_progress(r->train, &p);
+    r->progress.place = p.place;
+    r->progress.limit_ms = p.limit_ms;
+    r->progress.doing = p.phase;
+    r->progress.doing_since_ms = p.since_ns / 1000000;
 }

@@ -242,39 +242,3 @@ uint32_t sensors_read(struct sensors *x, struct rdzv_gpu *out, uint32_t max)
     pthread_mutex_unlock(&x->lock);
     return x->n;
 }
-
-static void number(struct buf *out, const char *key, double v)
-{
-    if (v < 0)
-        return;
-    buf_printf(out, ", \"%s\": ", key);
-    buf_f64(out, v);
-}
-
-void sensors_print(struct sensors *x, struct buf *out)
-{
-    buf_str(out, "[");
-    for (uint32_t i = 0; x != NULL && i < x->n; i++) {
-        struct rdzv_gpu g;
-
-        pthread_mutex_lock(&x->lock);
-        g = x->gpus[i];
-        pthread_mutex_unlock(&x->lock);
-        buf_printf(out, "%s{\"index\": %u, \"name\": ", i > 0 ? ", " : "", g.index);
-        buf_json(out, g.name);
-        buf_str(out, ", \"uuid\": ");
-        buf_json(out, g.uuid);
-        number(out, "utilization", g.utilisation);
-        number(out, "idle", g.idle);
-        number(out, "memory_used_bytes", g.memory_used);
-        number(out, "memory_total_bytes", g.memory_total);
-        number(out, "temperature_celsius", g.celsius);
-        number(out, "power_watts", g.watts);
-        number(out, "ecc_uncorrected_errors", g.ecc_errors);
-        number(out, "sm_clock_mhz", g.clock_mhz);
-        buf_str(out, ", \"throttled\": ");
-        buf_json(out, g.throttled);
-        buf_str(out, "}");
-    }
-    buf_str(out, "]");
-}

@@ -6,7 +6,6 @@
 
 #include <stdint.h>
 
-struct buf;
 struct err;
 struct metrics;
 struct rdzv_gpu;
@@ -24,7 +23,5 @@ void sensors_close(struct sensors *x);
 void sensors_idle(struct sensors *x, const double *idle);
 /* Copies at most `max` readings and returns the number of GPUs. Any thread. */
 uint32_t sensors_read(struct sensors *x, struct rdzv_gpu *out, uint32_t max);
-/* Appends a JSON array of the readings. Any thread. */
-void sensors_print(struct sensors *x, struct buf *out);
 
 #endif

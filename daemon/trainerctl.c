@@ -14,6 +14,11 @@ static const struct command {
 } commands[] = {
     { "local", "local -n N JOB", "a cluster of N tasks on this machine, restarted when they die", ctl_local },
     { "status", "status [--json] ADDR", "members, phase, step, throughput, last error", ctl_status },
+    { "top", "top [--once] ADDR", "live: tasks, phases, rates, where the time of a step goes", ctl_top },
+    { "logs", "logs [--follow] ADDR", "the newest log records of all tasks, in the order of time", ctl_logs },
+    { "events", "events [--follow] ADDR", "the same without steps: membership, checkpoints, warnings, errors", ctl_events },
+    { "trace", "trace --out FILE ADDR", "one time line of all tasks (trainerd --trace) on one clock", ctl_trace },
+    { "explain", "explain [CODE]", "what an exit code of trainerd or a signal means, and what to do", ctl_explain },
     { "checkpoint", "checkpoint ADDR", "save now (ADDR: the chief); prints the path when it is verified",
       ctl_checkpoint },
     { "reload", "reload ADDR", "this task reads its job file again; prints the changes, or why it is refused", ctl_reload },

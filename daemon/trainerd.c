@@ -15,6 +15,7 @@
 #include "conf/job_schema.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
+#include "daemon/exit_codes.h"
 #include "daemon/restart.h"
 #include "daemon/run.h"
 #include "daemon/service.h"
@@ -46,9 +47,8 @@ static void print_help(const struct arg *table, size_t n)
     printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"
            "             wait, as \"elastic\" in the job says   SIGHUP: read the job file again\n"
            "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share),\n"
-           "             TRAINERD_TLS (a folder with tls.crt, tls.key, ca.crt)\n"
-           "exit codes:  0 the job is complete   2 configuration or input is invalid, do not retry\n"
-           "             138 temporary failure, retry   143 stopped by SIGTERM, state saved\n");
+           "             TRAINERD_TLS (a folder with tls.crt, tls.key, ca.crt)\n");
+    exit_codes_help(stdout);
 }
 
 static int init_log(const struct flags *f, struct err *err)
@@ -306,7 +306,9 @@ int main(int argc, char **argv)
         { "bind", "WHAT", "TRAINERD_BIND",
           "named: listen on this task's own address (default);\nany: on every interface, same port",
           &f.settle.bind, NULL },
-        { "metrics", "HOST:PORT", "TRAINERD_METRICS", "serve Prometheus metrics at http://HOST:PORT/metrics",
+        { "metrics", "[HOST:]PORT", "TRAINERD_METRICS",
+          "serve the status page at http://HOST:PORT/, its data at\n/api/v1/ and Prometheus metrics at /metrics, read-only\n"
+          "(HOST: default 127.0.0.1, this machine alone)",
           &f.metrics, NULL },
         { "trace", "FILE", "TRAINERD_TRACE",
           "write a few steps of this process as a time line (Chrome\ntrace JSON: Perfetto opens it) and log where their time\n"

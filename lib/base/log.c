@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/log_field.h"
 #include "base/log_journal.h"
+#include "base/log_ring.h"
 #include "base/log_sink.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -95,6 +96,11 @@ void log_set_task(const char *name)
 bool log_is_enabled(enum log_level level)
 {
     return (int)level >= atomic_load_explicit(&lowest_level, memory_order_relaxed);
+}
+
+const char *log_level_name(enum log_level level)
+{
+    return level_names[level].json;
 }
 
 bool log_parse_level(const char *name, enum log_level *out)
@@ -357,6 +363,8 @@ static bool write_record(enum log_level level, const char *event, const struct l
                  log_journal_send(&record, level, task, event, message.data, fields, n_fields);
     if (!is_written)
         is_written = write_line(format, level, event, fields, n_fields);
+    if (!message.failed)
+        log_ring_add(level, event, message.data);
     pthread_mutex_unlock(&lock);
     errno = errnum;
     return is_written;

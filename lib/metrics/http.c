@@ -1,4 +1,4 @@
-/* http.c - serves the registry and a status text over HTTP. One thread of libmicrohttpd parses the
+/* http.c - serves the registry and the pages of the daemon over HTTP. One thread of libmicrohttpd parses the
  * protocol. The number of connections, their memory and their idle time are bounded. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,32 +25,26 @@ enum {
 };
 
 struct metrics_http {
-    struct metrics *metrics;                    /* borrowed */
-    void (*status)(void *arg, struct buf *out); /* NULL: no status page */
-    void *arg;
+    struct metrics *metrics;          /* borrowed */
+    const struct metrics_page *pages; /* [n_pages] borrowed */
+    size_t n_pages;
+    void *arg; /* of the pages */
     uint16_t port;
     struct MHD_Daemon *daemon; /* owned; NULL before it is started */
 };
 
 /* ---- responses ---- */
 
-static void print_metrics(const struct metrics_http *h, struct buf *out)
-{
-    metrics_print(h->metrics, out);
-}
-
-static void print_status(const struct metrics_http *h, struct buf *out)
-{
-    h->status(h->arg, out);
-}
-
-static const struct page {
-    const char *path, *type;
-    void (*print)(const struct metrics_http *h, struct buf *out);
-} pages[] = {
-    { "/metrics", "text/plain; version=0.0.4; charset=utf-8", print_metrics },
-    { "/status", "application/json", print_status },
-    { "/", "application/json", print_status },
+/* A page may load only what this server has, so that no text that is shown can load or send
+ * anything, and no other site can show the page inside its own. */
+static const struct {
+    const char *name, *value;
+} headers[] = {
+    { "Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+                                 "base-uri 'none'; form-action 'none'; frame-ancestors 'none'" },
+    { "X-Content-Type-Options", "nosniff" },
+    { "Referrer-Policy", "no-referrer" },
+    { MHD_HTTP_HEADER_CACHE_CONTROL, "no-store" },
 };
 
 /* Queues a response. Takes ownership of the memory of `body`; if `body` failed, the response is an
@@ -72,7 +66,8 @@ static enum MHD_Result send_response(struct MHD_Connection *c, unsigned code, co
     }
     /* If memory is exhausted, the response is sent without the header. */
     (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    for (size_t i = 0; i < COUNT_OF(headers); i++)
+        (void)MHD_add_response_header(r, headers[i].name, headers[i].value);
     if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
         (void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     result = MHD_queue_response(c, code, r);
@@ -86,6 +81,17 @@ static enum MHD_Result send_refusal(struct MHD_Connection *c, unsigned code, con
 
     buf_str(&body, text);
     return send_response(c, code, "text/plain; charset=utf-8", &body);
+}
+
+static enum MHD_Result send_page(const struct metrics_http *h, struct MHD_Connection *c,
+                                 const struct metrics_page *page)
+{
+    struct buf body = { 0 };
+
+    if (page->print(h->arg, &body))
+        return send_response(c, MHD_HTTP_OK, page->type, &body);
+    buf_fini(&body);
+    return send_refusal(c, MHD_HTTP_SERVICE_UNAVAILABLE, "the task does not answer now; try again\n");
 }
 
 /* libmicrohttpd calls it on the HTTP thread once after the headers, once for each part of a request
@@ -107,32 +113,37 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
     }
     if (*upload_bytes > 0)
         return MHD_NO; /* a GET with a body is rejected */
-    for (size_t i = 0; i < COUNT_OF(pages); i++) {
+    if (strcmp(url, "/metrics") == 0) {
         struct buf body = { 0 };
 
-        if (strcmp(url, pages[i].path) != 0 ||
-            (pages[i].print == print_status && h->status == NULL))
-            continue;
-        pages[i].print(h, &body);
-        return send_response(c, MHD_HTTP_OK, pages[i].type, &body);
+        metrics_print(h->metrics, &body);
+        return send_response(c, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &body);
     }
-    return send_refusal(c, MHD_HTTP_NOT_FOUND,
-                  h->status != NULL ? "only /metrics and /status are served here\n"
-                                    : "only /metrics is served here\n");
+    for (size_t i = 0; i < h->n_pages; i++)
+        if (strcmp(url, h->pages[i].path) == 0)
+            return send_page(h, c, &h->pages[i]);
+    return send_refusal(c, MHD_HTTP_NOT_FOUND, h->n_pages > 0
+                            ? "this page does not exist; / is the status page, /metrics is for Prometheus\n"
+                            : "only /metrics is served here\n");
 }
 
 /* ---- listening ---- */
 
-/* Splits "host:port" or "[v6]:port". */
+/* Splits "port", "host:port" or "[v6]:port". A port alone is one of the loopback interface. */
 static int split_address(const char *listen, char host[HOST_MAX + 1], char port[8], struct err *err)
 {
-    static const char expected[] = "expected host:port, such as 127.0.0.1:9090";
+    static const char expected[] = "expected a port, such as 9090, or host:port, such as 10.0.0.1:9090";
     const char *colon = strrchr(listen, ':');
     size_t n;
     uint64_t number;
 
     if (strstr(listen, "://") != NULL)
         return err_set(err, ERR_INPUT, "found a URL; %s", expected);
+    if (text_u64(listen, UINT16_MAX, &number)) {
+        snprintf(host, HOST_MAX + 1, "127.0.0.1");
+        snprintf(port, 8, "%u", (unsigned)number);
+        return 0;
+    }
     if (colon == NULL)
         return err_set(err, ERR_INPUT, "the port is missing; %s", expected);
     if (!text_u64(colon + 1, UINT16_MAX, &number))
@@ -141,9 +152,9 @@ static int split_address(const char *listen, char host[HOST_MAX + 1], char port[
     n = (size_t)(colon - listen);
     if (n == 0)
         return err_set(err, ERR_INPUT,
-                       "the host is missing; write 127.0.0.1%s for this machine alone, "
+                       "the host is missing; write %s for this machine alone, "
                        "0.0.0.0%s for every interface",
-                       colon, colon);
+                       colon + 1, colon);
     if (listen[0] == '[' && n >= 3 && listen[n - 1] == ']') {
         listen++;
         n -= 2;
@@ -231,9 +242,8 @@ static uint16_t port_of(int fd)
                                          : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-int metrics_http_open(struct metrics *m, const char *listen,
-                      void (*status)(void *arg, struct buf *out), void *arg,
-                      struct metrics_http **out, struct err *err)
+int metrics_http_open(struct metrics *m, const char *listen, const struct metrics_page *pages,
+                      size_t n_pages, void *arg, struct metrics_http **out, struct err *err)
 {
     struct metrics_http *h = calloc(1, sizeof(*h));
     int fd = -1, rc;
@@ -243,7 +253,8 @@ int metrics_http_open(struct metrics *m, const char *listen,
     rc = open_socket(listen, &fd, err);
     if (rc < 0)
         goto fail;
-    *h = (struct metrics_http){ .metrics = m, .status = status, .arg = arg, .port = port_of(fd) };
+    *h = (struct metrics_http){ .metrics = m, .pages = pages, .n_pages = n_pages, .arg = arg,
+                                .port = port_of(fd) };
     /* clang-format off */
     h->daemon = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, NULL, NULL,
                                  on_request, h,

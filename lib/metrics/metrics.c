@@ -25,6 +25,7 @@ struct metric {
     enum kind kind;
     char *labels;           /* owned; "": no labels */
     _Atomic uint64_t value; /* the bits of a double; for a histogram, the sum of its values */
+    _Atomic bool is_known;  /* of a gauge: it has a value */
     uint32_t n_bounds;
     double bounds[BOUNDS_MAX];
     /* counts[i]: values in (bounds[i-1], bounds[i]]; counts[n_bounds]: values above all bounds */
@@ -41,6 +42,7 @@ struct family {
 struct metrics {
     pthread_mutex_t lock; /* guards the lists */
     struct family *families, **end;
+    void (*prologue)(struct buf *out); /* NULL: none */
 };
 
 struct metrics *metrics_new(void)
@@ -262,12 +264,20 @@ void metric_add(struct metric *c, double v)
 {
     CHECK(c->kind == GAUGE || (c->kind == COUNTER && v >= 0));
     add(&c->value, v);
+    atomic_store_explicit(&c->is_known, true, memory_order_relaxed);
 }
 
 void metric_set(struct metric *g, double v)
 {
     CHECK(g->kind == GAUGE);
     atomic_store_explicit(&g->value, bits_of(v), memory_order_relaxed);
+    atomic_store_explicit(&g->is_known, true, memory_order_relaxed);
+}
+
+void metric_forget(struct metric *g)
+{
+    CHECK(g->kind == GAUGE);
+    atomic_store_explicit(&g->is_known, false, memory_order_relaxed);
 }
 
 void metric_observe(struct metric *h, double v)
@@ -325,21 +335,50 @@ static void print_histogram(struct buf *out, const struct family *f, const struc
     buf_printf(out, " %llu\n", (unsigned long long)count);
 }
 
+static bool is_known(const struct metric *x)
+{
+    uint64_t n = 0;
+
+    if (x->kind == HISTOGRAM)
+        for (uint32_t i = 0; i <= x->n_bounds; i++)
+            n += atomic_load_explicit((_Atomic uint64_t *)&x->counts[i], memory_order_relaxed);
+    return x->kind == COUNTER || n > 0 ||
+           atomic_load_explicit((_Atomic bool *)&x->is_known, memory_order_relaxed);
+}
+
+static void print_family(struct buf *out, const struct family *f)
+{
+    bool has_header = false;
+
+    for (const struct metric *x = f->metrics; x != NULL; x = x->next) {
+        if (!is_known(x))
+            continue;
+        if (!has_header) {
+            buf_printf(out, "# HELP %s ", f->name);
+            escape(out, f->help, false);
+            buf_printf(out, "\n# TYPE %s %s\n", f->name, kind_names[f->kind]);
+            has_header = true;
+        }
+        if (f->kind == HISTOGRAM) {
+            print_histogram(out, f, x);
+            continue;
+        }
+        print_series(out, f, "", x->labels);
+        print_value(out, load(&x->value));
+    }
+}
+
+void metrics_set_prologue(struct metrics *m, void (*print)(struct buf *out))
+{
+    m->prologue = print;
+}
+
 void metrics_print(struct metrics *m, struct buf *out)
 {
+    if (m->prologue != NULL)
+        m->prologue(out);
     pthread_mutex_lock(&m->lock);
-    for (const struct family *f = m->families; f != NULL; f = f->next) {
-        buf_printf(out, "# HELP %s ", f->name);
-        escape(out, f->help, false);
-        buf_printf(out, "\n# TYPE %s %s\n", f->name, kind_names[f->kind]);
-        for (const struct metric *x = f->metrics; x != NULL; x = x->next) {
-            if (f->kind == HISTOGRAM) {
-                print_histogram(out, f, x);
-                continue;
-            }
-            print_series(out, f, "", x->labels);
-            print_value(out, load(&x->value));
-        }
-    }
+    for (const struct family *f = m->families; f != NULL; f = f->next)
+        print_family(out, f);
     pthread_mutex_unlock(&m->lock);
 }

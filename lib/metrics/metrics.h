@@ -6,6 +6,8 @@
 #ifndef METRICS_METRICS_H
 #define METRICS_METRICS_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct buf;
@@ -35,21 +37,34 @@ struct metric *metrics_histogram(struct metrics *m, const char *name, const char
 
 void metric_add(struct metric *c, double v);     /* for a gauge, or a counter with v >= 0 */
 void metric_set(struct metric *g, double v);     /* for a gauge */
+void metric_forget(struct metric *g); /* for a gauge: its value is unknown until the next metric_set() */
 void metric_observe(struct metric *h, double v); /* for a histogram */
 
-/* Appends all metrics to *out in the exposition format. */
+/* Appends all metrics to *out in the exposition format. A gauge that was never set, and a histogram
+ * without a value, is omitted: an absent series means "unknown". A counter begins with 0. */
 void metrics_print(struct metrics *m, struct buf *out);
+/* From now on metrics_print() begins with what `print` appends. NULL: nothing. Before other threads use `m`. */
+void metrics_set_prologue(struct metrics *m, void (*print)(struct buf *out));
+/* Appends what the system knows of this process, with the names that all Prometheus clients use:
+ * process_cpu_seconds_total, process_resident_memory_bytes, process_open_fds, ... A value that cannot
+ * be read is omitted. */
+void metrics_print_process(struct buf *out);
 
 /* ---- HTTP server (libmicrohttpd, with its own thread) ---- */
 struct metrics_http;
-/* Starts a server for GET and HEAD of /metrics, and of / and /status, whose JSON body `status`
- * appends on the HTTP thread (NULL: these two pages do not exist). `listen`: "host:port" or
- * "[v6]:port"; port 0: the system selects a port (metrics_http_port()). `m` and `arg` must stay
- * valid until metrics_http_close(). Errors: ERR_INPUT (not an address of this machine), ERR_IO (the
- * port is in use, the name service is down), ERR_NOMEM. */
-int metrics_http_open(struct metrics *m, const char *listen,
-                      void (*status)(void *arg, struct buf *out), void *arg,
-                      struct metrics_http **out, struct err *err);
+struct metrics_page {
+    const char *path, *type; /* "/api/v1/status", "application/json" */
+    /* Appends the body, on the HTTP thread. false: it is not available now; the client receives 503. */
+    bool (*print)(void *arg, struct buf *out);
+};
+/* Starts a server for GET and HEAD of /metrics and of the pages, which are
+ * borrowed. No request changes anything. A page may load only from this server: the responses forbid
+ * other sources and frames. `listen`: "port" (on 127.0.0.1), "host:port" or "[v6]:port"; port 0: the system selects a port
+ * (metrics_http_port()). `m`, `pages` and `arg` must stay valid until metrics_http_close(). Errors:
+ * ERR_INPUT (not an address of this machine), ERR_IO (the port is in use, the name service is down),
+ * ERR_NOMEM. */
+int metrics_http_open(struct metrics *m, const char *listen, const struct metrics_page *pages,
+                      size_t n_pages, void *arg, struct metrics_http **out, struct err *err);
 uint16_t metrics_http_port(const struct metrics_http *h);
 void metrics_http_close(struct metrics_http *h); /* NULL is allowed */
 

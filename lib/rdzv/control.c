@@ -45,6 +45,48 @@ static char *make_text(const char *text, size_t max, struct arena *a)
     return out;
 }
 
+bool rdzv_step_time(const struct rdzv_progress *p, Trainerd__V1__StepTime *out)
+{
+    if (!(p->step_seconds > 0))
+        return false;
+    out->seconds = p->step_seconds;
+    out->data = p->share_data;
+    out->compute = p->share_compute;
+    out->reduce = p->share_reduce;
+    out->checkpoint = p->share_checkpoint;
+    return true;
+}
+
+/* What the task itself reported: this task, or a member with a link to this task. */
+static void fill_figures(const struct rdzv *r, uint32_t rank, Trainerd__V1__TaskStatus *out,
+                         struct arena *a)
+{
+    const struct rdzv_progress *p = r->opts.progress;
+    const struct rdzv_figures *f = rank == r->opts.self ? NULL : rdzv_links_figures(r->links, rank);
+    Trainerd__V1__StepTime *t = make(a, 1, sizeof(*t));
+    bool is_known = false;
+
+    trainerd__v1__step_time__init(t);
+    if (rank == r->opts.self) {
+        out->samples_per_second = p->samples_per_second;
+        out->last_trouble = make_text(p->last_trouble, WIRE_TROUBLE_BYTES, a);
+        out->n_devices = r->opts.n_devices;
+        is_known = rdzv_step_time(p, t);
+    } else if (f != NULL) {
+        out->samples_per_second = f->samples_per_second;
+        out->last_trouble = make_text(f->trouble, WIRE_TROUBLE_BYTES, a);
+        out->n_devices = rdzv_joined_get(r->joined, rank)->n_devices;
+        is_known = f->step_time.seconds > 0;
+        t->seconds = f->step_time.seconds;
+        t->data = f->step_time.data;
+        t->compute = f->step_time.compute;
+        t->reduce = f->step_time.reduce;
+        t->checkpoint = f->step_time.checkpoint;
+    }
+    if (is_known)
+        out->step_time = t;
+}
+
 static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_t now_ms,
                                           struct arena *a)
 {
@@ -70,8 +112,7 @@ static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_
         out->heard_ms = now_ms - p.heard_ms;
     if (member_node_state(node) == MEMBER_LEADING && p.quarantine_until_ms > now_ms)
         out->quarantine_ms = p.quarantine_until_ms - now_ms;
-    out->samples_per_second = rank == r->opts.self ? r->opts.progress->samples_per_second
-                                                   : rdzv_links_speed(r->links, rank);
+    fill_figures(r, rank, out, a);
     out->last_error = make_text(p.last_error, 1024, a);
     return out;
 }
@@ -124,37 +165,52 @@ static void fill_gpus(const struct rdzv_progress *p, Trainerd__V1__StatusReply *
     }
 }
 
+void rdzv_describe_progress(const struct rdzv_progress *p, Trainerd__V1__StatusReply *s,
+                            struct arena *a)
+{
+    s->phase = (char *)p->phase;
+    s->phase_ms = clock_ms() - p->phase_since_ms;
+    s->step = p->step;
+    s->total_steps = p->total_steps;
+    s->epoch = p->epoch;
+    s->loss = p->loss;
+    s->samples_per_second = p->samples_per_second;
+    s->step_seconds = p->step_seconds;
+    s->share_data = p->share_data;
+    s->share_compute = p->share_compute;
+    s->share_reduce = p->share_reduce;
+    s->skipped_records = p->skipped_records;
+    s->loss_scale = p->loss_scale;
+    s->checkpoint_step = p->checkpoint_step;
+    s->checkpoint_path = make_text(p->checkpoint_path, sizeof(p->checkpoint_path), a);
+    s->last_trouble = make_text(p->last_trouble, sizeof(p->last_trouble), a);
+    s->lease_token = p->lease_token;
+    s->lease = make_text(p->lease, sizeof(p->lease), a);
+    s->share_checkpoint = p->share_checkpoint;
+    s->time_us = clock_wall_us();
+    fill_gpus(p, s, a);
+}
+
+void rdzv_describe(struct rdzv *r, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    s->self = make_task(r, r->opts.self, a);
+    s->version = (char *)r->opts.version;
+    s->job = (char *)r->opts.job_name;
+    s->uptime_ms = clock_ms() - r->started_ms;
+    s->devices = (char *)r->opts.ident.devices;
+    rdzv_describe_progress(r->opts.progress, s, a);
+    fill_group(r, s, a);
+    if (r->opts.on_status != NULL)
+        r->opts.on_status(r->opts.arg, s, a);
+}
+
 void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
 {
-    const struct rdzv_progress *p = r->opts.progress;
     Trainerd__V1__StatusReply s = TRAINERD__V1__STATUS_REPLY__INIT;
     struct arena a = { 0 };
 
     (void)request;
-    s.self = make_task(r, r->opts.self, &a);
-    s.version = (char *)r->opts.version;
-    s.job = (char *)r->opts.job_name;
-    s.phase = (char *)p->phase;
-    s.phase_ms = clock_ms() - p->phase_since_ms;
-    s.step = p->step;
-    s.total_steps = p->total_steps;
-    s.epoch = p->epoch;
-    s.loss = p->loss;
-    s.samples_per_second = p->samples_per_second;
-    s.step_seconds = p->step_seconds;
-    s.share_data = p->share_data;
-    s.share_compute = p->share_compute;
-    s.share_reduce = p->share_reduce;
-    s.skipped_records = p->skipped_records;
-    s.loss_scale = p->loss_scale;
-    s.checkpoint_step = p->checkpoint_step;
-    s.checkpoint_path = make_text(p->checkpoint_path, sizeof(p->checkpoint_path), &a);
-    s.last_trouble = make_text(p->last_trouble, sizeof(p->last_trouble), &a);
-    s.lease_token = p->lease_token;
-    s.lease = make_text(p->lease, sizeof(p->lease), &a);
-    s.uptime_ms = clock_ms() - r->started_ms;
-    fill_gpus(p, &s, &a);
-    fill_group(r, &s, &a);
+    rdzv_describe(r, &s, &a);
     rdzv_in_reply(call, &s.base);
     arena_fini(&a);
 }

@@ -1,6 +1,6 @@
 /* joined.c - the connection data of the tasks: of this task, and of the others what they sent with
- * their last JOIN to this task. link_in.c stores the data; a view and a test of data paths need
- * them. */
+ * their last JOIN to this task. link_in.c stores the data; a view, a test of data paths and Status
+ * need them. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 struct seat {
     struct rdzv_in *call; /* NULL: no link. The context of the call is this seat */
     uint64_t n_calls;     /* number of the call with the last JOIN */
-    double samples_per_second;
+    struct rdzv_figures figures; /* of the last BEAT; all zero before the first */
 };
 
 struct rdzv_links {
@@ -174,7 +174,7 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     seat = &l->seats[rank];
     seat->call = call;
     seat->n_calls = j->call;
-    seat->samples_per_second = 0;
+    seat->figures = (struct rdzv_figures){ 0 };
     rdzv_joined_store(l->r->joined, &(struct group_member){ .rank = rank,
                                                             .incarnation = j->incarnation,
                                                             .n_devices = j->n_devices,
@@ -186,13 +186,24 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = m });
 }
 
+static void store_figures(struct seat *seat, const Trainerd__V1__Beat *m)
+{
+    const Trainerd__V1__StepTime *t = m->step_time;
+    struct rdzv_figures *f = &seat->figures;
+
+    *f = (struct rdzv_figures){ .samples_per_second = m->samples_per_second };
+    if (t != NULL)
+        f->step_time = (struct rdzv_step_time){ t->seconds, t->data, t->compute, t->reduce, t->checkpoint };
+    wire_text(f->trouble, sizeof(f->trouble), m->trouble, strlen(m->trouble));
+}
+
 static void handle_message(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
                  const struct member_msg *msg)
 {
     uint32_t rank = (uint32_t)(seat - l->seats);
 
     if (msg->kind == MEMBER_MSG_BEAT)
-        seat->samples_per_second = m->beat->samples_per_second;
+        store_figures(seat, m->beat);
     rdzv_msg_in(l->r, rank, msg);
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = msg });
 }
@@ -236,9 +247,9 @@ void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
 
 /* ---- queries ---- */
 
-double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank)
+const struct rdzv_figures *rdzv_links_figures(const struct rdzv_links *l, uint32_t rank)
 {
-    return l->seats[rank].call != NULL ? l->seats[rank].samples_per_second : 0;
+    return l->seats[rank].call != NULL ? &l->seats[rank].figures : NULL;
 }
 
 /* ---- open and close ---- */

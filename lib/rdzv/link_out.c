@@ -87,16 +87,20 @@ void rdzv_client_open(struct rdzv_client *c, uint32_t rank)
 void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m)
 {
     const struct rdzv_opts *o = &c->r->opts;
+    Trainerd__V1__StepTime step_time = TRAINERD__V1__STEP_TIME__INIT;
     struct wire_sender s = { .self = o->self,
                              .to = c->rank,
                              .call = c->n_calls,
                              .data_address = o->data_address,
                              .host_key = o->host_key,
-                             .samples_per_second = o->progress->samples_per_second };
+                             .samples_per_second = o->progress->samples_per_second,
+                             .trouble = o->progress->last_trouble };
     struct wire w = { 0 };
 
     if (c->out == NULL)
         return;
+    if (rdzv_step_time(o->progress, &step_time))
+        s.step_time = &step_time;
     rdzv_msg_out(c->r, c->rank, m);
     rdzv_out_send(c->out, wire_write_member(&w, &c->r->cluster, m, &s));
     wire_fini(&w);

@@ -23,10 +23,12 @@
 #include "base/group_view.h"
 #include "member/node.h"
 
+struct arena;
 struct err;
 struct loop;
 struct rdzv;
 struct tls;
+struct Trainerd__V1__StatusReply; /* proto/trainerd.pb-c.h */
 
 /* A certificate with this name may change the job. */
 #define RDZV_OPERATOR "operator.trainerd"
@@ -61,7 +63,7 @@ struct rdzv_progress {
     uint64_t place, limit_ms;          /* of `doing`, as in struct member_progress */
     double loss, samples_per_second;
     double step_seconds; /* mean of the last window, with the time between steps */
-    double share_data, share_compute, share_reduce;
+    double share_data, share_compute, share_reduce, share_checkpoint; /* of the step time, 0 to 1 */
     uint64_t skipped_records;
     double loss_scale; /* 0: the precision needs no loss scale */
     uint64_t checkpoint_step;
@@ -71,6 +73,7 @@ struct rdzv_progress {
     char lease[512];      /* its holder and expiry; "" without shared storage */
     const struct rdzv_gpu *gpus; /* [n_gpus] the GPUs of this task */
     uint32_t n_gpus;
+    const char *trace_path; /* file of the trace that this task has written; NULL: none yet */
 };
 
 /* An action of the node, with the data that the node does not have. Valid during the callback. */
@@ -117,6 +120,9 @@ struct rdzv_opts {
     /* Control.Reload was called. Returns the number of the reload that reads the file after this call
        and is reported with rdzv_reload_done() later; 0: no reload can start. Numbers increase. */
     uint64_t (*on_reload)(void *arg);
+    /* Completes a reply of Status, whose fields of the membership and of *progress are filled in. Memory
+       comes from `a`. NULL: not called. */
+    void (*on_status)(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a);
     /* Called for each message in or out, and each link that opens or ends: a line for the log at
        level debug. Heartbeats are omitted. NULL: not called. */
     void (*on_trace)(void *arg, const char *text);
@@ -149,6 +155,13 @@ void rdzv_reload_done(struct rdzv *r, uint64_t number, const struct rdzv_change 
 void rdzv_set_serving(struct rdzv *r, bool serving); /* health status: SERVING while the task
                                                         trains */
 
+/* Fills in what Status replies. *s is initialized; its texts are borrowed from `r` or have memory
+ * from `a`. */
+void rdzv_describe(struct rdzv *r, struct Trainerd__V1__StatusReply *s, struct arena *a);
+/* Only the fields of *p: for a task without a cluster. Any thread. */
+void rdzv_describe_progress(const struct rdzv_progress *p, struct Trainerd__V1__StatusReply *s,
+                            struct arena *a);
+
 /* Closes the links after the messages that were sent, then the server. Blocks for at most
  * `grace_ms`; 0: cuts all connections at once. NULL is allowed. */
 void rdzv_close(struct rdzv *r, uint64_t grace_ms);
@@ -156,10 +169,20 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms);
 /* ---- client calls for trainerctl: blocking, without a loop ---- */
 /* Calls `method` ("Status", "Checkpoint", "Drain", "Stop" or "Reload") of trainerd.v1.Control with
  * an empty request, under TLS unless tls is NULL. A token is sent under TLS alone. On success the
- * caller frees *reply, the packed reply of *n bytes. Errors: ERR_INPUT
- * (address, token), ERR_PEER, ERR_TIMEOUT, ERR_AUTH, ERR_REFUSED with the status text. */
+ * caller frees *reply, the packed reply of *n bytes. Errors: ERR_INPUT (address, token), ERR_PEER,
+ * ERR_TIMEOUT, ERR_AUTH, ERR_REFUSED with the status text. */
 int rdzv_call(const char *address, const struct tls *tls, const char *token, const char *method,
-              uint64_t deadline_ms,
-              void **reply, size_t *n, struct err *err);
+              uint64_t deadline_ms, void **reply, size_t *n, struct err *err);
+
+/* The same in parts: several calls of Control over one connection, each with a packed request of
+ * n_request bytes. `tls` is borrowed until rdzv_caller_close(). times_ns: clock_ns() before the call
+ * and after the reply; NULL: not needed. One thread at a time; several callers may be open. */
+struct rdzv_caller;
+int rdzv_caller_open(const char *address, const struct tls *tls, const char *token,
+                     struct rdzv_caller **out, struct err *err);
+int rdzv_caller_call(struct rdzv_caller *c, const char *method, const void *request,
+                     size_t n_request, uint64_t deadline_ms, void **reply, size_t *n,
+                     uint64_t times_ns[2], struct err *err);
+void rdzv_caller_close(struct rdzv_caller *c); /* NULL is allowed */
 
 #endif

@@ -16,6 +16,7 @@
  *   view.c        a view with the data of its members
  *   reach.c       tests of data paths
  *   trace.c       a log line for each message
+ *   records.c     the methods Logs and Trace of Control
  *   control.c, health.c, reflection.c    the other services of every task
  *   wire*.c       bytes to validated messages, and back
  *
@@ -188,6 +189,7 @@ struct rdzv {
     struct rdzv_views *views;
     struct rdzv_health *health;
     struct rdzv_control *control;
+    struct rdzv_traces *traces;
     struct {
         uint32_t rank;
         char address[WIRE_ADDRESS_BYTES];
@@ -198,6 +200,7 @@ struct rdzv {
 rdzv_handler rdzv_join;                                               /* link_in.c */
 rdzv_handler rdzv_probed;                                              /* probe.c */
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all, rdzv_reload; /* control.c */
+rdzv_handler rdzv_logs, rdzv_read_trace;                              /* records.c */
 rdzv_handler rdzv_health_check, rdzv_health_watch;                    /* health.c */
 rdzv_handler rdzv_reflect;                                            /* reflection.c */
 
@@ -243,7 +246,16 @@ struct rdzv_links *rdzv_links_new(struct rdzv *r);
 void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_msg *m);
 void rdzv_links_close(struct rdzv_links *l, uint32_t rank);
 void rdzv_links_close_all(struct rdzv_links *l);
-double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank); /* samples per second */
+/* What a member sent with its last BEAT. NULL: it has no link to this task. */
+struct rdzv_step_time {
+    double seconds, data, compute, reduce, checkpoint; /* as in StepTime; seconds 0: unknown */
+};
+struct rdzv_figures {
+    double samples_per_second;
+    struct rdzv_step_time step_time;
+    char trouble[WIRE_TROUBLE_BYTES];
+};
+const struct rdzv_figures *rdzv_links_figures(const struct rdzv_links *l, uint32_t rank);
 void rdzv_links_free(struct rdzv_links *l);
 
 /* ---- link_out.c ---- */
@@ -305,5 +317,13 @@ void rdzv_control_checkpoint_done(struct rdzv_control *c, uint64_t step, const c
 void rdzv_control_reload_done(struct rdzv_control *c, uint64_t number, const struct rdzv_change *changes,
                               uint32_t n_changes, const char *error);
 void rdzv_control_free(struct rdzv_control *c);
+/* Writes the step time of *p; false: it is not known, and *out is unchanged. */
+bool rdzv_step_time(const struct rdzv_progress *p, Trainerd__V1__StepTime *out);
+
+/* ---- records.c ---- */
+
+struct rdzv_traces *rdzv_traces_new(struct rdzv *r);
+void rdzv_traces_shut(struct rdzv_traces *t); /* refuses the running call; waits for its thread */
+void rdzv_traces_free(struct rdzv_traces *t); /* NULL is allowed */
 
 #endif

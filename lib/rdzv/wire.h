@@ -63,6 +63,8 @@ int wire_read_status(const struct wire_cluster *c, const Trainerd__V1__Where *m,
 /* Validates a further string: UTF-8, at most `max` bytes, no control characters. */
 int wire_check_string(const char *field, const char *s, size_t max, struct err *err);
 
+enum { WIRE_TROUBLE_BYTES = 256 }; /* of the trouble in a BEAT, with the NUL */
+
 /* ---- out: memory from w, strings borrowed until it is packed ---- */
 
 /* The fields that the transport adds to a message of the node. */
@@ -71,6 +73,9 @@ struct wire_sender {
     uint64_t call; /* increases with each call */
     const char *data_address, *host_key;
     double samples_per_second;
+    /* of a BEAT */
+    const Trainerd__V1__StepTime *step_time; /* NULL: unknown */
+    const char *trouble;                     /* NULL: none */
 };
 /* CHECKs that the kind is a message of a member. */
 const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,

@@ -1,6 +1,7 @@
 /* wire_read.c - validates received messages field by field, and converts them for the node. */
 #include "rdzv/wire.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -220,6 +221,27 @@ static int read_ready(const struct reader *r, void *body, struct member_msg *out
     return check_numbers(numbers, COUNT_OF(numbers), r->err);
 }
 
+/* The figures of a BEAT are shown and not used, so that a wrong one is a mistake of the sender. */
+static int check_figures(const Trainerd__V1__Beat *m, struct err *err)
+{
+    const Trainerd__V1__StepTime *t = m->step_time;
+    const struct {
+        const char *name;
+        double value, max;
+    } figures[] = { { "samples_per_second", m->samples_per_second, DBL_MAX },
+                    { "step_time.seconds", t != NULL ? t->seconds : 0, DBL_MAX },
+                    { "step_time.data", t != NULL ? t->data : 0, 1 },
+                    { "step_time.compute", t != NULL ? t->compute : 0, 1 },
+                    { "step_time.reduce", t != NULL ? t->reduce : 0, 1 },
+                    { "step_time.checkpoint", t != NULL ? t->checkpoint : 0, 1 } };
+
+    for (size_t i = 0; i < COUNT_OF(figures); i++)
+        if (!(figures[i].value >= 0 && figures[i].value <= figures[i].max))
+            return err_set(err, ERR_INPUT, "%s: %g, expected a finite number from 0 to %g",
+                           figures[i].name, figures[i].value, figures[i].max);
+    return wire_check_string("trouble", m->trouble, WIRE_TROUBLE_BYTES - 1, err);
+}
+
 static int read_beat(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__Beat *m = body;
@@ -232,9 +254,8 @@ static int read_beat(const struct reader *r, void *body, struct member_msg *out)
 
     if (rc == 0)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
-    if (rc == 0 && !(m->samples_per_second >= 0 && isfinite(m->samples_per_second)))
-        rc = err_set(r->err, ERR_INPUT, "samples_per_second: %g, expected a finite number >= 0",
-                     m->samples_per_second);
+    if (rc == 0)
+        rc = check_figures(m, r->err);
     if (rc < 0)
         return rc;
     out->generation = m->generation;

@@ -95,6 +95,17 @@ static void *write_ready(const struct writer *w, const struct member_msg *m)
     return r;
 }
 
+static void fill_figures(const struct writer *w, Trainerd__V1__Beat *b)
+{
+    b->samples_per_second = w->sender->samples_per_second;
+    b->step_time = (Trainerd__V1__StepTime *)w->sender->step_time;
+    if (w->sender->trouble != NULL) {
+        b->trouble = arena_alloc(w->a, WIRE_TROUBLE_BYTES);
+        CHECK(b->trouble != NULL);
+        wire_text(b->trouble, WIRE_TROUBLE_BYTES, w->sender->trouble, strlen(w->sender->trouble));
+    }
+}
+
 static void *write_beat(const struct writer *w, const struct member_msg *m)
 {
     Trainerd__V1__Beat *b = NEW(w, beat);
@@ -106,7 +117,7 @@ static void *write_beat(const struct writer *w, const struct member_msg *m)
     b->phase_ms = m->progress.phase_ms;
     b->limit_ms = m->progress.limit_ms;
     if (w->sender != NULL)
-        b->samples_per_second = w->sender->samples_per_second;
+        fill_figures(w, b);
     return b;
 }
 

@@ -10,6 +10,7 @@ struct train_event;
 struct events {
     void (*on_event)(void *arg, const struct train_event *event);
     void *arg;
+    uint64_t copy_ns;        /* of the checkpoint that was copied since the last TRAIN_STEP; 0: none */
     uint64_t last_step_ns;   /* clock of the last TRAIN_STEP, or of the generation's beginning */
     _Atomic uint64_t unlogged_step; /* of the last train_set_unlogged(); 0: none */
     bool has_resumed;        /* TRAIN_RESUMED was sent */

@@ -99,9 +99,11 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
         !health_allows(r->train, step - 1))
         return rc;
     place_enter(&r->device->place, PHASE_COPY);
-    before = trace_clock(r->device->trace);
-    if (save_if_due(r->train, step - 1))
+    before = clock_ns();
+    if (save_if_due(r->train, step - 1)) {
         trace_add_until_now(r->device->trace, TRACE_CHECKPOINT, 0, before);
+        r->train->events.copy_ns += clock_ns() - before;
+    }
     return 0;
 }
 

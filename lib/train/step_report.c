@@ -24,12 +24,14 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
         .data_ns = here ? r->device->data_ns : 0,
         .reduce_ns = here ? r->device->reduce_ns : 0,
         .reduce_work_ns = here ? r->device->reduce_work_ns : 0,
+        .copy_ns = here ? t->events.copy_ns : 0,
         .since_ns = now - t->events.last_step_ns,
         .device_idle = here ? t->engine->device_idle : NULL,
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 
     t->events.last_step_ns = now;
+    t->events.copy_ns = 0;
     events_send(&t->events, &e);
 }
 

@@ -31,6 +31,7 @@ struct train_step_report {
     uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for
                                         the reduction; the rest is compute */
     uint64_t reduce_work_ns;         /* inside all-reduces, also while it computed */
+    uint64_t copy_ns;                /* copying the state for the checkpoint writer, part of ns */
     /* wall time since the previous report of a step: with what is between steps */
     uint64_t since_ns;
     /* Of each device, from the gradient before to this one: the share of the time in which it had

@@ -135,6 +135,30 @@ def every_command_and_option_is_in_a_manual():
         assert variable in text, variable
 
 
+@test
+def exit_codes_of_the_manual_are_those_of_explain():
+    table = re.findall(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*?) \|$", read("systemd/README.md"), re.M)
+    known = re.findall(r"^(\d+): (.*)\n +what to do: +(.*)\n +the supervisor: (.*)$", output(TRAINERCTL, "explain"), re.M)
+    assert len(known) >= 10 and table == known, set(table) ^ set(known)
+
+
+@test
+def every_name_of_the_api_and_of_the_metrics_is_in_the_manual():
+    manual = read("systemd/README.md")
+    sources = {path: read(path) for path in ("daemon/status_json.c", "daemon/curve.c", "daemon/report.c", "daemon/sensors.c",
+                                             "daemon/status_metrics.c", "lib/metrics/process.c")}
+    names = set()
+    for path in ("daemon/status_json.c", "daemon/curve.c"):
+        names |= set(re.findall(r'\\"(\w+)\\"', sources[path]))
+        names |= set(re.findall(r'(?:field|number|told)\(out, "(\w+)"', sources[path]))
+    names |= set(re.findall(r'\[\w+\] = "(\w+)"', sources["daemon/curve.c"]))
+    assert len(names) > 60, names
+    series = set(re.findall(r'"((?:trainerd|process)_\w+)"', "".join(sources.values())))
+    assert len(series) > 40, series
+    for name in names | series:
+        assert re.search(r"`%s[`{]" % name, manual), name
+
+
 def anchors(path):
     """Returns the anchors that GitHub derives from the headings."""
     heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", read(path), flags=re.M | re.S), re.M)

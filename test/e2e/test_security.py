@@ -2,6 +2,7 @@
 """test_security.py - the token and the certificates: who can join, read and command, and what an eavesdropper sees."""
 import json
 import os
+import signal
 import socket
 import ssl
 import stat
@@ -15,6 +16,7 @@ from kit import (BUILD, ROOT, Task, digits_job, enter_namespaces, expect_codes, 
 
 CTL = os.path.join(BUILD, "trainerctl")
 SECRET = "a secret of this test"
+READING = ("status", "--json"), ("top", "--once"), ("logs",), ("events",)
 
 
 def ctl(*args, **env):
@@ -72,19 +74,43 @@ def tokens_that_differ_name_the_variable():
 
 @test
 def commands_need_the_token():
+    path = os.path.join(workdir(), "trace.json")
     tasks = start(long_job(), 2, env={"TRAINERD_TOKEN": SECRET, "TRAINERD_FAULT": "train.forward=delay:50@1+"})
     tasks[0].until_step(2)
     address = "127.0.0.1:%d" % tasks[1].port
     for env, expected in (({}, "set the same TRAINERD_TOKEN"), ({"TRAINERD_TOKEN": SECRET + "x"}, "compare the token")):
-        for command in ("status", "stop"):
-            out = ctl(command, address, **env)
+        for command in (*READING, ("trace", "--out", path), ("stop",)):
+            out = ctl(*command, address, **env)
             assert out.returncode == 1 and expected in out.stderr, out
-    out = ctl("status", "--json", address, TRAINERD_TOKEN=SECRET)
-    assert out.returncode == 0 and SECRET not in out.stdout, out
+    for command in READING:
+        out = ctl(*command, address, TRAINERD_TOKEN=SECRET)
+        assert out.returncode == 0 and "worker" in out.stdout and SECRET not in out.stdout + out.stderr, out
+    out = ctl("trace", "--out", path, address, TRAINERD_TOKEN=SECRET)
+    assert out.returncode == 2 and "no task has written a trace" in out.stderr, out
     out = ctl("stop", address, TRAINERD_TOKEN=SECRET)
     assert out.returncode == 0, out
     expect_codes(tasks, [143, 143])
     assert not any(SECRET in line for t in tasks for line in t.lines)
+
+
+@test
+def task_killed_during_a_call_is_not_reported_as_a_wrong_token():
+    """A connection that closes after an answered call is no failed handshake."""
+    task, = start(long_job(), 1, env={"TRAINERD_TOKEN": SECRET})
+    task.until_step(2)
+    top = subprocess.Popen([CTL, "top", "127.0.0.1:%d" % task.port], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           text=True, env={**os.environ, "TRAINERD_TOKEN": SECRET})
+    try:
+        while "worker 0" not in top.stdout.readline():
+            assert top.poll() is None, top.stderr.read()
+        task.signal(signal.SIGSTOP)
+        time.sleep(1.5)  # top calls each second: a call is open
+        task.signal(signal.SIGKILL)
+        line = top.stderr.readline()
+        assert line.startswith("trainerctl: Status of ") and "token" not in line, line
+    finally:
+        top.kill()
+        top.communicate()
 
 
 @test
@@ -189,7 +215,7 @@ def eavesdropper_reads_nothing_under_tls():
     for secret in ("", SECRET):
         folder = workdir()
         job = digits_job(folder, train={"epochs": 2, "lanes": 2}, communication={"shared_memory": False},
-                         elastic={"min_world": 1, "rejoin_seconds": 0})
+                         elastic={"min_world": 2})
         env = {"TRAINERD_TOKEN": secret} if secret else {}
         with Eavesdropper() as ear:
             expect_codes(start(job, 2, env=env), [0, 0])

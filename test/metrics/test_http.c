@@ -22,18 +22,29 @@ struct served {
     struct metrics_http *http;
 };
 
-static void print_phase(void *arg, struct buf *out)
+static bool print_phase(void *arg, struct buf *out)
 {
     buf_printf(out, "{\"phase\": \"%s\"}\n", (const char *)arg);
+    return true;
 }
 
-static void begin(struct served *s, void (*status)(void *, struct buf *))
+static bool print_nothing(void *arg, struct buf *out)
+{
+    (void)arg;
+    buf_str(out, "a part of it");
+    return false;
+}
+
+static const struct metrics_page pages[] = { { "/api/v1/status", "application/json", print_phase },
+                                             { "/later", "application/json", print_nothing } };
+
+static void begin(struct served *s, size_t n_pages)
 {
     struct err err;
 
     s->m = metrics_new();
     metric_set(metrics_gauge(s->m, "trainerd_step", NULL, "Step."), 7);
-    if (metrics_http_open(s->m, "127.0.0.1:0", status, (void *)"train", &s->http, &err) < 0)
+    if (metrics_http_open(s->m, "127.0.0.1:0", pages, n_pages, (void *)"train", &s->http, &err) < 0)
         fail_msg("%s", err.text);
     assert_true(metrics_http_port(s->http) > 0);
 }
@@ -101,7 +112,7 @@ static void http_metrics_page_is_prometheus_text(void **state)
     struct served s;
 
     (void)state;
-    begin(&s, print_phase);
+    begin(&s, 2);
     assert_reply(request_reply(&s, "GET /metrics" TAIL), "200",
                  "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n", TEXT);
     assert_reply(request_reply(&s, "GET /metrics?name=x" TAIL), "200",
@@ -109,20 +120,35 @@ static void http_metrics_page_is_prometheus_text(void **state)
     end(&s);
 }
 
-static void http_status_page_is_json(void **state)
+static void http_page_has_its_type_and_forbids_other_sources(void **state)
 {
     struct served s;
 
     (void)state;
-    begin(&s, print_phase);
-    assert_reply(request_reply(&s, "GET /status" TAIL), "200", "Content-Type: application/json\r\n",
+    begin(&s, 2);
+    assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "200", "Content-Type: application/json\r\n",
                  "{\"phase\": \"train\"}\n");
-    assert_reply(request_reply(&s, "GET /" TAIL), "200", "Content-Type: application/json\r\n",
+    assert_reply(request_reply(&s, "GET /api/v1/status?x=1" TAIL), "200",
+                 "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
+                 "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n",
+                 "{\"phase\": \"train\"}\n");
+    assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "200", "X-Content-Type-Options: nosniff\r\n",
                  "{\"phase\": \"train\"}\n");
     end(&s);
-    begin(&s, NULL);
-    assert_reply(request_reply(&s, "GET /status" TAIL), "404", "text/plain",
+    begin(&s, 0);
+    assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "404", "text/plain",
                  "only /metrics is served here\n");
+    end(&s);
+}
+
+static void http_page_without_a_document_is_503(void **state)
+{
+    struct served s;
+
+    (void)state;
+    begin(&s, 2);
+    assert_reply(request_reply(&s, "GET /later" TAIL), "503", "text/plain",
+                 "the task does not answer now; try again\n");
     end(&s);
 }
 
@@ -132,7 +158,7 @@ static void http_head_has_the_length_and_no_body(void **state)
     char length[64];
 
     (void)state;
-    begin(&s, print_phase);
+    begin(&s, 2);
     snprintf(length, sizeof(length), "Content-Length: %zu\r\n", strlen(TEXT));
     assert_reply(request_reply(&s, "HEAD /metrics" TAIL), "200", length, "");
     end(&s);
@@ -144,7 +170,7 @@ static void http_empty_registry_is_an_empty_page(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(metrics_http_open(s.m, "localhost:0", NULL, NULL, &s.http, &err), 0);
+    assert_int_equal(metrics_http_open(s.m, "localhost:0", NULL, 0, NULL, &s.http, &err), 0);
     assert_reply(request_reply(&s, "GET /metrics" TAIL), "200", "Content-Length: 0\r\n", "");
     end(&s);
 }
@@ -154,11 +180,11 @@ static void http_other_pages_and_methods_are_refused(void **state)
     struct served s;
 
     (void)state;
-    begin(&s, print_phase);
+    begin(&s, 2);
     assert_reply(request_reply(&s, "GET /metrics/" TAIL), "404", "text/plain",
-                 "only /metrics and /status are served here\n");
+                 "this page does not exist; / is the status page, /metrics is for Prometheus\n");
     assert_reply(request_reply(&s, "GET /../etc/passwd" TAIL), "404", "text/plain",
-                 "only /metrics and /status are served here\n");
+                 "this page does not exist; / is the status page, /metrics is for Prometheus\n");
     assert_reply(request_reply(&s, "DELETE /metrics" TAIL), "405", "Allow: GET, HEAD\r\n",
                  "only GET and HEAD are served here\n");
     assert_reply(request_reply(&s, "BREW /metrics" TAIL), "405", "Allow: GET, HEAD\r\n",
@@ -176,7 +202,7 @@ static void http_malformed_request_is_refused_and_the_next_is_served(void **stat
     const char *reply;
 
     (void)state;
-    begin(&s, print_phase);
+    begin(&s, 2);
     reply = request_reply(&s, "\x16\x03\x01 nonsense\r\n\r\n");
     assert_true(reply[0] == '\0' || strstr(reply, " 400 ") != NULL ||
                 strstr(reply, " 505 ") != NULL);
@@ -195,7 +221,7 @@ static void http_close_with_idle_clients_does_not_wait(void **state)
     int idle[8];
 
     (void)state;
-    begin(&s, print_phase);
+    begin(&s, 2);
     for (int i = 0; i < 8; i++) {
         idle[i] = connect_to(metrics_http_port(s.http));
         assert_int_equal(send(idle[i], "GET /met", 8, MSG_NOSIGNAL), 8);
@@ -213,11 +239,11 @@ static void http_port_of_a_closed_server_is_free(void **state)
     char at[32];
 
     (void)state;
-    begin(&s, print_phase);
+    begin(&s, 2);
     (void)request_reply(&s, "GET /metrics" TAIL);
     snprintf(at, sizeof(at), "127.0.0.1:%u", (unsigned)metrics_http_port(s.http));
     metrics_http_close(s.http);
-    assert_int_equal(metrics_http_open(s.m, at, NULL, NULL, &s.http, &err), 0);
+    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &s.http, &err), 0);
     end(&s);
 }
 
@@ -229,12 +255,32 @@ static void http_port_in_use_is_an_error_with_a_remedy(void **state)
     char at[32];
 
     (void)state;
-    begin(&s, NULL);
+    begin(&s, 0);
     snprintf(at, sizeof(at), "127.0.0.1:%u", (unsigned)metrics_http_port(s.http));
-    assert_int_equal(metrics_http_open(s.m, at, NULL, NULL, &second, &err), ERR_IO);
+    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &second, &err), ERR_IO);
     assert_non_null(strstr(err.text, at));
     assert_non_null(strstr(err.text, "the port is in use; choose another port"));
     assert_null(second);
+    end(&s);
+}
+
+/* A second server on every interface would be refused the port of the first one, if the first one
+ * listened there too; on another loopback address the port is free. */
+static void http_port_alone_listens_on_loopback_only(void **state)
+{
+    struct served s;
+    struct metrics_http *other = NULL;
+    struct err err;
+    char at[32];
+
+    (void)state;
+    s.m = metrics_new();
+    assert_int_equal(metrics_http_open(s.m, "0", NULL, 0, NULL, &s.http, &err), 0);
+    snprintf(at, sizeof(at), "127.0.0.2:%u", (unsigned)metrics_http_port(s.http));
+    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &other, &err), 0);
+    metrics_http_close(other);
+    snprintf(at, sizeof(at), "127.0.0.1:%u", (unsigned)metrics_http_port(s.http));
+    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &other, &err), ERR_IO);
     end(&s);
 }
 
@@ -244,17 +290,17 @@ static void http_invalid_address_is_refused_with_the_reason(void **state)
         const char *listen, *expected;
     } rows[] = {
         { "", "the port is missing" },
-        { "9090", "the port is missing; expected host:port" },
+        { "70000", "the port is missing; expected a port" },
         { "localhost", "the port is missing" },
         { ":9090",
-          "write 127.0.0.1:9090 for this machine alone, 0.0.0.0:9090 for every interface" },
+          "write 9090 for this machine alone, 0.0.0.0:9090 for every interface" },
         { "localhost:", "invalid port '' (0 to 65535)" },
         { "localhost:65536", "invalid port '65536'" },
         { "localhost:http", "invalid port 'http'" },
         { "localhost:-1", "invalid port '-1'" },
         { "::1:9090", "in brackets" },
         { "[]:9090", "in brackets|host '[]'" },
-        { "http://localhost:9090", "found a URL; expected host:port" },
+        { "http://localhost:9090", "found a URL; expected a port" },
         { "no-such-host.invalid:9090", "host 'no-such-host.invalid'" },
         { "192.0.2.1:9090", "this machine has no such address" },
     };
@@ -264,7 +310,7 @@ static void http_invalid_address_is_refused_with_the_reason(void **state)
         struct metrics *m = metrics_new();
         struct metrics_http *http = NULL;
         struct err err = { 0 };
-        int rc = metrics_http_open(m, rows[i].listen, NULL, NULL, &http, &err);
+        int rc = metrics_http_open(m, rows[i].listen, NULL, 0, NULL, &http, &err);
         const char *bar = strchr(rows[i].expected, '|'); /* separates two alternatives */
         char first[128];
 
@@ -284,7 +330,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(http_metrics_page_is_prometheus_text),
-        cmocka_unit_test(http_status_page_is_json),
+        cmocka_unit_test(http_page_has_its_type_and_forbids_other_sources),
+        cmocka_unit_test(http_page_without_a_document_is_503),
         cmocka_unit_test(http_head_has_the_length_and_no_body),
         cmocka_unit_test(http_empty_registry_is_an_empty_page),
         cmocka_unit_test(http_other_pages_and_methods_are_refused),
@@ -292,6 +339,7 @@ int main(void)
         cmocka_unit_test(http_close_with_idle_clients_does_not_wait),
         cmocka_unit_test(http_port_of_a_closed_server_is_free),
         cmocka_unit_test(http_port_in_use_is_an_error_with_a_remedy),
+        cmocka_unit_test(http_port_alone_listens_on_loopback_only),
         cmocka_unit_test(http_invalid_address_is_refused_with_the_reason),
     };
 

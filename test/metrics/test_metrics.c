@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -56,6 +57,73 @@ static void metrics_print_families_in_the_order_of_registration(void **state)
                    "# TYPE trainerd_loss gauge\n"
                    "trainerd_loss 1e-09\n");
     metrics_free(m);
+}
+
+static void series_without_a_value_is_absent(void **state)
+{
+    static const double bounds[] = { 1 };
+    struct metrics *m = metrics_new();
+    struct metric *loss = metrics_gauge(m, "trainerd_loss", NULL, "Training loss.");
+    struct metric *phases[] = { metrics_gauge(m, "trainerd_phase", "phase=\"a\"", "Phase."),
+                                metrics_gauge(m, "trainerd_phase", "phase=\"b\"", "Phase.") };
+
+    (void)state;
+    (void)metrics_histogram(m, "trainerd_step_seconds", NULL, "Time of a step.", bounds, 1);
+    (void)metrics_counter(m, "trainerd_steps_total", NULL, "Steps done.");
+    metric_set(phases[1], 1);
+    assert_text(m, "# HELP trainerd_phase Phase.\n"
+                   "# TYPE trainerd_phase gauge\n"
+                   "trainerd_phase{phase=\"b\"} 1\n"
+                   "# HELP trainerd_steps_total Steps done.\n"
+                   "# TYPE trainerd_steps_total counter\n"
+                   "trainerd_steps_total 0\n");
+    metric_set(loss, 0);
+    metric_forget(phases[1]);
+    assert_text(m, "# HELP trainerd_loss Training loss.\n"
+                   "# TYPE trainerd_loss gauge\n"
+                   "trainerd_loss 0\n"
+                   "# HELP trainerd_steps_total Steps done.\n"
+                   "# TYPE trainerd_steps_total counter\n"
+                   "trainerd_steps_total 0\n");
+    metrics_free(m);
+}
+
+/* The value of a series in the process's text; NaN: absent. */
+static double process_value(const char *name)
+{
+    struct buf out = { 0 };
+    const char *at;
+    char line[80];
+    double v = NAN;
+
+    metrics_print_process(&out);
+    snprintf(line, sizeof(line), "\n%s ", name);
+    at = strstr(out.data, line);
+    if (at != NULL)
+        v = strtod(at + strlen(line), NULL);
+    buf_fini(&out);
+    return v;
+}
+
+static void process_series_agree_with_the_system(void **state)
+{
+    struct timespec now;
+    double open_files = process_value("process_open_fds"), cpu = process_value("process_cpu_seconds_total");
+    double started = process_value("process_start_time_seconds");
+    int fds[2];
+
+    (void)state;
+    assert_int_equal(pipe(fds), 0);
+    assert_true(process_value("process_open_fds") == open_files + 2);
+    close(fds[0]);
+    close(fds[1]);
+    while (process_value("process_cpu_seconds_total") < cpu + 0.05) /* ends: the loop uses processor time */
+        ;
+    clock_gettime(CLOCK_REALTIME, &now);
+    assert_true(started <= (double)now.tv_sec + 1 && started > (double)now.tv_sec - 3600);
+    assert_true(process_value("process_start_time_seconds") == started);
+    assert_true(process_value("process_resident_memory_bytes") > 100e3);
+    assert_true(process_value("process_threads") >= 1);
 }
 
 static void histogram_counts_each_value_in_all_buckets_at_or_above_it(void **state)
@@ -114,7 +182,7 @@ static void metrics_labels_and_help_are_escaped(void **state)
     metrics_label(&labels, "job", "b\xc3\xa4r\xff");
     assert_string_equal(labels.data,
                         "path=\"C:\\\\a \\\"b\\\"\\nc\",job=\"b\xc3\xa4r\xef\xbf\xbd\"");
-    (void)metrics_gauge(m, "trainerd_x", labels.data, "Two\nlines, a \\ and \"quotes\".");
+    metric_set(metrics_gauge(m, "trainerd_x", labels.data, "Two\nlines, a \\ and \"quotes\"."), 0);
     assert_text(m,
                 "# HELP trainerd_x Two\\nlines, a \\\\ and \"quotes\".\n# TYPE trainerd_x gauge\n"
                 "trainerd_x{path=\"C:\\\\a \\\"b\\\"\\nc\",job=\"b\xc3\xa4r\xef\xbf\xbd\"} 0\n");
@@ -265,6 +333,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_print_families_in_the_order_of_registration),
+        cmocka_unit_test(series_without_a_value_is_absent),
+        cmocka_unit_test(process_series_agree_with_the_system),
         cmocka_unit_test(histogram_counts_each_value_in_all_buckets_at_or_above_it),
         cmocka_unit_test(metrics_print_non_finite_values_by_name),
         cmocka_unit_test(metrics_labels_and_help_are_escaped),

@@ -302,7 +302,13 @@ static inline void init_cluster(struct cluster *c, uint32_t world)
         c->nodes[i].progress = (struct rdzv_progress){ .phase = "train",
                                                        .doing = "reduce",
                                                        .doing_since_ms = clock_ms(),
-                                                       .samples_per_second = 125 };
+                                                       .samples_per_second = 125,
+                                                       .step_seconds = 0.5,
+                                                       .share_data = 0.125,
+                                                       .share_compute = 0.5,
+                                                       .share_reduce = 0.25,
+                                                       .share_checkpoint = 0.125,
+                                                       .last_trouble = "a disk is slow" };
     }
     c->opts = (struct rdzv_opts){ .version = "1.2",
                                   .job_name = "digits",

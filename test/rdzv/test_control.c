@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/fs.h"
+#include "base/log_ring.h"
 #include "proto/trainerd.pb-c.h"
 #include "tls/keys.h"
 #include "tls/tls.h"
@@ -54,6 +55,14 @@ static void status_reports_members_and_progress(void **state)
     assert_true(s->tasks[1]->incarnation == c->nodes[1].incarnation);
     assert_true(s->tasks[1]->heard_ms < 1000);
     assert_true(s->tasks[1]->samples_per_second == 125);
+    for (int i = 0; i < 2; i++) { /* this task, and what the beat of the other said */
+        assert_non_null(s->tasks[i]->step_time);
+        assert_true(s->tasks[i]->step_time->seconds == 0.5 && s->tasks[i]->step_time->data == 0.125);
+        assert_true(s->tasks[i]->step_time->compute == 0.5 && s->tasks[i]->step_time->reduce == 0.25);
+        assert_true(s->tasks[i]->step_time->checkpoint == 0.125);
+        assert_string_equal(s->tasks[i]->last_trouble, "a disk is slow");
+        assert_int_equal(s->tasks[i]->n_devices, c->opts.n_devices);
+    }
     trainerd__v1__status_reply__free_unpacked(s, NULL);
     s = status(c->addresses[1], NULL);
     assert_string_equal(s->state, "following");
@@ -98,6 +107,113 @@ static void status_of_a_waiting_task_reports_other_tasks_as_unknown(void **state
     assert_string_equal(s->tasks[1]->state, "joined");
     assert_string_equal(s->tasks[2]->state, "missing");
     trainerd__v1__status_reply__free_unpacked(s, NULL);
+    close_cluster(c);
+}
+
+/* Packs a request of Logs and unpacks the reply. */
+static Trainerd__V1__LogsReply *logs(struct rdzv_caller *caller, uint64_t after, bool events_only)
+{
+    Trainerd__V1__LogsRequest q = TRAINERD__V1__LOGS_REQUEST__INIT;
+    Trainerd__V1__LogsReply *reply;
+    uint8_t bytes[32];
+    struct err err;
+    void *packed;
+    size_t n;
+
+    q.after = after;
+    q.events_only = events_only;
+    n = trainerd__v1__logs_request__pack(&q, bytes);
+    if (rdzv_caller_call(caller, "Logs", bytes, n, SOON_MS, &packed, &n, NULL, &err) < 0)
+        fail_msg("%s", err.text);
+    reply = trainerd__v1__logs_reply__unpack(NULL, n, packed);
+    free(packed);
+    assert_non_null(reply);
+    return reply;
+}
+
+static void logs_returns_the_records_after_a_number(void **state)
+{
+    struct cluster *c = open_cluster(1);
+    Trainerd__V1__LogsReply *l;
+    struct rdzv_caller *caller;
+    struct err err;
+    uint64_t last;
+
+    (void)state;
+    assert_int_equal(rdzv_caller_open(c->addresses[0], NULL, NULL, &caller, &err), 0);
+    l = logs(caller, 0, false);
+    last = l->last;
+    assert_true(l->incarnation == c->nodes[0].incarnation);
+    trainerd__v1__logs_reply__free_unpacked(l, NULL);
+    log_ring_add(LOG_INFO, "step", "step 1");
+    log_ring_add(LOG_WARN, "warning", "bad \xff byte");
+    l = logs(caller, last, false);
+    assert_int_equal(l->n_records, 2);
+    assert_int_equal(l->last, last + 2);
+    assert_string_equal(l->records[0]->message, "step 1");
+    assert_string_equal(l->records[1]->message, "bad ? byte");
+    assert_string_equal(l->records[1]->level, "warn");
+    trainerd__v1__logs_reply__free_unpacked(l, NULL);
+    l = logs(caller, last, true);
+    assert_int_equal(l->n_records, 1);
+    assert_int_equal(l->records[0]->number, last + 2);
+    trainerd__v1__logs_reply__free_unpacked(l, NULL);
+    rdzv_caller_close(caller);
+    close_cluster(c);
+}
+
+/* Calls Trace; the returned reply is NULL if the call failed with `code`. */
+static Trainerd__V1__TraceReply *trace(struct rdzv_caller *caller, uint64_t offset, bool clock_only, int code)
+{
+    Trainerd__V1__TraceRequest q = TRAINERD__V1__TRACE_REQUEST__INIT;
+    Trainerd__V1__TraceReply *reply;
+    uint64_t times[2];
+    uint8_t bytes[32];
+    struct err err;
+    void *packed;
+    size_t n;
+
+    q.offset = offset;
+    q.clock_only = clock_only;
+    n = trainerd__v1__trace_request__pack(&q, bytes);
+    assert_int_equal(rdzv_caller_call(caller, "Trace", bytes, n, SOON_MS, &packed, &n, times, &err), code);
+    if (code < 0)
+        return NULL;
+    reply = trainerd__v1__trace_reply__unpack(NULL, n, packed);
+    free(packed);
+    assert_non_null(reply);
+    assert_true(times[0] <= reply->clock_ns && reply->clock_ns <= times[1]); /* the same clock in this test */
+    return reply;
+}
+
+static void trace_is_read_in_parts_when_it_is_written(void **state)
+{
+    char path[] = "/tmp/trainerd-trace-XXXXXX", text[] = "{\"traceEvents\":[]}";
+    struct cluster *c = open_cluster(1);
+    Trainerd__V1__TraceReply *t;
+    struct rdzv_caller *caller;
+    struct err err;
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    assert_int_equal(rdzv_caller_open(c->addresses[0], NULL, NULL, &caller, &err), 0);
+    trainerd__v1__trace_reply__free_unpacked(trace(caller, 0, true, 0), NULL);
+    (void)trace(caller, 0, false, ERR_REFUSED); /* none is written */
+    c->nodes[0].progress.trace_path = path;
+    t = trace(caller, 5, false, 0);
+    assert_int_equal(t->total, strlen(text));
+    assert_int_equal(t->data.len, strlen(text) - 5);
+    assert_memory_equal(t->data.data, text + 5, t->data.len);
+    assert_string_equal(t->task, "worker 0");
+    trainerd__v1__trace_reply__free_unpacked(t, NULL);
+    t = trace(caller, 1000, false, 0);
+    assert_int_equal(t->data.len, 0);
+    trainerd__v1__trace_reply__free_unpacked(t, NULL);
+    unlink(path);
+    (void)trace(caller, 0, false, ERR_REFUSED);
+    close(fd);
+    rdzv_caller_close(caller);
     close_cluster(c);
 }
 
@@ -339,6 +455,44 @@ static void end_issuing(struct issued *to)
     buf_fini(&to->key);
 }
 
+static void logs_and_trace_need_a_certificate_of_the_authority_alone(void **state)
+{
+    struct cluster *c = new_cluster(1);
+    struct issued from;
+    struct tls *good, *viewer, *callers[2];
+    struct rdzv_caller *caller;
+    struct err err = { 0 };
+
+    (void)state;
+    begin_issuing(&from);
+    good = issue(&from, "127.0.0.1");
+    viewer = issue(&from, "monitor.example");
+    c->opts.tls = good;
+    c->opts.token = secret;
+    open_node(c, 0);
+    callers[0] = viewer;
+    callers[1] = NULL; /* clear text */
+    for (int i = 0; i < 2; i++) {
+        static const char *const methods[] = { "Logs", "Trace" };
+        int expected[] = { i == 0 ? 0 : ERR_AUTH, i == 0 ? ERR_REFUSED : ERR_AUTH /* no trace is written */ };
+
+        assert_int_equal(rdzv_caller_open(c->addresses[0], callers[i], NULL, &caller, &err), 0);
+        for (int m = 0; m < 2; m++) {
+            void *packed = NULL;
+            size_t n;
+
+            assert_int_equal(rdzv_caller_call(caller, methods[m], NULL, 0, SOON_MS, &packed, &n, NULL, &err),
+                             expected[m]);
+            free(packed);
+        }
+        rdzv_caller_close(caller);
+    }
+    close_cluster(c);
+    tls_close(good);
+    tls_close(viewer);
+    end_issuing(&from);
+}
+
 static void task_with_the_certificate_of_another_host_is_rejected(void **state)
 {
     struct cluster *c = new_cluster(2);
@@ -454,11 +608,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(status_reports_members_and_progress),
         cmocka_unit_test(status_of_a_waiting_task_reports_other_tasks_as_unknown),
+        cmocka_unit_test(logs_returns_the_records_after_a_number),
+        cmocka_unit_test(trace_is_read_in_parts_when_it_is_written),
         cmocka_unit_test(checkpoint_and_drain_are_answered_or_refused),
         cmocka_unit_test(reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal),
         cmocka_unit_test(stop_on_any_task_ends_the_job_everywhere),
         cmocka_unit_test(caller_or_task_without_the_token_is_rejected),
         cmocka_unit_test(caller_with_tls_of_a_task_in_clear_text_is_told),
+        cmocka_unit_test(logs_and_trace_need_a_certificate_of_the_authority_alone),
         cmocka_unit_test(task_with_the_certificate_of_another_host_is_rejected),
         cmocka_unit_test(command_that_changes_the_job_needs_its_host_or_the_operator),
         cmocka_unit_test(command_that_changes_the_job_needs_the_token_if_there_is_one),

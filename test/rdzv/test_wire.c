@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,14 +112,19 @@ static void member_message_survives_the_wire(void **state)
         { .kind = MEMBER_MSG_LEAVE, .code = 138, .text = "disk", .progress.phase = "" },
         { .kind = MEMBER_MSG_LEAVE, .code = 143, .is_all = true, .text = "", .progress.phase = "" },
     };
+    Trainerd__V1__StepTime step_time = TRAINERD__V1__STEP_TIME__INIT;
     const struct wire_sender sender = { .self = SELF,
                                         .to = 0,
                                         .call = 9,
                                         .data_address = "b:2",
                                         .host_key = "hk",
-                                        .samples_per_second = 2.5 };
+                                        .samples_per_second = 2.5,
+                                        .step_time = &step_time,
+                                        .trouble = "disk\nfull" };
 
     (void)state;
+    step_time.seconds = 0.5;
+    step_time.reduce = 0.25;
     for (size_t i = 0; i < COUNT_OF(said); i++) {
         struct wire out = { 0 }, in = { 0 };
         Trainerd__V1__MemberMessage *m;
@@ -138,6 +144,11 @@ static void member_message_survives_the_wire(void **state)
             assert_string_equal(m->join->data_address, "b:2");
             assert_string_equal(m->join->host_key, "hk");
             assert_int_equal(m->join->call, 9);
+        }
+        if (heard.kind == MEMBER_MSG_BEAT) {
+            assert_true(m->beat->samples_per_second == 2.5);
+            assert_true(m->beat->step_time->seconds == 0.5 && m->beat->step_time->reduce == 0.25);
+            assert_string_equal(m->beat->trouble, "disk full");
         }
         wire_fini(&in);
         wire_fini(&out);
@@ -159,6 +170,40 @@ static void assert_same_view(const struct group_view *a, const struct group_view
         assert_string_equal(m->data_address, o->data_address);
         assert_string_equal(m->host_key, o->host_key);
     }
+}
+
+static void beat_with_a_wrong_figure_is_refused(void **state)
+{
+    Trainerd__V1__StepTime time = TRAINERD__V1__STEP_TIME__INIT;
+    Trainerd__V1__Beat beat = TRAINERD__V1__BEAT__INIT;
+    Trainerd__V1__MemberMessage m = TRAINERD__V1__MEMBER_MESSAGE__INIT;
+    const struct {
+        double *figure, value;
+        const char *text;
+    } rows[] = { { &beat.samples_per_second, -1, "samples_per_second: -1, expected a finite number" },
+                 { &beat.samples_per_second, (double)INFINITY, "samples_per_second: inf, expected" },
+                 { &time.seconds, (double)NAN, "step_time.seconds: nan, expected" },
+                 { &time.data, 1.5, "step_time.data: 1.5, expected a finite number from 0 to 1" },
+                 { &time.checkpoint, -0.1, "step_time.checkpoint: -0.1, expected" } };
+    struct member_msg heard;
+    struct wire w = { 0 };
+    struct err err;
+
+    (void)state;
+    beat.step_time = &time;
+    m.message_case = TRAINERD__V1__MEMBER_MESSAGE__MESSAGE_BEAT;
+    m.beat = &beat;
+    assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), 0);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        *rows[i].figure = rows[i].value;
+        assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), ERR_INPUT);
+        assert_non_null(strstr(err.text, rows[i].text));
+        *rows[i].figure = 0;
+    }
+    beat.trouble = "a\nb";
+    assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "trouble"));
+    wire_fini(&w);
 }
 
 static void leader_message_survives_the_wire(void **state)
@@ -446,6 +491,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(member_message_survives_the_wire),
+        cmocka_unit_test(beat_with_a_wrong_figure_is_refused),
         cmocka_unit_test(leader_message_survives_the_wire),
         cmocka_unit_test(probe_status_survives_the_wire),
         cmocka_unit_test(text_of_any_bytes_arrives_clean),

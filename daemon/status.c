@@ -1,0 +1,95 @@
+#include "daemon/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "daemon/report.h"
+#include "daemon/run_priv.h"
+#include "proto/trainerd.pb-c.h"
+
+static bool is_in_view(const Trainerd__V1__TaskStatus *t)
+{
+    return strcmp(t->state, "active") == 0;
+}
+
+/* The number of replicas in the view; 0: the devices of a member are not known here. */
+static uint32_t replicas_of(const Trainerd__V1__StatusReply *s)
+{
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        if (is_in_view(s->tasks[i]) && s->tasks[i]->n_devices == 0)
+            return 0;
+        n += is_in_view(s->tasks[i]) ? s->tasks[i]->n_devices : 0;
+    }
+    return n;
+}
+
+/* The lanes of each member, as comm_share() divides them. The tasks are in the order of their ranks. */
+static void fill_lanes(Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    uint32_t n = replicas_of(s), at = 0, *shares;
+
+    if (n == 0 || n > s->lanes || n > COMM_MAX_RANKS || s->lanes > COMM_MAX_LEAVES)
+        return;
+    shares = arena_array(a, n, sizeof(*shares));
+    CHECK(shares != NULL);
+    comm_share(s->lanes, n, shares);
+    for (size_t i = 0; i < s->n_tasks; i++)
+        for (uint32_t k = 0; is_in_view(s->tasks[i]) && k < s->tasks[i]->n_devices; k++)
+            s->tasks[i]->lanes += shares[at++];
+}
+
+void status_complete(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    report_describe(r->report, s, a);
+    fill_lanes(s, a);
+}
+
+static void *make(struct arena *a, size_t bytes)
+{
+    void *memory = arena_alloc(a, bytes);
+
+    CHECK(memory != NULL);
+    return memory;
+}
+
+void status_describe_alone(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    const struct rdzv_progress *p = &r->progress;
+    Trainerd__V1__TaskStatus *t = make(a, sizeof(*t));
+    Trainerd__V1__StepTime *time = make(a, sizeof(*time));
+
+    s->self = make(a, sizeof(*s->self));
+    trainerd__v1__task__init(s->self);
+    s->self->type = "local";
+    s->version = TRAINERD_VERSION;
+    s->job = (char *)r->s->conf->name;
+    s->devices = r->s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu";
+    s->state = "alone";
+    s->uptime_ms = clock_ms() - r->started_ms;
+    rdzv_describe_progress(p, s, a);
+    s->generation = r->generation_count;
+    trainerd__v1__task_status__init(t);
+    trainerd__v1__step_time__init(time);
+    t->task = s->self;
+    t->state = r->generation > 0 ? "active" : "joined";
+    t->present = true;
+    t->step = t->step_held = p->step;
+    t->phase = (char *)(p->doing[0] != '\0' ? p->doing : p->phase);
+    t->phase_ms = clock_ms() - (p->doing[0] != '\0' ? p->doing_since_ms : p->phase_since_ms);
+    t->samples_per_second = p->samples_per_second;
+    t->n_devices = r->s->n_devices;
+    t->last_trouble = s->last_trouble;
+    if (p->step_seconds > 0) {
+        *time = (Trainerd__V1__StepTime){ time->base, p->step_seconds, p->share_data, p->share_compute,
+                                          p->share_reduce, p->share_checkpoint };
+        t->step_time = time;
+    }
+    s->tasks = make(a, sizeof(*s->tasks));
+    s->tasks[s->n_tasks++] = t;
+}

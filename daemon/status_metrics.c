@@ -1,0 +1,144 @@
+/* status_metrics.c - metrics of the membership, from the status. A series of another task exists only
+ * on the task that leads, which alone knows it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "daemon/status.h"
+#include "metrics/metrics.h"
+#include "proto/trainerd.pb-c.h"
+
+struct task_metrics {
+    struct metric *present, *restarts, *seconds[4]; /* seconds: see parts[] */
+    uint64_t incarnation; /* of the process that was seen last; 0: none yet */
+};
+
+struct status_metrics {
+    struct metrics *m;
+    struct metric *generation, *generations, *expected, *members, *leads, *phase_seconds;
+    struct metric *phase;     /* the series of the present phase; NULL: none yet */
+    char phase_name[32];
+    uint64_t seen_generation; /* of the last update */
+    struct task_metrics *tasks; /* [n_tasks] */
+    size_t n_tasks;
+};
+
+static const char *const parts[] = { "data", "compute", "reduce", "checkpoint" };
+
+struct status_metrics *status_metrics_new(struct metrics *m)
+{
+    struct status_metrics *x = calloc(1, sizeof(*x));
+
+    CHECK(x != NULL);
+    x->m = m;
+    x->generation = metrics_gauge(m, "trainerd_generation", NULL, "Number of the present generation.");
+    x->generations = metrics_counter(m, "trainerd_generations_total", NULL,
+                                     "Generations that this process has trained in or waited for.");
+    x->expected = metrics_gauge(m, "trainerd_tasks", NULL, "Training tasks of the cluster.");
+    x->members = metrics_gauge(m, "trainerd_members", NULL, "Tasks in the present generation; 0: it has ended.");
+    x->leads = metrics_gauge(m, "trainerd_leads", NULL, "1: this task leads the group, 0: it does not.");
+    x->phase_seconds = metrics_gauge(m, "trainerd_phase_seconds", NULL, "Time since the present phase began.");
+    return x;
+}
+
+void status_metrics_free(struct status_metrics *x)
+{
+    if (x == NULL)
+        return;
+    free(x->tasks);
+    free(x);
+}
+
+/* One series has the value 1: that of the present phase. */
+static void update_phase(struct status_metrics *x, const Trainerd__V1__StatusReply *s)
+{
+    struct buf labels = { 0 };
+
+    metric_set(x->phase_seconds, (double)s->phase_ms / 1e3);
+    if (strcmp(x->phase_name, s->phase) == 0)
+        return;
+    if (x->phase != NULL)
+        metric_forget(x->phase);
+    snprintf(x->phase_name, sizeof(x->phase_name), "%s", s->phase);
+    metrics_label(&labels, "phase", s->phase);
+    CHECK(!labels.failed);
+    x->phase = metrics_gauge(x->m, "trainerd_phase", labels.data, "1, with the present phase as a label.");
+    metric_set(x->phase, 1);
+    buf_fini(&labels);
+}
+
+static void open_task(struct status_metrics *x, struct task_metrics *t, const Trainerd__V1__Task *task)
+{
+    struct buf labels = { 0 };
+    char name[80];
+    size_t n;
+
+    snprintf(name, sizeof(name), "%.40s %u", task->type, task->index);
+    metrics_label(&labels, "task", name);
+    CHECK(!labels.failed);
+    n = labels.len;
+    t->present = metrics_gauge(x->m, "trainerd_task_present", labels.data,
+                               "1: the task is in the group, 0: it is missing. Known to the leader.");
+    t->restarts = metrics_counter(x->m, "trainerd_task_restarts_total", labels.data,
+                                  "Further processes of the task since this task first saw one.");
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        labels.len = n;
+        metrics_label(&labels, "part", parts[i]);
+        CHECK(!labels.failed);
+        t->seconds[i] = metrics_gauge(x->m, "trainerd_task_step_seconds", labels.data,
+                                      "Where the time of a step goes: mean of the last window of the task.");
+    }
+    buf_fini(&labels);
+}
+
+static void update_step_time(struct task_metrics *t, const Trainerd__V1__StepTime *time)
+{
+    const double shares[] = { time != NULL ? time->data : 0, time != NULL ? time->compute : 0,
+                              time != NULL ? time->reduce : 0, time != NULL ? time->checkpoint : 0 };
+
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (time != NULL)
+            metric_set(t->seconds[i], shares[i] * time->seconds);
+        else
+            metric_forget(t->seconds[i]);
+    }
+}
+
+static void update_task(struct task_metrics *t, const Trainerd__V1__TaskStatus *s, bool leads)
+{
+    if (t->incarnation != 0 && s->incarnation != 0 && t->incarnation != s->incarnation)
+        metric_add(t->restarts, 1);
+    if (s->incarnation != 0)
+        t->incarnation = s->incarnation;
+    if (leads)
+        metric_set(t->present, s->present ? 1 : 0);
+    else
+        metric_forget(t->present);
+    update_step_time(t, s->step_time);
+}
+
+void status_metrics_update(struct status_metrics *x, const Trainerd__V1__StatusReply *s)
+{
+    bool leads = strcmp(s->state, "leading") == 0 || strcmp(s->state, "alone") == 0;
+
+    update_phase(x, s);
+    metric_set(x->leads, leads ? 1 : 0);
+    metric_set(x->expected, (double)s->n_tasks);
+    metric_set(x->members, (double)(s->n_view > 0 ? s->n_view : strcmp(s->state, "alone") == 0));
+    if (s->generation > 0)
+        metric_set(x->generation, (double)s->generation);
+    if (s->generation != x->seen_generation && s->generation > 0)
+        metric_add(x->generations, 1);
+    x->seen_generation = s->generation;
+    if (x->tasks == NULL) {
+        x->n_tasks = s->n_tasks;
+        x->tasks = calloc(s->n_tasks + 1, sizeof(*x->tasks));
+        CHECK(x->tasks != NULL);
+        for (size_t i = 0; i < s->n_tasks; i++)
+            open_task(x, &x->tasks[i], s->tasks[i]->task);
+    }
+    for (size_t i = 0; i < x->n_tasks; i++)
+        update_task(&x->tasks[i], s->tasks[i], leads);
+}
