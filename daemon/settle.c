@@ -31,12 +31,24 @@ static bool under_launcher(void)
     return false;
 }
 
+/* --port: the control port of the first task of each host. */
+static int read_first_port(const char *text, uint32_t *out, struct err *err)
+{
+    uint64_t port = 0;
+
+    if (text != NULL && (!text_u64(text, UINT16_MAX, &port) || port == 0))
+        return err_set(err, ERR_INPUT, "--port: expected 1 to 65535, found '%.80s'", text);
+    *out = (uint32_t)port;
+    return 0;
+}
+
 static int settle_cluster(const struct settled_args *args, struct settled *s, struct err *err)
 {
     char host[256] = "";
     struct cluster_opts o = {
         .profile = CLUSTER_STRICT,
         .cluster_file = args->cluster,
+        .hosts = args->hosts,
         .task = args->task,
         .ignore_jobs = args->ignore_jobs,
         .require_cluster = args->require_cluster,
@@ -49,6 +61,8 @@ static int settle_cluster(const struct settled_args *args, struct settled *s, st
         o.profile = CLUSTER_TF;
     else if (args->profile != NULL && strcmp(args->profile, "strict") != 0)
         return err_set(err, ERR_INPUT, "--profile: expected strict or tf, found '%.80s'", args->profile);
+    if (read_first_port(args->port, &o.first_port, err) < 0)
+        return ERR_INPUT;
     /* The name of a machine ends in a number for many reasons; the name of a pod for one. */
     if (getenv("KUBERNETES_SERVICE_HOST") == NULL && under_launcher())
         o.hostname = NULL;

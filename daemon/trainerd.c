@@ -299,8 +299,15 @@ int main(int argc, char **argv)
     const struct arg table[] = {
         { "job", "FILE", "TRAINERD_JOB", "the job file (JSON; keys: --schema)", &f.settle.job, NULL },
         { "cluster", "FILE", "TRAINERD_CLUSTER",
-          "cluster and task as in TF_CONFIG, from a file; \"slurm\": from\nthe variables of a Slurm step",
+          "cluster and task as in TF_CONFIG, from a file; \"slurm\": from\nthe variables of a Slurm step; \"none\": alone, also where a\n"
+          "launcher starts several tasks",
           &f.settle.cluster, NULL },
+        { "hosts", "HOST,HOST", "TRAINERD_HOSTS",
+          "instead of TF_CONFIG: HOST or HOST:PORT of worker 0, 1, ...;\nthe index comes from the launcher or --task",
+          &f.settle.hosts, NULL },
+        { "port", "N", "TRAINERD_PORT",
+          "control port of the first task of a host, where --hosts, Slurm\nor mpirun name the hosts (default 8888); the next task: N + 1",
+          &f.settle.port, NULL },
         { "task", "TYPE:INDEX", "TRAINERD_TASK", "which task this is, whatever the cluster text says",
           &f.settle.task, NULL },
         { "devices", "SPEC", "TRAINERD_DEVICES",
