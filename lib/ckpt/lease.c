@@ -20,6 +20,7 @@ enum {
     HOLD_MS_MIN = 10,
     CLOSE_MS = 100,
     EXPIRY_READS_MIN = 5, /* least number of reads before a lease is expired */
+    RENEWALS_MIN = 2, /* renewals seen before the holder counts as alive: one may be its release */
 };
 
 struct acquire_request { /* a request to acquire */
@@ -39,7 +40,7 @@ struct job {
 
 struct lease {
     char *directory; /* owned */
-    char name[LEASE_NAME_BYTES], host[LEASE_NAME_BYTES];
+    char name[LEASE_NAME_BYTES], host[LEASE_NAME_BYTES], job_name[LEASE_NAME_BYTES];
     uint32_t rank;
     uint64_t incarnation, hold_ns, watch_ns;
     void (*on_change)(void *arg, const struct lease_state *s);
@@ -66,6 +67,7 @@ struct lease {
     struct lease_found found;
     bool was_read;                  /* `found` was read at least once */
     uint64_t read_ns;               /* clock_ns() after the last successful read */
+    uint32_t renewals;              /* renewals of the token of `found` that reads have shown */
     uint64_t quiet_ns;              /* `found` has been unchanged for at least this time */
     uint64_t beats;                 /* heartbeats written */
     struct lease_state last_report; /* last reported state */
@@ -136,6 +138,7 @@ static int read_storage(struct lease *l, struct err *err)
     rc = lease_store_read(l->directory, &l->found, err);
     if (rc < 0)
         return rc;
+    l->renewals = f->token != token ? 0 : l->renewals + (n > 0 && f->beat_bytes == n && memcmp(f->beat, beat, n) != 0);
     l->was_read = true;
     if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0) {
         l->quiet_ns = 0;
@@ -148,6 +151,22 @@ static int read_storage(struct lease *l, struct err *err)
     return 0;
 }
 
+static bool is_foreign(const struct lease *l)
+{
+    return l->found.is_known && strcmp(l->found.record.job, l->job_name) != 0;
+}
+
+static bool is_over(const struct lease *l)
+{
+    const struct lease_found *f = &l->found;
+
+    return is_own_record(l) || /* this task does not hold it, so no task renews it */
+           (f->is_known &&
+            lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
+           (is_foreign(l) && lease_process_has_ended(&f->record.process)) ||
+           l->quiet_ns >= l->watch_ns;
+}
+
 static int acquire(struct lease *l, struct err *err)
 {
     struct lease_record *r;
@@ -157,6 +176,8 @@ static int acquire(struct lease *l, struct err *err)
 
     if (l->found.token != l->request.after)
         return err_set(err, ERR_EXISTS, "lease %" PRIu64 " was requested", l->request.after + 1);
+    if (is_foreign(l) && !is_over(l))
+        return err_set(err, ERR_EXISTS, "lease %" PRIu64 " is of another job", l->found.token);
     if (l->found.token >= LEASE_TOKEN_MAX)
         return err_set(err, ERR_FULL,
                        "'%s' contains the largest possible token, which no task acquired: remove "
@@ -171,6 +192,8 @@ static int acquire(struct lease *l, struct err *err)
     r->n_members = l->request.n;
     memcpy(r->name, l->name, sizeof(r->name));
     memcpy(r->host, l->host, sizeof(r->host));
+    memcpy(r->job, l->job_name, sizeof(r->job));
+    lease_process_self(&r->process);
     memcpy(r->members, l->request.members, l->request.n * sizeof(*r->members));
     rc = lease_store_acquire(l->directory, r, &begin_ns, err);
     if (rc == 0) {
@@ -178,6 +201,7 @@ static int acquire(struct lease *l, struct err *err)
         l->found.is_known = true;
         l->found.record = *r;
         l->found.beat_bytes = 0;
+        l->renewals = 0;
         pthread_mutex_lock(&l->thread.lock);
         if (l->releases != l->job.releases)
             l->release = r->token; /* released in the meantime: the next step records it */
@@ -221,17 +245,8 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
                  : lease_beat_is_release(f->beat, f->beat_bytes,
                                          f->record.incarnation)      ? "released"
                  : is_own_record(l)                                        ? "lost"
+                 : l->quiet_ns < l->watch_ns                         ? "over: its process ended"
                                                                      : "expired");
-}
-
-static bool is_over(const struct lease *l)
-{
-    const struct lease_found *f = &l->found;
-
-    return is_own_record(l) || /* this task does not hold it, so no task renews it */
-           (f->is_known &&
-            lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
-           l->quiet_ns >= l->watch_ns;
 }
 
 static void report_state(struct lease *l, uint64_t held, int rc, const struct err *trouble)
@@ -249,12 +264,15 @@ static void report_state(struct lease *l, uint64_t held, int rc, const struct er
     s.holder = LEASE_NOBODY;
     s.is_reachable = rc == 0 || rc == ERR_EXISTS;
     if (f->is_known) {
-        s.holder = f->record.rank;
-        s.n_members = f->record.n_members;
-        s.members = f->record.members;
+        s.is_foreign = is_foreign(l);
+        s.is_renewed = !s.is_mine && !is_own_record(l) && l->renewals >= RENEWALS_MIN;
+        s.process = f->record.process;
+        s.holder = s.is_foreign ? LEASE_NOBODY : f->record.rank;
+        s.n_members = s.is_foreign ? 0 : f->record.n_members;
+        s.members = s.is_foreign ? NULL : f->record.members;
         snprintf(s.incarnation, sizeof(s.incarnation), "%016" PRIx64, f->record.incarnation);
         memcpy(s.name, f->record.name, sizeof(s.name));
-        s.is_same_place = f->record.host[0] != '\0' && strcmp(f->record.host, l->host) == 0 &&
+        s.is_same_place = !s.is_foreign && f->record.host[0] != '\0' && strcmp(f->record.host, l->host) == 0 &&
                           strcmp(f->record.name, l->name) == 0;
     }
     describe(l, rc, trouble, &s);
@@ -379,6 +397,7 @@ int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
     pthread_mutex_init(&l->report_lock, NULL);
     copy_name(l->name, o->name);
     copy_name(l->host, o->host != NULL ? o->host : "");
+    copy_name(l->job_name, o->job != NULL ? o->job : "");
     l->directory = strdup(o->directory);
     l->rank = o->rank;
     l->incarnation = o->incarnation;
