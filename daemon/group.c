@@ -15,7 +15,6 @@
 #include "base/rng.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
-#include "daemon/complete.h"
 #include "daemon/path_tests.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -25,8 +24,6 @@
 enum {
     CLOSE_MS = 1000,      /* goodbyes */
     RELEASE_MS = 200,     /* telling the storage that the lease is free */
-    LEASE_WAIT_MS = 3000, /* a checkpoint waits so long for a lease that is being taken */
-    LOOK_MS = 20,
     STORAGE_TELL_MS = 1000, /* between two reports of one storage failure */
     SWEEP_MS = 1000, /* between two sweeps of the data port */
 };
@@ -46,7 +43,6 @@ struct group {
     struct comm_loss loss; /* of the generation that broke */
     struct path_tests tests;
 
-    struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
     _Atomic bool checks_completion; /* before the next step, this task looks for the checkpoint of the last step */
     bool is_completed;      /* written and read by the first replica's thread: the absent tasks completed the job */
     _Atomic bool needs_lease; /* steps only while it is held */
@@ -60,14 +56,16 @@ struct group {
 
 /* ---- lease ---- */
 
-struct lease_news {
-    struct run *run;
-    struct lease_state state;
-    uint32_t members[]; /* [state.n_members] */
-};
-
-static void tell_lease(struct group *g, const struct lease_state *s)
+/* Returns true if a group smaller than the cluster may train, and needs the lease. Otherwise the lease
+ * only locks the checkpoint directory. */
+static bool is_driven(const struct settled *s)
 {
+    return s->min_world < s->cluster->world && s->train.checkpoint.directory != NULL;
+}
+
+static void on_lease(struct run *r, const struct lease_state *s)
+{
+    struct group *g = r->group;
     struct member_lease l = {
         .token = s->token,
         .answered = s->answered >= g->lease_ticket ? g->lease_wish : 0,
@@ -78,38 +76,16 @@ static void tell_lease(struct group *g, const struct lease_state *s)
         .incarnation = strtoull(s->incarnation, NULL, 16),
         .members = s->members,
         .n_members = s->n_members,
-        .text = s->is_reachable ? "" : s->text,
+        /* a lease of another job delays the next request, as a failure does */
+        .text = s->is_reachable && (!s->is_foreign || s->is_over) ? "" : s->text,
     };
 
     g->lease_is_known = g->lease_is_known || s->is_reachable;
     l.is_known = g->lease_is_known;
     g->lease_token = s->token;
     snprintf(g->lease_text, sizeof(g->lease_text), "%s", s->text);
-    rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
-}
-
-static void lease_has_news(void *arg)
-{
-    struct lease_news *n = arg;
-
-    n->state.members = n->members;
-    if (!n->run->has_ended)
-        tell_lease(n->run->group, &n->state);
-    free(n);
-}
-
-/* The lease's thread. */
-static void on_lease_change(void *arg, const struct lease_state *s)
-{
-    struct run *r = arg;
-    struct lease_news *n = calloc(1, sizeof(*n) + s->n_members * sizeof(n->members[0]));
-
-    CHECK(n != NULL);
-    n->run = r;
-    n->state = *s;
-    if (s->n_members > 0)
-        memcpy(n->members, s->members, s->n_members * sizeof(n->members[0]));
-    loop_post(r->loop, lease_has_news, n);
+    if (is_driven(r->s))
+        rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
 }
 
 static void do_lease(struct run *r, const struct rdzv_action *a)
@@ -120,50 +96,21 @@ static void do_lease(struct run *r, const struct rdzv_action *a)
 
     g->lease_wish = a->action->wish;
     if (a->action->token == UINT64_MAX) {
-        g->lease_ticket = lease_refresh(g->lease);
+        g->lease_ticket = lease_refresh(r->lock.lease);
         return;
     }
     ranks = calloc(record->n, sizeof(*ranks));
     CHECK(ranks != NULL);
     for (uint32_t i = 0; i < record->n; i++)
         ranks[i] = record->seats[i].rank;
-    g->lease_ticket = lease_take(g->lease, a->action->token, ranks, record->n);
+    g->lease_ticket = lease_take(r->lock.lease, a->action->token, ranks, record->n);
     free(ranks);
 }
 
 static void do_release(struct run *r, const struct rdzv_action *a)
 {
     (void)a;
-    (void)lease_release(r->group->lease, RELEASE_MS); /* unsaid, others wait until it is over */
-}
-
-struct completion {
-    struct run *run;
-    char text[8400];
-};
-
-static void is_completed(void *arg)
-{
-    struct completion *m = arg;
-
-    run_end(m->run, 0, m->text);
-    free(m);
-}
-
-/* Called by a replica's thread before the first step of a smaller group. The tasks that are absent may have completed
- * the job while this task was suspended. true: they have, and this task ends with exit code 0. */
-static bool was_completed(struct run *r)
-{
-    struct completion *m = calloc(1, sizeof(*m));
-
-    CHECK(m != NULL);
-    m->run = r;
-    if (!complete_already(r->s->conf, NULL, m->text, sizeof(m->text))) {
-        free(m);
-        return false;
-    }
-    loop_post(r->loop, is_completed, m);
-    return true;
+    (void)lease_release(r->lock.lease, RELEASE_MS); /* unsaid, others wait until it is over */
 }
 
 /* A replica's thread. */
@@ -173,25 +120,16 @@ static bool may_step(void *arg)
     struct group *g = r->group;
 
     if (atomic_exchange_explicit(&g->checks_completion, false, memory_order_acq_rel))
-        g->is_completed = was_completed(r);
-    if (g->is_completed)
+        g->is_completed = run_was_completed(r);
+    if (g->is_completed || !lock_may_step(r))
         return false;
     return !atomic_load_explicit(&g->needs_lease, memory_order_acquire) ||
-           clock_ns() < lease_hold_until(g->lease);
+           clock_ns() < lease_hold_until(r->lock.lease);
 }
 
-/* The checkpoint writer's thread. Whoever coordinates is about to have the lease, if it can be had. */
 static int may_save(void *arg, struct err *err)
 {
-    struct run *r = arg;
-    struct group *g = r->group;
-    uint64_t begin = clock_ms();
-
-    while (lease_hold_until(g->lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !cancel_asked(&r->cancel))
-        usleep(LOOK_MS * 1000);
-    if (lease_hold_until(g->lease) == 0)
-        return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
-    return lease_check(g->lease, err);
+    return lock_may_save(arg, err);
 }
 
 /* ---- from the membership ---- */
@@ -269,8 +207,8 @@ static void do_train(struct run *r, const struct rdzv_action *a)
         .newest_member = v->newest_member,
         .coordinator = v->coordinator,
         .on_broken = on_broken,
-        .may_step = g->lease != NULL ? may_step : NULL,
-        .may_save = g->lease != NULL ? may_save : NULL,
+        .may_step = r->lock.lease != NULL ? may_step : NULL,
+        .may_save = r->lock.lease != NULL ? may_save : NULL,
     };
     struct err err;
     int rc;
@@ -292,6 +230,10 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
     atomic_store_explicit(&g->checks_completion, v->n_members < r->s->cluster->world, memory_order_release);
     g->leads = v->self == v->coordinator;
+    if (g->leads)
+        lock_want(r, g->ranks, v->n_members);
+    else
+        lock_yield(r);
     report_lead(r->report, g->leads);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
@@ -324,7 +266,7 @@ static void do_save(struct run *r, const struct rdzv_action *a)
     struct group *g = r->group;
 
     (void)a;
-    if (g->lease != NULL && lease_hold_until(g->lease) == 0)
+    if (is_driven(r->s) && lease_hold_until(r->lock.lease) == 0)
         rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_SAVED,
                                                      .text = "this task does not hold the lease on the shared storage" });
     else
@@ -346,10 +288,10 @@ static void on_state(void *arg)
     struct group *g = r->group;
     const struct member_node *n = rdzv_node(g->rdzv);
 
-    if (g->lease == NULL)
+    if (!is_driven(r->s))
         return;
     atomic_store_explicit(&g->needs_lease, member_node_needs_lease(n), memory_order_release);
-    lease_watch(g->lease, member_node_state(n) == MEMBER_LEADING);
+    lease_watch(r->lock.lease, member_node_state(n) == MEMBER_LEADING);
 }
 
 static void do_end(struct run *r, const struct rdzv_action *a)
@@ -518,9 +460,9 @@ static void watch_storage(struct run *r, enum member_node_state state)
     if (state != MEMBER_LEADING || r->train == NULL || clock_ms() - g->storage_told_ms < STORAGE_TELL_MS)
         return;
     train_storage(r->train, &ckpt);
-    if (g->lease != NULL) {
+    if (is_driven(r->s)) {
         seen.needs_lease = r->generation == 0 || atomic_load_explicit(&g->needs_lease, memory_order_acquire);
-        seen.lease_ms = lease_trouble_ms(g->lease);
+        seen.lease_ms = lease_trouble_ms(r->lock.lease);
     }
     if (!storage_has_failed(&seen, text, sizeof(text)))
         return;
@@ -537,6 +479,7 @@ static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
+    lock_tick(r);
     watch_storage(r, state);
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();
@@ -583,28 +526,32 @@ static int open_data_plane(struct run *r, struct err *err)
     return 0;
 }
 
-/* All of the cluster, or without shared storage a majority of it, need nobody to tell them that they are alone. */
-static bool wants_lease(const struct settled *s)
+/* Writes the name of the job for its lease: equal for the tasks of one running cluster. Addresses of
+ * the loopback interface are equal on all hosts, so the host belongs to such a name. */
+static void lease_job(const struct cluster *c, char *out, size_t n)
 {
-    return s->min_world < s->cluster->world && s->train.checkpoint.directory != NULL;
+    bool is_loopback = false;
+
+    for (uint32_t i = 0; i < c->world; i++)
+        is_loopback = is_loopback || strncmp(c->ranks[i]->host, "127.", 4) == 0 ||
+                      strcmp(c->ranks[i]->host, "localhost") == 0 || strcmp(c->ranks[i]->host, "::1") == 0;
+    snprintf(out, n, "%s%s%s", c->hash, is_loopback ? " " : "", is_loopback ? comm_host_key() : "");
+}
+
+static void on_conflict(struct run *r, const char *text)
+{
+    fail(r, r->generation, ERR_REFUSED, 0, text);
 }
 
 static int open_lease(struct run *r, struct err *err)
 {
-    struct group *g = r->group;
-    char name[400];
-    struct lease_opts o = { .directory = r->s->train.checkpoint.directory,
-                            .rank = r->s->cluster->self->rank,
-                            .name = name,
-                            .host = comm_host_key(),
-                            .incarnation = g->incarnation,
-                            .hold_ms = MEMBER_HOLD_MS,
-                            .watch_ms = MEMBER_EXPIRY_MS,
-                            .on_change = on_lease_change,
-                            .arg = r };
+    char name[128], job[128];
+    struct lock_opts o = { .name = name, .job = job, .incarnation = r->group->incarnation, .is_driven = is_driven(r->s),
+                           .on_state = on_lease, .on_conflict = on_conflict };
 
     snprintf(name, sizeof(name), "%.50s (%.70s)", r->s->task_name, r->s->cluster->self->address);
-    return wants_lease(r->s) ? lease_open(&o, &g->lease, err) : 0;
+    lease_job(r->s->cluster, job, sizeof(job));
+    return lock_open(r, &o, err);
 }
 
 static int open_rdzv(struct run *r, struct err *err)
@@ -640,7 +587,7 @@ static int open_rdzv(struct run *r, struct err *err)
         .deadline_ms = run_deadline_ms(r),
         .grace_ms = run_grace_ms(r),
         .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
-        .has_lease = g->lease != NULL,
+        .has_lease = is_driven(s),
         .progress = &r->progress,
         .arg = r,
         .on_action = on_action,
@@ -710,7 +657,7 @@ static void free_group(struct run *r)
 
     if (g == NULL)
         return;
-    lease_close(g->lease);
+    lock_close(r);
     comm_listener_close(g->listener);
     free(g->ranks);
     pthread_mutex_destroy(&g->lock);

@@ -198,10 +198,12 @@ def digits_job(folder, **changes):
 
 
 def read_tree(folder):
-    """Returns {relative path: bytes} of a folder; manifests without the time of writing."""
+    """Returns {relative path: bytes} of a folder; manifests without the time of writing, and no records of the lease."""
     out = {}
     for base, _, names in os.walk(folder):
         for name in names:
+            if name.startswith("lease-"):
+                continue
             path = os.path.join(base, name)
             with open(path, "rb") as f:
                 data = f.read()
