@@ -16,6 +16,7 @@
 
 #include "base/cancel.h"
 #include "base/err.h"
+#include "daemon/launcher.h"
 #include "daemon/lock.h"
 #include "daemon/run.h"
 #include "daemon/settle.h"
@@ -63,6 +64,7 @@ struct run {
     bool is_saving;      /* from run_save() until handle_saved() runs */
     bool has_saver;      /* the saver thread is to be joined */
 
+    struct launcher launcher; /* this task ends with it */
     uint32_t signals, ticks;
     uint32_t n_diverged;    /* how often this task's results differed from those of the other tasks,
                           * or the results of its replicas from each other */

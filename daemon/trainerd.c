@@ -15,6 +15,7 @@
 #include "conf/job_schema.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
+#include "daemon/launcher.h"
 #include "daemon/restart.h"
 #include "daemon/run.h"
 #include "daemon/service.h"
@@ -25,6 +26,7 @@ enum { EXIT_INPUT = 2, EXIT_STOPPED = 143 };
 
 struct flags {
     struct settled_args settle;
+    struct launcher launcher;
     const char *log_format, *log_level, *metrics;
     bool check, schema, help, version, restart;
 };
@@ -253,7 +255,7 @@ static int run(const struct flags *f)
         rc = usage_error(text);
     } else {
         char text[8400];
-        struct run_opts o = { .settled = s, .metrics_listen = f->metrics,
+        struct run_opts o = { .settled = s, .metrics_listen = f->metrics, .launcher = &f->launcher,
                               .level_is_given = f->log_level != NULL };
 
         log_plan(s);
@@ -351,6 +353,7 @@ int main(int argc, char **argv)
     };
     struct err err;
 
+    launcher_find(&f.launcher);
     prepare_process();
     if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
         return usage_error(err.text);

@@ -1,33 +1,13 @@
 #include "ckpt/lease_process.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Reads state and start time of a process from /proc/PID/stat. The name of the program, in
- * parentheses, may contain blanks and parentheses. */
-static bool read_stat(uint64_t pid, char *state, uint64_t *started)
-{
-    char path[64], text[1024];
-    const char *at;
-    size_t n;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", pid);
-    f = fopen(path, "re");
-    if (f == NULL)
-        return false;
-    n = fread(text, 1, sizeof(text) - 1, f);
-    fclose(f);
-    text[n] = '\0';
-    at = strrchr(text, ')');
-    return at != NULL && sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
-                                        "%*d %*d %*d %" SCNu64, state, started) == 2;
-}
+#include "base/process.h"
 
 /* Writes the boot of the host and the process namespace; "": unknown. */
 static void read_space(char out[LEASE_PROCESS_BYTES])
@@ -51,13 +31,12 @@ void lease_process_self(struct lease_process *out)
 {
     time_t now = time(NULL);
     struct tm utc;
-    char state;
+    struct process self;
 
     memset(out, 0, sizeof(*out));
     out->pid = (uint64_t)getpid();
     read_space(out->space);
-    if (!read_stat(out->pid, &state, &out->started))
-        out->started = 0;
+    out->started = process_read(out->pid, &self) ? self.started : 0;
     if (gethostname(out->host, sizeof(out->host) - 1) != 0)
         out->host[0] = '\0';
     if (gmtime_r(&now, &utc) != NULL)
@@ -66,13 +45,13 @@ void lease_process_self(struct lease_process *out)
 
 bool lease_process_has_ended(const struct lease_process *p)
 {
-    char space[LEASE_PROCESS_BYTES], state;
-    uint64_t started;
+    char space[LEASE_PROCESS_BYTES];
+    struct process now;
 
     read_space(space);
     if (p->pid == 0 || p->pid > INT32_MAX || space[0] == '\0' || strcmp(space, p->space) != 0)
         return false;
     if (kill((pid_t)p->pid, 0) < 0 && errno == ESRCH)
         return true;
-    return read_stat(p->pid, &state, &started) && (state == 'Z' || (p->started != 0 && started != p->started));
+    return process_read(p->pid, &now) && (now.state == 'Z' || (p->started != 0 && now.started != p->started));
 }
