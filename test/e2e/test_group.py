@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, finish, free_ports, main, merge,
+from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, checkpoint_names, digits_job, expect_codes, finish, free_ports, main, merge,
                  start, test, tf_config, workdir)
 
 LONG = {"train": {"epochs": 10000, "lanes": 12, "global_batch_size": 96, "log_every_steps": 1}}
@@ -217,7 +217,7 @@ def sigterm_on_one_task_saves_and_ends_that_task():
     tasks[0].until_step(7)
     tasks[1].signal(signal.SIGTERM)
     expect_codes(tasks[1:], [143])
-    names = sorted(os.listdir(os.path.join(folder, "run", "checkpoints")))
+    names = checkpoint_names(os.path.join(folder, "run", "checkpoints"))
     assert len(names) == 1 and ctl("verify", os.path.join(folder, "run", "checkpoints")).returncode == 0
     ended_waiting_for(tasks[:1], tasks[1].ended, 2.5, "worker 1 (127.0.0.1:%d)" % tasks[1].port)
 
