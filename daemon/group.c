@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/cancel.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -15,6 +16,7 @@
 #include "base/rng.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
+#include "conf/job_print.h"
 #include "daemon/path_tests.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -25,6 +27,7 @@ enum {
     CLOSE_MS = 1000,      /* goodbyes */
     RELEASE_MS = 200,     /* telling the storage that the lease is free */
     STORAGE_TELL_MS = 1000, /* between two reports of one storage failure */
+    JOB_BYTES_MAX = 64 << 10, /* a longer job is sent as its digest only */
     SWEEP_MS = 1000, /* between two sweeps of the data port */
 };
 
@@ -595,9 +598,15 @@ static int open_rdzv(struct run *r, struct err *err)
         .on_checkpoint = on_checkpoint_request,
         .on_trace = on_trace,
     };
+    struct buf job = { 0 };
     int rc;
 
     CHECK(tasks != NULL && names != NULL);
+    conf_job_canonical(conf, &job);
+    for (size_t i = 0; i < job.len; i++) /* between the values; a message has no control characters */
+        job.data[i] = (unsigned char)job.data[i] < ' ' ? ' ' : job.data[i];
+    if (!job.failed && job.len <= JOB_BYTES_MAX)
+        o.ident.job = job.data;
     for (uint32_t i = 0; i < c->world; i++) {
         const struct cluster_task *t = c->ranks[i];
 
@@ -610,6 +619,7 @@ static int open_rdzv(struct run *r, struct err *err)
     rc = rdzv_open(&o, &g->rdzv, err);
     free(tasks);
     free(names);
+    buf_fini(&job);
     return rc;
 }
 

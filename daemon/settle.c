@@ -1,8 +1,10 @@
 #include "daemon/settle.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -292,6 +294,20 @@ static int settle_sample_log(const struct settled_args *args, struct settled *s,
     return name_file(s, "--sample-log", args->sample_log, s->sample_log, err);
 }
 
+/* A file where the directory shall be, which no retry removes. Any other problem is found by the save
+ * and may pass. */
+static int check_checkpoint_directory(const struct conf *c, struct err *err)
+{
+    const char *directory = c->checkpoint.directory;
+    struct stat st;
+
+    if (directory == NULL || (stat(directory, &st) == 0 && S_ISDIR(st.st_mode)) ||
+        (stat(directory, &st) < 0 && errno != ENOTDIR))
+        return 0;
+    return err_set(err, ERR_INPUT, "/checkpoint/directory: '%s' or a part of its path is a file; expected a folder, or "
+                                   "a name that does not exist; remove the file, or name another folder", directory);
+}
+
 static int settle_address(const struct settled_args *args, struct settled *s, struct err *err)
 {
     const struct cluster_task *self = s->cluster->self;
@@ -299,7 +315,7 @@ static int settle_address(const struct settled_args *args, struct settled *s, st
     if (s->cluster->is_local)
         return 0;
     if (self->address == NULL)
-        return err_set(err, ERR_INPUT, "%s has no address in the cluster", s->task_name);
+        return 0; /* an evaluator that the cluster does not list: no task connects to it */
     if (args->bind == NULL || strcmp(args->bind, "named") == 0)
         snprintf(s->listen, sizeof(s->listen), "%s", self->address);
     else if (strcmp(args->bind, "any") == 0)
@@ -349,6 +365,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = settle_sample_log(args, s, err);
     if (rc == 0 && args->job != NULL)
         rc = conf_read(args->job, &s->conf, err);
+    if (rc == 0 && s->conf != NULL)
+        rc = check_checkpoint_directory(s->conf, err);
     if (rc == 0 && s->conf != NULL) {
         rc = check_implementation(s, err);
         if (rc == 0 && is_auto(args) && s->devices[0].kind == DEVICE_CPU)

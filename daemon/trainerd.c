@@ -242,17 +242,17 @@ static int run(const struct flags *f)
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
         log_set_level(s->conf->log.level);
-    if (f->check) {
-        hold_signals(SIG_UNBLOCK);
-        rc = check(s);
-    } else if (s->conf == NULL) {
-        rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
-    } else if (s->cluster->self->rank == CLUSTER_NO_RANK) {
+    if (s->cluster->self->rank == CLUSTER_NO_RANK && (s->conf != NULL || s->cluster->self->type == CLUSTER_PS)) {
         char text[256];
 
         snprintf(text, sizeof(text), "%s has no part in synchronous data-parallel training: start trainerd "
                                      "only for chief and worker tasks", s->task_name);
         rc = usage_error(text);
+    } else if (f->check) {
+        hold_signals(SIG_UNBLOCK);
+        rc = check(s);
+    } else if (s->conf == NULL) {
+        rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
     } else {
         char text[8400];
         struct run_opts o = { .settled = s, .metrics_listen = f->metrics, .launcher = &f->launcher,

@@ -330,7 +330,8 @@ static void accept_call(struct rdzv_in *c)
     } else if (!c->method->is_open && s->r->opts.token != NULL && !has_token(c)) {
         rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
                        "this cluster requires a token, but the caller sent no valid one: expected "
-                       "'authorization: Bearer TOKEN'");
+                       "'authorization: Bearer TOKEN'; set the same secret in TRAINERD_TOKEN, or in the file "
+                       "of communication.token_file, on every task");
     } else if (s->n_calls > CALLS_MAX + 4 * s->r->cluster.world) {
         rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are running already",
                        s->n_calls - 1);
