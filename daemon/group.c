@@ -529,16 +529,16 @@ static int open_data_plane(struct run *r, struct err *err)
     return 0;
 }
 
-/* Writes the name of the job for its lease: equal for the tasks of one running cluster. Addresses of
- * the loopback interface are equal on all hosts, so the host belongs to such a name. */
+/* Writes the name of the job for its lease: equal for the tasks of one running cluster. If all tasks
+ * are on one host, the host belongs to the name: an address such as 127.0.0.1 is valid on every host,
+ * and the same cluster text may run on several. */
 static void lease_job(const struct cluster *c, char *out, size_t n)
 {
-    bool is_loopback = false;
+    bool is_one_host = true;
 
-    for (uint32_t i = 0; i < c->world; i++)
-        is_loopback = is_loopback || strncmp(c->ranks[i]->host, "127.", 4) == 0 ||
-                      strcmp(c->ranks[i]->host, "localhost") == 0 || strcmp(c->ranks[i]->host, "::1") == 0;
-    snprintf(out, n, "%s%s%s", c->hash, is_loopback ? " " : "", is_loopback ? comm_host_key() : "");
+    for (uint32_t i = 1; i < c->world; i++)
+        is_one_host = is_one_host && strcmp(c->ranks[i]->host, c->ranks[0]->host) == 0;
+    snprintf(out, n, "%s%s%s", c->hash, is_one_host ? " " : "", is_one_host ? comm_host_key() : "");
 }
 
 static void on_conflict(struct run *r, const char *text)

@@ -151,11 +151,17 @@ int lock_open(struct run *r, const struct lock_opts *opts, struct err *err)
                             .watch_ms = MEMBER_EXPIRY_MS,
                             .on_change = on_change,
                             .arg = r };
+    int rc;
 
     l->is_driven = opts->is_driven;
     l->on_state = opts->on_state;
     l->on_conflict = opts->on_conflict;
-    return o.directory != NULL ? lease_open(&o, &l->lease, err) : 0;
+    if (o.directory == NULL)
+        return 0;
+    rc = lease_open(&o, &l->lease, err);
+    if (rc == 0 && !l->is_driven && o.rank == 0)
+        l->ticket = lease_refresh(l->lease); /* the state is known before the first step */
+    return rc;
 }
 
 void lock_want(struct run *r, const uint32_t *members, uint32_t n)

@@ -160,6 +160,22 @@ def task_that_waits_for_the_lease_ends_at_sigterm():
 
 
 @test
+def same_cluster_text_on_two_hosts_ends_the_second_with_2():
+    host = ("unshare", "--net", "sh", "-c", "ip link set lo up && ip addr add 10.99.0.1/32 dev lo && exec \"$@\"", "sh")
+    probe = subprocess.run([*host, "true"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        raise Skip("no network namespace: " + probe.stderr.strip())
+    folder = workdir()
+    config = {"cluster": {"worker": ["10.99.0.1:2222"]}, "task": {"type": "worker", "index": 0}}
+    path = job(folder)
+    first = Task(path, config, ALONE, SLOWLY, "first", prefix=host)
+    first.until_step(10)
+    second = Task(path, config, ALONE, name="second", prefix=host)
+    expect_conflict(second, folder, "worker 0 (10.99.0.1:2222)", first.p.pid)
+    expect_codes([first], [0])
+
+
+@test
 def chief_that_dies_hands_the_directory_to_its_group_without_a_wait():
     folder = workdir()
     ports = free_ports(2)
