@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, checkpoint_names, digits_job, expect_codes, finish, free_ports, main, merge,
+from kit import (ROOT, SLOW, TRAINERCTL, Task, checkpoint_names, digits_job, expect_codes, finish, free_ports, main, merge,
                  start, test, tf_config, workdir)
 
 LONG = {"train": {"epochs": 10000, "lanes": 12, "global_batch_size": 96, "log_every_steps": 1}}
