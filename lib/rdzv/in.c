@@ -237,13 +237,18 @@ static void on_gone(void *arg, bool ok)
 
 /* ---- receiving ---- */
 
-/* Compares digests, so that the time taken does not depend on the number of correct bytes. */
-static bool has_token(const struct rdzv_in *c)
+#define TOKEN_REMEDY                                                                               \
+    "set the same secret in TRAINERD_TOKEN, or in the file of communication.token_file, on every task"
+
+/* Sets *any if the caller sent a token. Returns true if it is that of this cluster. Compares digests,
+ * so that the time taken does not depend on the number of correct bytes. */
+static bool has_token(const struct rdzv_in *c, bool *any)
 {
     static const char scheme[] = "Bearer ";
     const size_t n_scheme = sizeof(scheme) - 1;
     bool found = false;
 
+    *any = false;
     for (size_t i = 0; i < c->metadata.count; i++) {
         const grpc_metadata *m = &c->metadata.metadata[i];
         const char *value = (const char *)GRPC_SLICE_START_PTR(m->value);
@@ -253,6 +258,7 @@ static bool has_token(const struct rdzv_in *c)
         if (grpc_slice_str_cmp(m->key, "authorization") != 0 || n < n_scheme ||
             strncasecmp(value, scheme, n_scheme) != 0)
             continue;
+        *any = true;
         digest_sha256(value + n_scheme, n - n_scheme, digest);
         found |= digest_equal(digest, c->server->r->token_digest);
     }
@@ -307,6 +313,7 @@ static void on_read(void *arg, bool ok)
 static void accept_call(struct rdzv_in *c)
 {
     struct rdzv_server *s = c->server;
+    bool sends_token = false, is_known;
     grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER,
                    .data.recv_close_on_server.cancelled = &c->cancelled };
 
@@ -317,7 +324,7 @@ static void accept_call(struct rdzv_in *c)
     s->all = c;
     s->n_calls++;
     batch(c, &op, 1, &c->gone);
-
+    is_known = !s->is_closing && has_token(c, &sends_token);
     if (s->is_closing) { /* the data of the handlers may have been freed */
         rdzv_in_finish(c, GRPC_STATUS_UNAVAILABLE, "the task ends");
     } else if (c->method == NULL) {
@@ -327,11 +334,14 @@ static void accept_call(struct rdzv_in *c)
                   GRPC_SLICE_LENGTH(c->details.method));
         rdzv_in_finish(c, GRPC_STATUS_UNIMPLEMENTED, "trainerd %s has no method '%s'",
                        s->r->opts.version, method);
-    } else if (!c->method->is_open && s->r->opts.token != NULL && !has_token(c)) {
+    } else if (!c->method->is_open && s->r->opts.token != NULL && !is_known) {
         rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
                        "this cluster requires a token, but the caller sent no valid one: expected "
-                       "'authorization: Bearer TOKEN'; set the same secret in TRAINERD_TOKEN, or in the file "
-                       "of communication.token_file, on every task");
+                       "'authorization: Bearer TOKEN'; " TOKEN_REMEDY);
+    } else if (!c->method->is_open && c->method->is_bidi && s->r->opts.token == NULL && sends_token) {
+        /* a link only: their connections of the data plane would not accept each other */
+        rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
+                       "this task has no token, but the caller has one; " TOKEN_REMEDY);
     } else if (s->n_calls > CALLS_MAX + 4 * s->r->cluster.world) {
         rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are running already",
                        s->n_calls - 1);

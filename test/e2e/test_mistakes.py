@@ -131,6 +131,8 @@ PAIRS = [
     # what differs, changes of the second task, message of the second task
     ("tokens differ", {"env": {"TRAINERD_TOKEN": "b" * 20}}, r"requires a token.*set the same secret in TRAINERD_TOKEN"),
     ("token is missing", {"env": {"TRAINERD_TOKEN": None}}, r"requires a token.*set the same secret in TRAINERD_TOKEN"),
+    ("token is on the second task only", {"env": {"TRAINERD_TOKEN": "b" * 20}},
+     r"this task has no token, but the caller has one; set the same secret in TRAINERD_TOKEN"),
     ("jobs differ in two keys", {"job": {"train": {"seed": 7}, "optimizer": {"learning_rate": 0.5}}},
      r"the job differs: (?=.*/train/seed: it has 7, the coordinator has 1)(?=.*/optimizer/learning_rate: it has 0.5, the coordinator has 0.05)"
      r".*give every task the same job file"),
@@ -197,7 +199,7 @@ def each_difference_between_two_tasks_has_its_message_and_exit_code_2():
     wrong = []
     for what, changes, message in PAIRS:
         folder, other, ports = workdir(), workdir(), free_ports(2)
-        env = {"TRAINERD_TOKEN": "a" * 20} if "token" in what else {}
+        env = {"TRAINERD_TOKEN": "a" * 20} if "token" in what and "only" not in what else {}
         theirs = {k: v for k, v in {**env, **changes.get("env", {})}.items() if v is not None}
         first = Task(digits_job(folder), tf_config(ports, 0), ("--devices", "cpu:1"), env, "worker 0")
         config = tf_config(ports, 1)
