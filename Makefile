@@ -254,8 +254,9 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/trainerd/digits \
 	    $(DESTDIR)/lib/systemd/system
 	install -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(filter-out %.sh,$(wildcard config/*.*)) $(DESTDIR)$(PREFIX)/share/trainerd
-	install -m 755 $(wildcard config/*.sh) $(DESTDIR)$(PREFIX)/share/trainerd
+	install -m 644 $(wildcard config/*.*) $(DESTDIR)$(PREFIX)/share/trainerd
+	install -m 755 $(wildcard scripts/trainerd-*) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 scripts/launch.sh $(DESTDIR)$(PREFIX)/share/trainerd
 	install -m 644 config/digits/* $(DESTDIR)$(PREFIX)/share/trainerd/digits
 	for u in systemd/*; do sed 's|@PREFIX@|$(PREFIX)|g' "$$u" \
 	    >$(DESTDIR)/lib/systemd/system/$$(basename "$$u"); done
