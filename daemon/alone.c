@@ -1,5 +1,8 @@
-/* alone.c - a task without a cluster: the group of each generation is this task alone. All
- * functions run on the loop's thread. */
+/* alone.c - a task without a cluster: the group of each generation is this task alone. The functions
+ * run on the loop's thread, except where a comment names another. */
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -11,14 +14,24 @@
 
 static const char NOTHING_TRAINED[] = "stopped before the first step";
 
-static int open_alone(struct run *r, struct err *err)
+/* A replica's thread, before each step. The process for whose lease this one waited may have
+ * completed the job. */
+static bool may_step(void *arg)
 {
-    (void)err;
-    report_set_coordinator(r->report, r->s->is_chief);
-    return 0;
+    struct run *r = arg;
+
+    if (r->lock.checks_completion)
+        r->lock.is_completed = run_was_completed(r);
+    r->lock.checks_completion = false;
+    return !r->lock.is_completed;
 }
 
-static void on_opened(struct run *r)
+static int may_save(void *arg, struct err *err)
+{
+    return lock_may_save(arg, err);
+}
+
+static void start_training(struct run *r)
 {
     struct group_member self = { .name = "local",
                                  .host_key = comm_host_key(),
@@ -29,6 +42,8 @@ static void on_opened(struct run *r)
                                             .n_members = 1,
                                             .newest_step = train_held(r->train) },
                                   .deadline_ms = run_deadline_ms(r),
+                                  .may_step = r->lock.lease != NULL ? may_step : NULL,
+                                  .may_save = r->lock.lease != NULL ? may_save : NULL,
                                   .shared_memory = true };
     struct err err;
     int rc;
@@ -38,6 +53,48 @@ static void on_opened(struct run *r)
     rc = run_train(r, &g, &err);
     if (rc < 0)
         run_end(r, run_exit_code(rc), err.text);
+}
+
+/* Training begins when the model is open and the directory is locked. */
+static void start_if_ready(struct run *r)
+{
+    if (r->opening.is_done && r->generation_count == 0 && !r->saving.is_open &&
+        !r->stop.is_requested && !lock_must_wait(r))
+        start_training(r);
+}
+
+static void on_lock(struct run *r, const struct lease_state *s)
+{
+    (void)s;
+    start_if_ready(r);
+}
+
+static void on_conflict(struct run *r, const char *text)
+{
+    run_end(r, EXIT_INPUT, text);
+}
+
+/* The lease on the checkpoint directory. Every process without a cluster is a job of its own. */
+static int open_alone(struct run *r, struct err *err)
+{
+    uint64_t incarnation = 0;
+    char job[32];
+    struct lock_opts o = { .name = "a task without a cluster",
+                           .job = job,
+                           .on_state = on_lock,
+                           .on_conflict = on_conflict };
+    const struct group_member self = { .rank = 0 };
+    int rc;
+
+    report_set_coordinator(r->report, r->s->is_chief);
+    if (rng_os(&incarnation, sizeof(incarnation)) < 0)
+        return err_set(err, ERR_IO, "the system gives no random numbers");
+    snprintf(job, sizeof(job), "alone %016" PRIx64, incarnation);
+    o.incarnation = incarnation;
+    rc = lock_open(r, &o, err);
+    if (rc == 0)
+        lock_want(r, &self, 1);
+    return rc;
 }
 
 static void on_ended(struct run *r, const struct run_ended *m)
@@ -68,7 +125,7 @@ static void on_ended(struct run *r, const struct run_ended *m)
         if (r->stop.is_requested)
             run_save(r);
         else
-            on_opened(r);
+            start_training(r);
         break;
     default:
         run_end(r, run_exit_code(m->code), m->text);
@@ -100,6 +157,8 @@ static void on_stop(struct run *r)
 
 static void on_tick(struct run *r)
 {
+    lock_tick(r);
+    start_if_ready(r);
     if (r->stop.is_requested && r->generation != 0 &&
         clock_ms() - r->stop.since_ms > run_grace_ms(r))
         train_abort(r->train, "the step is not complete within train.grace_seconds: the step is aborted");
@@ -144,7 +203,7 @@ static void describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, s
 
 const struct run_mode alone_mode = {
     .open = open_alone,
-    .opened = on_opened,
+    .opened = start_if_ready,
     .failed = on_failed,
     .connected = ignore_connected,
     .ended = on_ended,
@@ -157,5 +216,5 @@ const struct run_mode alone_mode = {
     .describe = describe_alone,
     .checkpoint_done = NULL, /* no one can ask for a checkpoint */
     .close = ignore,
-    .free = ignore,
+    .free = lock_close,
 };

@@ -128,7 +128,7 @@ static char *tf_config(const struct local *l, uint32_t index)
  * would contradict it. The caller frees the array and its last string. */
 static char **environment_for(const struct local *l, uint32_t index)
 {
-    static const char *const dropped[] = { "TF_CONFIG=", "TRAINERD_CLUSTER=", "TRAINERD_TASK=", "TRAINERD_METRICS=",
+    static const char *const dropped[] = { "TF_CONFIG=", "TRAINERD_CLUSTER=", "TRAINERD_HOSTS=", "TRAINERD_TASK=", "TRAINERD_METRICS=",
                                            "NOTIFY_SOCKET=" };
     size_t n = 0, kept = 0;
     char **env;

@@ -94,8 +94,8 @@ static void do_train(struct run *r, const struct rdzv_action *a)
         .encrypts = r->s->security.tls != NULL && r->s->conf->communication.encrypt,
         .deadline_ms = run_deadline_ms(r),
         .on_broken = on_broken,
-        .may_step = g->lease.lease != NULL ? group_may_step : NULL,
-        .may_save = g->lease.lease != NULL ? group_may_save : NULL,
+        .may_step = r->lock.lease != NULL ? group_may_step : NULL,
+        .may_save = r->lock.lease != NULL ? group_may_save : NULL,
     };
     bool leads = v->self == v->coordinator;
     struct err err;
@@ -109,6 +109,10 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     digest_hmac(r->s->security.token, strlen(r->s->security.token), v->key, sizeof(v->key), to.key);
     atomic_store_explicit(&g->lease.checks_completion, v->n_members < r->s->cluster->world,
                           memory_order_release);
+    if (leads)
+        lock_want(r, v->members, v->n_members);
+    else
+        lock_yield(r);
     report_set_coordinator(r->report, leads);
     status_pages_view(r);
     log_record(LOG_INFO, "view",
@@ -139,7 +143,7 @@ static void do_abort(struct run *r, const struct rdzv_action *a)
 static void do_save(struct run *r, const struct rdzv_action *a)
 {
     (void)a;
-    if (group_lease_permits_save(r->group))
+    if (group_lease_permits_save(r))
         run_save(r);
     else
         rdzv_report(r->group->rdzv,
@@ -345,6 +349,7 @@ static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
+    lock_tick(r);
     group_watch_storage(r, state);
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();

@@ -5,13 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "ckpt/lease.h"
+#include "conf/job_print.h"
 #include "daemon/own_address.h"
 
-enum { CLOSE_MS = 1000 /* limit of the last messages */ };
+enum {
+    CLOSE_MS = 1000,          /* limit of the last messages */
+    JOB_BYTES_MAX = 64 << 10, /* of a longer job, only the digest is sent */
+};
 
 /* Opens the data port. data_address becomes the numeric address that peers use, with the port that
  * was bound. */
@@ -76,7 +81,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .deadline_ms = run_deadline_ms(r),
         .grace_ms = run_grace_ms(r),
         .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
-        .has_lease = g->lease.lease != NULL,
+        .has_lease = r->lock.is_driven,
         .progress = &r->progress,
         .arg = r,
         .on_action = callbacks->on_action,
@@ -86,9 +91,15 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .on_status = callbacks->on_status,
         .on_trace = callbacks->on_trace,
     };
+    struct buf job = { 0 };
     int rc;
 
     CHECK(tasks != NULL && names != NULL);
+    conf_print_canonical(conf, &job);
+    for (size_t i = 0; i < job.len; i++) /* between values; a message has no control characters */
+        job.data[i] = (unsigned char)job.data[i] < ' ' ? ' ' : job.data[i];
+    if (!job.failed && job.len <= JOB_BYTES_MAX)
+        o.ident.job = job.data;
     for (uint32_t i = 0; i < c->world; i++) {
         const struct cluster_task *t = c->ranks[i];
 
@@ -101,6 +112,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
     rc = rdzv_open(&o, &g->rdzv, err);
     free(tasks);
     free(names);
+    buf_fini(&job);
     return rc;
 }
 
@@ -146,7 +158,7 @@ void group_free(struct run *r)
 
     if (g == NULL)
         return;
-    lease_close(g->lease.lease);
+    lock_close(r);
     comm_listener_close(g->listener);
     arena_fini(&g->view_memory);
     pthread_mutex_destroy(&g->lock);

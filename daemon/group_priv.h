@@ -1,8 +1,8 @@
 /* group_priv.h - the interface between the files of a task of a cluster. All functions run on the
  * loop's thread, except where a line names another thread.
  *
- *   group_lease.c  the lease: between its own thread, the membership, and the threads of training
- *                  that step and save; failures of the storage
+ *   group_lease.c  the lease (lock.h): between the membership and the threads of training that step
+ *                  and save; failures of the storage
  *   group_open.c   opens and closes the data port, the lease and the membership
  *   group.c        actions of the membership become calls of training, and results of training
  *                  become events of the membership
@@ -21,13 +21,11 @@
 #include "daemon/path_tests.h"
 #include "daemon/run_priv.h"
 
-struct lease;
-
+/* What the membership knows about the lease in r->lock. */
 struct group_lease {
-    struct lease *lease; /* owned; NULL: no smaller group may train, or a majority needs no lease */
-    bool is_known;       /* the storage has been read at least once */
-    uint64_t ticket,
-        request;           /* of the last request to `lease`; of the LEASE action that caused it */
+    bool is_known;         /* the storage has been read at least once */
+    uint64_t ticket;       /* of the last request to the lease */
+    uint64_t request;      /* of the LEASE action that caused it */
     uint64_t token;        /* for Status */
     char text[512];
     _Atomic bool is_needed; /* this task steps only while it holds the lease */
@@ -60,16 +58,17 @@ struct group {
 
 /* ---- group_lease.c ---- */
 
-/* Opens the lease if a group smaller than the cluster may train and there is shared storage.
- * Errors: those of lease_open(). */
+/* Opens r->lock. If a group smaller than the cluster may train, the membership requests the
+ * operations of the lease; otherwise the lease only locks the checkpoint directory.
+ * Errors: those of lock_open(). */
 int group_lease_open(struct run *r, struct err *err);
 /* Perform a LEASE and a RELEASE action. */
 void group_lease_acquire(struct run *r, const struct rdzv_action *a);
 void group_lease_release(struct run *r, const struct rdzv_action *a);
 /* The state of the node has changed. */
 void group_lease_update(struct run *r);
-/* Returns false if there is a lease, and this task does not hold it. Any thread. */
-bool group_lease_permits_save(const struct group *g);
+/* Returns false if the membership requests the lease, and this task does not hold it. Any thread. */
+bool group_lease_permits_save(const struct run *r);
 /* train_generation.may_step, on the thread of the first replica; .may_save, on the thread of the
  * checkpoint writer. `arg` is the run. Only with a lease. */
 bool group_may_step(void *arg);

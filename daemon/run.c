@@ -1,5 +1,6 @@
 #include "daemon/run.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ enum {
     SHUTDOWN_SECONDS = 10,        /* maximum duration of the shutdown */
     SHUTDOWN_STOPPED_SECONDS = 3, /* after a stop signal, when the state is saved */
     SHUTDOWN_NOW_SECONDS = 1,     /* after a second stop signal */
+    DOUBLED_MS = 1000, /* a launcher may send its stop signal more than once within this time */
 };
 
 /* ---- messages from the compute plane ---- */
@@ -194,6 +196,24 @@ static void update_service(struct run *r)
     service_watchdog(training_moves(r));
 }
 
+/* Begins to save and to end. */
+static void begin_stop(struct run *r)
+{
+    service_stopping();
+    r->stop.is_requested = true;
+    r->stop.since_ms = clock_ms();
+    r->mode->stop(r);
+}
+
+static void watch_launcher(struct run *r)
+{
+    if (r->stop.is_requested || r->exit.is_decided || !launcher_has_ended(&r->launcher))
+        return;
+    log_warn("launcher", "%s (process %" PRIu64 "), which started this task, has ended: saving at the next step, then "
+                         "leaving", r->launcher.name, r->launcher.pid);
+    begin_stop(r);
+}
+
 static void tick(void *arg)
 {
     struct run *r = arg;
@@ -202,6 +222,7 @@ static void tick(void *arg)
     r->mode->tick(r);
     status_pages_tick(r);
     if (r->ticks++ % DRAW_TICKS == 0) {
+        watch_launcher(r);
         report_draw(r->report);
         update_service(r);
     }
@@ -214,16 +235,18 @@ static void on_signal(void *arg, int signum)
     struct run *r = arg;
     const char *name = signum == SIGINT ? "SIGINT" : "SIGTERM";
 
+    /* mpirun signals the process and its group; srun and a shell both pass on the interrupt of a
+     * terminal */
+    if (r->signals > 0 && r->launcher.pid != 0 && clock_ms() - r->stop.since_ms < DOUBLED_MS)
+        return;
     if (r->signals++ > 0) {
         log_warn("signal", "a second %s: leaving at once, without saving", name);
         run_end(r, EXIT_RETRY, "stopped without saving by a second signal");
         return;
     }
     log_info("signal", "%s: saving at the next step, then leaving", name);
-    service_stopping();
-    r->stop.is_requested = true;
-    r->stop.since_ms = clock_ms();
-    r->mode->stop(r);
+    if (!r->stop.is_requested)
+        begin_stop(r);
 }
 
 static void on_hangup(void *arg, int signum)
@@ -437,6 +460,7 @@ int run_task(const struct run_opts *opts)
     CHECK(r != NULL);
     r->s = opts->settled;
     r->started_ms = clock_ms();
+    r->launcher = *opts->launcher;
     r->mode = r->s->cluster->is_local ? &alone_mode : &group_mode;
     r->progress.phase = "starting";
     r->progress.doing = "";

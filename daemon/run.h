@@ -15,10 +15,12 @@
 
 #include <stdbool.h>
 
+struct launcher;
 struct settled;
 
 struct run_opts {
     const struct settled *settled;
+    const struct launcher *launcher; /* the task ends with it */
     const char *metrics_listen; /* host:port; NULL: no HTTP */
     /* --log-level was used and has priority over log.level of the job */
     bool level_is_given;

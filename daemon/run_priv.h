@@ -4,6 +4,7 @@
  *   run_state.c  starts generations and saves; ends the task
  *   group*.c     a task of a cluster: connects membership, training and lease (group_priv.h)
  *   alone.c      a task without a cluster
+ *   lock.c       one running job for each checkpoint directory
  *   run.c        life cycle, signals, ticks, opening and closing; calls group.c or alone.c through
  *                struct run_mode */
 #ifndef DAEMON_RUN_PRIV_H
@@ -15,6 +16,8 @@
 
 #include "base/cancel.h"
 #include "base/err.h"
+#include "daemon/launcher.h"
+#include "daemon/lock.h"
 #include "daemon/run.h"
 #include "daemon/settle.h"
 #include "rdzv/rdzv.h"
@@ -77,6 +80,8 @@ struct run {
     const struct settled *s;
     const struct run_mode *mode;
     struct group *group; /* NULL without a cluster */
+    struct lock lock;    /* the lease on checkpoint.directory */
+    struct launcher launcher; /* this task ends with it */
     struct loop *loop;
     struct loop_timer *tick;
     uint32_t signals, ticks;
@@ -117,6 +122,9 @@ int run_train(struct run *r, const struct train_generation *g, struct err *err);
 /* Saves the state on a separate thread, then calls r->mode->saved(). Training is
  * idle. */
 void run_save(struct run *r);
+/* Called by a replica's thread. Returns true if another process completed the job: this task ends
+ * with exit code 0. */
+bool run_was_completed(struct run *r);
 uint64_t run_deadline_ms(const struct run *r); /* train.deadline_seconds */
 /* Called when this task's results were the divergent ones (`why` is the error). A single divergence
  * may be transient; a machine that diverges repeatedly delays the whole group. Returns true if the

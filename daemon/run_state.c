@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/thread.h"
+#include "daemon/complete.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/sensors.h"
@@ -91,6 +92,33 @@ bool run_diverged_again(struct run *r, const char *why, char *text, size_t n)
         return false;
     snprintf(text, n, "the results of this task diverged %d times; check the hardware of its host: %s", DIVERGED_MAX,
              why);
+    return true;
+}
+
+struct completion {
+    struct run *run;
+    char text[8400];
+};
+
+static void handle_completed(void *arg)
+{
+    struct completion *m = arg;
+
+    run_end(m->run, EXIT_COMPLETE, m->text);
+    free(m);
+}
+
+bool run_was_completed(struct run *r)
+{
+    struct completion *m = calloc(1, sizeof(*m));
+
+    CHECK(m != NULL);
+    m->run = r;
+    if (!complete_already(r->s->conf, NULL, m->text, sizeof(m->text))) {
+        free(m);
+        return false;
+    }
+    loop_post(r->loop, handle_completed, m);
     return true;
 }
 

@@ -1,8 +1,10 @@
 #include "daemon/settle.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -31,12 +33,24 @@ static bool under_launcher(void)
     return false;
 }
 
+/* --port: the control port of the first task of each host. */
+static int read_first_port(const char *text, uint32_t *out, struct err *err)
+{
+    uint64_t port = 0;
+
+    if (text != NULL && (!text_u64(text, UINT16_MAX, &port) || port == 0))
+        return err_set(err, ERR_INPUT, "--port: expected 1 to 65535, found '%.80s'", text);
+    *out = (uint32_t)port;
+    return 0;
+}
+
 static int settle_cluster(const struct settled_args *args, struct settled *s, struct err *err)
 {
     char host[256] = "";
     struct cluster_opts o = {
         .profile = CLUSTER_STRICT,
         .cluster_file = args->cluster,
+        .hosts = args->hosts,
         .task = args->task,
         .ignore_jobs = args->ignore_jobs,
         .require_cluster = args->require_cluster,
@@ -49,6 +63,8 @@ static int settle_cluster(const struct settled_args *args, struct settled *s, st
         o.profile = CLUSTER_TF;
     else if (args->profile != NULL && strcmp(args->profile, "strict") != 0)
         return err_set(err, ERR_INPUT, "--profile: expected strict or tf, found '%.80s'", args->profile);
+    if (read_first_port(args->port, &o.first_port, err) < 0)
+        return ERR_INPUT;
     /* The name of a machine ends in a number for many reasons; the name of a pod for one. */
     if (getenv("KUBERNETES_SERVICE_HOST") == NULL && under_launcher())
         o.hostname = NULL;
@@ -131,12 +147,12 @@ static int settle_elastic(struct settled *s, struct err *err)
     return 0;
 }
 
-/* Whether other hosts can reach the ports of this task. */
+/* Whether other hosts can reach the ports of this task. A task that does not train opens none. */
 static bool is_exposed(const struct settled *s)
 {
     const char *host;
 
-    if (s->cluster->is_local)
+    if (s->cluster->is_local || s->cluster->self->rank == CLUSTER_NO_RANK)
         return false;
     host = s->cluster->self->host;
     return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
@@ -285,6 +301,20 @@ static int settle_sample_log(const struct settled_args *args, struct settled *s,
     return name_file(s, "--sample-log", args->sample_log, s->sample_log, err);
 }
 
+/* A file where the directory shall be, which no retry removes. Any other problem is found by the save
+ * and may pass. */
+static int check_checkpoint_directory(const struct conf *c, struct err *err)
+{
+    const char *directory = c->checkpoint.directory;
+    struct stat st;
+
+    if (directory == NULL || (stat(directory, &st) == 0 && S_ISDIR(st.st_mode)) ||
+        (stat(directory, &st) < 0 && errno != ENOTDIR))
+        return 0;
+    return err_set(err, ERR_INPUT, "/checkpoint/directory: '%s' or a part of its path is a file; expected a folder, or "
+                                   "a name that does not exist; remove the file, or name another folder", directory);
+}
+
 static int settle_address(const struct settled_args *args, struct settled *s, struct err *err)
 {
     const struct cluster_task *self = s->cluster->self;
@@ -292,7 +322,7 @@ static int settle_address(const struct settled_args *args, struct settled *s, st
     if (s->cluster->is_local)
         return 0;
     if (self->address == NULL)
-        return err_set(err, ERR_INPUT, "%s has no address in the cluster", s->task_name);
+        return 0; /* an evaluator that the cluster does not list: no task connects to it */
     if (args->bind == NULL || strcmp(args->bind, "named") == 0)
         snprintf(s->listen, sizeof(s->listen), "%s", self->address);
     else if (strcmp(args->bind, "any") == 0)
@@ -342,6 +372,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = settle_sample_log(args, s, err);
     if (rc == 0 && args->job != NULL)
         rc = conf_read(args->job, &s->conf, err);
+    if (rc == 0 && s->conf != NULL)
+        rc = check_checkpoint_directory(s->conf, err);
     if (rc == 0 && s->conf != NULL) {
         rc = check_implementation(s, err);
         if (rc == 0 && is_auto(args) && s->devices[0].kind == DEVICE_CPU)

@@ -17,7 +17,7 @@ struct cuda_gpu;
 struct err;
 
 struct settled_args { /* the flags of trainerd; borrowed */
-    const char *job, *cluster, *task, *devices, *profile, *ignore_jobs, *bind;
+    const char *job, *cluster, *hosts, *port, *task, *devices, *profile, *ignore_jobs, *bind;
     const char *trace, *trace_steps, *sample_log;
     bool require_cluster, allow_same_address, insecure;
 };

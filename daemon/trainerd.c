@@ -16,6 +16,7 @@
 #include "daemon/args.h"
 #include "daemon/complete.h"
 #include "daemon/exit_codes.h"
+#include "daemon/launcher.h"
 #include "daemon/restart.h"
 #include "daemon/run.h"
 #include "daemon/service.h"
@@ -26,6 +27,7 @@ enum { EXIT_INPUT = 2, EXIT_STOPPED = 143 };
 
 struct flags {
     struct settled_args settle;
+    struct launcher launcher;
     const char *log_format, *log_level, *metrics;
     bool check, schema, help, version, restart;
 };
@@ -226,20 +228,20 @@ static int run(const struct flags *f)
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
         log_set_level(s->conf->log.level);
-    if (f->check) {
-        hold_signals(SIG_UNBLOCK);
-        rc = check(s);
-    } else if (s->conf == NULL) {
-        rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
-    } else if (s->cluster->self->rank == CLUSTER_NO_RANK) {
+    if (s->cluster->self->rank == CLUSTER_NO_RANK && (s->conf != NULL || s->cluster->self->type == CLUSTER_PS)) {
         char text[256];
 
         snprintf(text, sizeof(text), "%s has no part in synchronous data-parallel training: start trainerd "
                                      "only for chief and worker tasks", s->task_name);
         rc = usage_error(text);
+    } else if (f->check) {
+        hold_signals(SIG_UNBLOCK);
+        rc = check(s);
+    } else if (s->conf == NULL) {
+        rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
     } else {
         char text[8400];
-        struct run_opts o = { .settled = s, .metrics_listen = f->metrics,
+        struct run_opts o = { .settled = s, .metrics_listen = f->metrics, .launcher = &f->launcher,
                               .level_is_given = f->log_level != NULL };
 
         log_plan(s);
@@ -285,8 +287,15 @@ int main(int argc, char **argv)
     const struct arg table[] = {
         { "job", "FILE", "TRAINERD_JOB", "the job file (JSON; keys: --schema)", &f.settle.job, NULL },
         { "cluster", "FILE", "TRAINERD_CLUSTER",
-          "cluster and task as in TF_CONFIG, from a file; \"slurm\": from\nthe variables of a Slurm step",
+          "cluster and task as in TF_CONFIG, from a file; \"slurm\": from\nthe variables of a Slurm step; \"none\": alone, also where a\n"
+          "launcher starts several tasks",
           &f.settle.cluster, NULL },
+        { "hosts", "HOST,HOST", "TRAINERD_HOSTS",
+          "instead of TF_CONFIG: HOST or HOST:PORT of worker 0, 1, ...;\nthe index comes from the launcher or --task",
+          &f.settle.hosts, NULL },
+        { "port", "N", "TRAINERD_PORT",
+          "control port of the first task of a host, where --hosts, Slurm\nor mpirun name the hosts (default 8888); the next task: N + 1",
+          &f.settle.port, NULL },
         { "task", "TYPE:INDEX", "TRAINERD_TASK", "which task this is, whatever the cluster text says",
           &f.settle.task, NULL },
         { "devices", "SPEC", "TRAINERD_DEVICES",
@@ -334,6 +343,7 @@ int main(int argc, char **argv)
     };
     struct err err;
 
+    launcher_find(&f.launcher);
     prepare_process();
     if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
         return usage_error(err.text);

@@ -96,7 +96,12 @@ int fs_read(const char *path, size_t limit, struct buf *out, struct err *err)
     fd = open_retry(path, O_RDONLY | O_NONBLOCK); /* else opening a FIFO waits for its writer */
     if (fd < 0)
         return err_sys(err, errno, "open '%s'", path);
-    rc = fstat(fd, &s) == 0 && S_ISFIFO(s.st_mode) ? wait_for_writer(fd, path, err) : 0;
+    if (fstat(fd, &s) < 0)
+        rc = err_sys(err, errno, "read '%s'", path);
+    else if (S_ISDIR(s.st_mode))
+        rc = err_set(err, ERR_INPUT, "read '%s': it is a folder, expected a file", path);
+    else
+        rc = S_ISFIFO(s.st_mode) ? wait_for_writer(fd, path, err) : 0;
     if (rc == 0)
         rc = read_all(fd, path, limit, out, err);
     close(fd);

@@ -20,6 +20,7 @@ enum {
     HOLD_MS_MIN = 10,
     CLOSE_MS = 100,
     EXPIRY_READS_MIN = 5, /* least number of reads before a lease is expired */
+    RENEWALS_MIN = 2, /* renewals seen before the holder counts as alive: one may be its release */
 };
 
 struct acquire_request { /* a request to acquire */
@@ -63,6 +64,7 @@ struct progress {
     struct lease_found found;
     bool was_read;                  /* `found` was read at least once */
     uint64_t read_ns;               /* clock_ns() after the last successful read */
+    uint32_t renewals;              /* renewals of the token of `found` that reads have shown */
     uint64_t quiet_ns;              /* `found` has been unchanged for at least this time */
     uint64_t beats;                 /* heartbeats written */
     struct lease_state last_report; /* last reported state */
@@ -70,7 +72,7 @@ struct progress {
 
 struct lease {
     char *directory; /* owned */
-    char name[LEASE_NAME_BYTES], host[LEASE_NAME_BYTES];
+    char name[LEASE_NAME_BYTES], host[LEASE_NAME_BYTES], job_name[LEASE_NAME_BYTES];
     uint32_t rank;
     uint64_t incarnation, hold_ns, watch_ns;
     struct owner owner;
@@ -152,6 +154,10 @@ static int read_storage(struct lease *l, struct err *err)
     if (rc < 0)
         return rc;
     l->progress.was_read = true;
+    if (f->token != token)
+        l->progress.renewals = 0;
+    else if (n > 0 && f->beat_bytes == n && memcmp(f->beat, beat, n) != 0)
+        l->progress.renewals++;
     if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0) {
         l->progress.quiet_ns = 0;
     } else if (begin > l->progress.read_ns) {
@@ -164,6 +170,23 @@ static int read_storage(struct lease *l, struct err *err)
     return 0;
 }
 
+static bool is_foreign(const struct lease *l)
+{
+    const struct lease_found *f = &l->progress.found;
+
+    return f->is_known && strcmp(f->record.job, l->job_name) != 0;
+}
+
+static bool is_expired(const struct lease *l)
+{
+    const struct lease_found *f = &l->progress.found;
+
+    return is_own_record(l) || /* this task does not hold it, so no task renews it */
+           (f->is_known && lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
+           (is_foreign(l) && lease_process_has_ended(&f->record.process)) ||
+           l->progress.quiet_ns >= l->watch_ns;
+}
+
 static int acquire(struct lease *l, struct err *err)
 {
     struct lease_record *r;
@@ -174,6 +197,9 @@ static int acquire(struct lease *l, struct err *err)
     if (l->progress.found.token != l->progress.request.after)
         return err_set(err, ERR_EXISTS, "lease %" PRIu64 " was requested",
                        l->progress.request.after + 1);
+    if (is_foreign(l) && !is_expired(l))
+        return err_set(err, ERR_EXISTS, "lease %" PRIu64 " is of another job",
+                       l->progress.found.token);
     if (l->progress.found.token >= LEASE_TOKEN_MAX)
         return err_set(err, ERR_FULL,
                        "'%s' contains the largest possible token, which no task acquired: remove "
@@ -188,6 +214,8 @@ static int acquire(struct lease *l, struct err *err)
     r->n_members = l->progress.request.n;
     memcpy(r->name, l->name, sizeof(r->name));
     memcpy(r->host, l->host, sizeof(r->host));
+    memcpy(r->job, l->job_name, sizeof(r->job));
+    lease_process_self(&r->process);
     memcpy(r->members, l->progress.request.members, l->progress.request.n * sizeof(*r->members));
     rc = lease_store_acquire(l->directory, r, &begin_ns, err);
     if (rc == 0) {
@@ -195,6 +223,7 @@ static int acquire(struct lease *l, struct err *err)
         l->progress.found.is_known = true;
         l->progress.found.record = *r;
         l->progress.found.beat_bytes = 0;
+        l->progress.renewals = 0;
         pthread_mutex_lock(&l->thread.lock);
         if (l->requests.releases != l->progress.job.releases)
             l->requests.release = r->token; /* released in the meantime: the next step records it */
@@ -237,16 +266,8 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
                  !s->is_expired                                                         ? "held"
                  : lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation) ? "released"
                  : is_own_record(l)                                                     ? "lost"
-                                    : "expired");
-}
-
-static bool is_expired(const struct lease *l)
-{
-    const struct lease_found *f = &l->progress.found;
-
-    return is_own_record(l) || /* this task does not hold it, so no task renews it */
-           (f->is_known && lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
-           l->progress.quiet_ns >= l->watch_ns;
+                 : l->progress.quiet_ns < l->watch_ns ? "expired: its process ended"
+                                                      : "expired");
 }
 
 static void report_state(struct lease *l, uint64_t held, int rc, const struct err *trouble)
@@ -264,12 +285,16 @@ static void report_state(struct lease *l, uint64_t held, int rc, const struct er
     s.holder = LEASE_NO_RANK;
     s.is_reachable = rc == 0 || rc == ERR_EXISTS;
     if (f->is_known) {
-        s.holder = f->record.rank;
-        s.n_members = f->record.n_members;
-        s.members = f->record.members;
+        s.is_foreign = is_foreign(l);
+        s.is_renewed = !s.is_mine && !is_own_record(l) && l->progress.renewals >= RENEWALS_MIN;
+        s.process = f->record.process;
+        s.holder = s.is_foreign ? LEASE_NO_RANK : f->record.rank;
+        s.n_members = s.is_foreign ? 0 : f->record.n_members;
+        s.members = s.is_foreign ? NULL : f->record.members;
         snprintf(s.incarnation, sizeof(s.incarnation), "%016" PRIx64, f->record.incarnation);
         memcpy(s.name, f->record.name, sizeof(s.name));
-        s.is_same_address = f->record.host[0] != '\0' && strcmp(f->record.host, l->host) == 0 &&
+        s.is_same_address = !s.is_foreign && f->record.host[0] != '\0' &&
+                            strcmp(f->record.host, l->host) == 0 &&
                             strcmp(f->record.name, l->name) == 0;
     }
     describe(l, rc, trouble, &s);
@@ -398,6 +423,7 @@ int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
     pthread_mutex_init(&l->owner.report_lock, NULL);
     copy_name(l->name, o->name);
     copy_name(l->host, o->host != NULL ? o->host : "");
+    copy_name(l->job_name, o->job != NULL ? o->job : "");
     l->directory = strdup(o->directory);
     l->rank = o->rank;
     l->incarnation = o->incarnation;

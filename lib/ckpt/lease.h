@@ -24,6 +24,11 @@
  * former holder believes for the rest of hold_ms that it holds the lease, but lease_check()
  * prevents it from publishing.
  *
+ * Another job: each record names its job. The tasks of a job acquire the lease from each other, as
+ * above. The lease of another job, also of another process that trains alone, is never acquired
+ * before it is expired, or before its process is seen to have ended on this host. A directory is
+ * therefore written by one running job.
+ *
  * Crash of the storage: record and directory are synced before a token counts as acquired, so a
  * token is never acquired twice. Heartbeats are not synced: after a crash a heartbeat may be older,
  * or absent. An observer treats that as a change, so it waits for watch_ms again.
@@ -42,6 +47,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "ckpt/lease_process.h"
 
 struct err;
 struct lease;
@@ -63,6 +70,9 @@ struct lease_state {
     uint32_t holder;   /* rank; LEASE_NO_RANK: the record cannot be read */
     char incarnation[17];        /* of the holder, 16 hex digits; "": unknown */
     char name[LEASE_NAME_BYTES]; /* of the holder, for messages; "": unknown */
+    bool is_foreign; /* the record is of another job: `holder` and `members` are unknown */
+    bool is_renewed; /* the holder is another process, which renewed the lease while this task read it */
+    struct lease_process process; /* of the holder */
     bool is_same_address; /* the holder has the name and the host of this task: only one of them can
                              listen */
     uint32_t n_members; /* size of the recorded group; 0: unknown */
@@ -75,6 +85,7 @@ struct lease_opts {
     const char *directory; /* created when a lease is acquired; copied */
     uint32_t rank;         /* of this task */
     const char *name;      /* of this task, for messages: "worker 1 (10.0.0.2:2222)"; copied */
+    const char *job; /* equal for the tasks of a job, which differs from every other running job; copied */
     const char *host; /* equal for processes that cannot listen on the same address; NULL: unknown; copied */
     uint64_t incarnation;  /* of this process; unique */
     uint64_t hold_ms, watch_ms;
@@ -100,7 +111,8 @@ void lease_close(struct lease *l);
 /* Requests to acquire the token after_token + 1 for this group, if after_token is still the newest
  * (0: no token exists), whether the lease is expired or not. The holder itself records another
  * group this way and keeps the old token until it has the new one. The result is in the state:
- * is_mine with the new token, or not. Replaces an earlier request that the thread has not started.
+ * is_mine with the new token, or not. A lease of another job is acquired only if it is expired.
+ * Replaces an earlier request that the thread has not started.
  * members [n], n <= LEASE_MEMBERS_MAX; copied. */
 uint64_t lease_acquire(struct lease *l, uint64_t after_token, const uint32_t *members, uint32_t n);
 /* Requests a read of the storage, and a renewal if this task holds the lease. */

@@ -1,5 +1,6 @@
 /* lease_priv.h - declarations shared by the files of the lease.
  *
+ *   lease_process.c the process of a holder
  *   lease_record.c  prints and parses a record and a heartbeat
  *   lease_store.c   reads and writes the files; may hang as long as the storage does
  *   lease.c         the thread and the state of the lease */
@@ -29,6 +30,8 @@ struct lease_record {
     uint64_t incarnation;
     char name[LEASE_NAME_BYTES];
     char host[LEASE_NAME_BYTES]; /* "": unknown */
+    char job[LEASE_NAME_BYTES];  /* "": unknown */
+    struct lease_process process;
     uint32_t n_members;
     uint32_t members[LEASE_MEMBERS_MAX];
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/check.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -12,6 +13,20 @@
 #include "ckpt/lease_priv.h"
 
 #define WHAT "lease record"
+
+static void print_process(const struct lease_process *p, struct buf *out)
+{
+    const char *const texts[][2] = { { "space", p->space }, { "host", p->host }, { "since", p->since } };
+
+    if (p->pid == 0)
+        return;
+    buf_printf(out, ",\n  \"process\": {\"pid\": %" PRIu64 ", \"started\": %" PRIu64, p->pid, p->started);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        buf_printf(out, ", \"%s\": ", texts[i][0]);
+        buf_json(out, texts[i][1]);
+    }
+    buf_str(out, "}");
+}
 
 void lease_record_print(const struct lease_record *r, struct buf *out)
 {
@@ -23,6 +38,11 @@ void lease_record_print(const struct lease_record *r, struct buf *out)
         buf_str(out, ",\n  \"host\": ");
         buf_json(out, r->host);
     }
+    if (r->job[0] != '\0') {
+        buf_str(out, ",\n  \"job\": ");
+        buf_json(out, r->job);
+    }
+    print_process(&r->process, out);
     buf_printf(out, ",\n  \"incarnation\": \"%016" PRIx64 "\",\n  \"members\": [", r->incarnation);
     for (uint32_t i = 0; i < r->n_members; i++)
         buf_printf(out, "%s%" PRIu32, i > 0 ? ", " : "", r->members[i]);
@@ -85,16 +105,54 @@ static int read_incarnation(const struct json *doc, uint64_t *out, struct err *e
     return 0;
 }
 
+static int copy_text(const struct json *doc, const cJSON *value, char *out, size_t room, struct err *err)
+{
+    if (!cJSON_IsString(value) || strlen(value->valuestring) >= room)
+        return ckpt_unexpected(doc, value, "a text within its length limit", err);
+    strcpy(out, value->valuestring);
+    return 0;
+}
+
 static int read_text(const struct json *doc, const char *name, char out[LEASE_NAME_BYTES], struct err *err)
 {
     const cJSON *value = member(doc, name, err);
 
-    if (value == NULL)
-        return ERR_CORRUPT;
-    if (!cJSON_IsString(value) || strlen(value->valuestring) >= LEASE_NAME_BYTES)
-        return ckpt_unexpected(doc, value, "a text within its length limit", err);
-    strcpy(out, value->valuestring);
-    return 0;
+    return value != NULL ? copy_text(doc, value, out, LEASE_NAME_BYTES, err) : ERR_CORRUPT;
+}
+
+/* Reads a text that older versions lack. */
+static int read_optional_text(const struct json *doc, const char *name, char out[LEASE_NAME_BYTES], struct err *err)
+{
+    return cJSON_GetObjectItemCaseSensitive(json_root(doc), name) != NULL ? read_text(doc, name, out, err) : 0;
+}
+
+/* Reads the process, which older versions lack. Unknown members are ignored. */
+static int read_process(const struct json *doc, struct lease_process *p, struct err *err)
+{
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(json_root(doc), "process"), *value;
+    const struct { const char *name; uint64_t *number; char *text; size_t room; } fields[] = {
+        { "pid", &p->pid, NULL, 0 },
+        { "started", &p->started, NULL, 0 },
+        { "space", NULL, p->space, sizeof(p->space) },
+        { "host", NULL, p->host, sizeof(p->host) },
+        { "since", NULL, p->since, sizeof(p->since) },
+    };
+    int rc = 0;
+
+    if (object == NULL)
+        return 0;
+    if (!cJSON_IsObject(object))
+        return ckpt_unexpected(doc, object, "an object", err);
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(fields); i++) {
+        value = cJSON_GetObjectItemCaseSensitive(object, fields[i].name);
+        if (value == NULL)
+            rc = ckpt_unexpected(doc, object, "pid, started, space, host and since", err);
+        else if (fields[i].number != NULL)
+            rc = ckpt_read_integer(doc, value, LEASE_TOKEN_MAX, fields[i].number, err);
+        else
+            rc = copy_text(doc, value, fields[i].text, fields[i].room, err);
+    }
+    return rc;
 }
 
 static int read_document(const struct json *doc, uint64_t token, struct lease_record *out,
@@ -119,8 +177,12 @@ static int read_document(const struct json *doc, uint64_t token, struct lease_re
     out->rank = (uint32_t)rank;
     if (rc == 0)
         rc = read_text(doc, "name", out->name, err);
-    if (rc == 0 && cJSON_GetObjectItemCaseSensitive(json_root(doc), "host") != NULL) /* older versions lack it */
-        rc = read_text(doc, "host", out->host, err);
+    if (rc == 0)
+        rc = read_optional_text(doc, "host", out->host, err);
+    if (rc == 0)
+        rc = read_optional_text(doc, "job", out->job, err);
+    if (rc == 0)
+        rc = read_process(doc, &out->process, err);
     if (rc == 0)
         rc = read_incarnation(doc, &out->incarnation, err);
     return rc == 0 ? read_members(doc, out, err) : rc;

@@ -109,10 +109,9 @@ static int listen_port(const char *host, uint16_t port, int *fd, struct err *err
     rc = getaddrinfo(host, service, &hints, &found);
     if (rc != 0)
         return err_set(err,
-                       rc == EAI_MEMORY  ? ERR_NOMEM
-                       : rc == EAI_AGAIN ? ERR_IO
-                                         : ERR_INPUT,
-                       "listen at '%s': %s", host, gai_strerror(rc));
+                       rc == EAI_MEMORY ? ERR_NOMEM : ERR_IO,
+                       "listen at '%s': %s; the name of this task does not resolve on its own host yet; register it, "
+                       "or correct the cluster", host, gai_strerror(rc));
     *fd = -EADDRNOTAVAIL;
     for (struct addrinfo *a = found; a != NULL && *fd < 0; a = a->ai_next)
         *fd = listen_at(a);
@@ -134,6 +133,9 @@ int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port
     if (fd == -EADDRINUSE && first_port < last_port)
         return err_set(err, ERR_IO, "data plane: listen at '%s' ports %u to %u (communication.data_port): Address already "
                        "in use: no port of the range is free; widen the range", host, first_port, last_port);
+    if (fd == -EADDRNOTAVAIL)
+        return err_set(err, ERR_INPUT, "listen at '%s': not an address of this host; the cluster must name this host for "
+                       "this task, or use --bind any", host);
     if (fd < 0) {
         err_sys(err, -fd, "listen at '%s' port %u%s", host, first_port,
                 first_port != 0 ? " (communication.data_port)" : "");

@@ -13,10 +13,12 @@
 #include "base/fs.h"
 #include "conf/cluster_address.h"
 #include "conf/cluster_draft.h"
+#include "conf/cluster_hosts.h"
 #include "conf/cluster_jobs.h"
 #include "conf/cluster_print.h"
 #include "conf/cluster_read.h"
 #include "conf/cluster_self.h"
+#include "conf/cluster_size.h"
 #include "conf/cluster_slurm.h"
 
 /* --- the source of the text --- */
@@ -27,7 +29,7 @@ static int read_file(struct cluster_draft *d, struct err *err)
     int rc = fs_read(d->label, JSON_MAX_BYTES, &text, err);
 
     if (rc == ERR_NOENT)
-        rc = err_wrap(err, ERR_INPUT, "--cluster (expected a file, or 'slurm')");
+        rc = err_wrap(err, ERR_INPUT, "--cluster (expected a file, 'slurm' or 'none')");
     if (rc == 0)
         rc = cluster_read_json(d, text.data != NULL ? text.data : "", text.len, err);
     buf_fini(&text);
@@ -52,18 +54,27 @@ static int read_variable(struct cluster_draft *d, struct err *err)
 
 static int read_source(struct cluster_draft *d, struct err *err)
 {
-    const char *file = d->opts->cluster_file;
+    const char *file = d->opts->cluster_file, *hosts = d->opts->hosts;
     const char *variable = cluster_env(d, "TF_CONFIG");
 
-    d->label = file != NULL ? arena_strdup(&d->c->mem, file) : "TF_CONFIG";
+    d->label = file != NULL    ? arena_strdup(&d->c->mem, file)
+               : hosts != NULL ? "--hosts"
+                               : "TF_CONFIG";
     if (d->label == NULL)
         return cluster_nomem(err);
     d->c->source = d->label;
-    if (file == NULL)
+    if (file != NULL && hosts != NULL)
+        return cluster_reject(d, NULL, err, "both --cluster and --hosts are given; use one of them");
+    if (file == NULL && hosts == NULL)
         return read_variable(d, err);
     if (variable != NULL && variable[0] != '\0')
-        cluster_note(d, "TF_CONFIG is set, but --cluster %.256s is used instead", file);
-    return strcmp(file, "slurm") == 0 ? cluster_read_slurm(d, err) : read_file(d, err);
+        cluster_note(d, "TF_CONFIG is set, but %s%.256s is used instead",
+                     file != NULL ? "--cluster " : "", d->label);
+    if (hosts != NULL)
+        return cluster_read_hosts(d, err);
+    if (strcmp(file, "slurm") == 0)
+        return cluster_read_slurm(d, err);
+    return strcmp(file, "none") == 0 ? 0 : read_file(d, err);
 }
 
 /* --- the finished table --- */
@@ -182,6 +193,8 @@ int cluster_resolve(const struct cluster_opts *opts, struct cluster **out, struc
     if (d.c == NULL)
         return cluster_nomem(err);
     rc = read_source(&d, err);
+    if (rc == 0 && !d.has_cluster && opts->cluster_file == NULL)
+        rc = cluster_form_from_launcher(&d, err);
     if (rc == 0)
         rc = d.has_cluster ? resolve_listed(&d, err) : resolve_local(&d, err);
     if (rc == 0)

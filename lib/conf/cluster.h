@@ -1,4 +1,4 @@
-/* cluster.h - resolves the cluster and this task from TF_CONFIG, a file, Slurm or flags.
+/* cluster.h - resolves the cluster and this task from TF_CONFIG, a file, hosts, Slurm or flags.
  *
  * There are two profiles. "strict" (the default) rejects doubtful input, with JSON pointer,
  * line:column and remedy. "tf" accepts what TensorFlow 2's MultiWorkerMirroredStrategy accepts. The
@@ -11,6 +11,9 @@
  * by rank (the chief first, if there is one, then the workers). If the text has a type without an
  * index, it counts the tasks of that type. Two launchers that disagree are an error. A host name
  * whose number is not a valid index is ignored with a note. A cluster of one entry needs no index.
+ *
+ * If no source names a cluster, but a launcher started several tasks, the cluster is formed from the
+ * launcher, or the tasks are refused: they would all train the whole job. --cluster none allows it.
  *
  * Threads: one at a time. */
 #ifndef CONF_CLUSTER_H

@@ -8,6 +8,9 @@
  *   cluster_jobs.c     checks jobs and indices, and recognises the dynamic form
  *   cluster_address.c  host and port of every entry
  *   cluster_slurm.c    SLURM_STEP_* -> draft
+ *   cluster_slurm_order.c  the node of each task of a Slurm step
+ *   cluster_hosts.c    a list of hosts -> draft
+ *   cluster_size.c     several tasks of a launcher without a cluster -> draft, or a refusal
  *   cluster_print.c    canonical text, hash, --check
  *
  * cluster.c includes the headers of the steps; a step includes this header and never cluster.h. */

@@ -84,10 +84,10 @@ int cluster_check_jobs(struct cluster_draft *d, struct err *err)
         d->entries.at[0].task.index = d->index;
         return 0;
     }
-    if (d->has_job[CLUSTER_WORKER] && d->count[CLUSTER_WORKER] == 0)
+    if (d->has_job[CLUSTER_WORKER] && d->count[CLUSTER_CHIEF] + d->count[CLUSTER_WORKER] == 0)
         return cluster_reject(d, d->job[CLUSTER_WORKER], err,
-                              "the job \"worker\" is empty; list its addresses, or remove it if "
-                              "the chief trains alone");
+                              "the job \"worker\" is empty and there is no chief, so no task "
+                              "trains; list the addresses of the workers");
     if (d->count[CLUSTER_CHIEF] + d->count[CLUSTER_WORKER] == 0)
         return cluster_reject(d, NULL, err,
                               "the cluster has neither a chief nor a worker, so no task trains; "

@@ -4,8 +4,8 @@
  *   SLURM_STEP_TASKS_PER_NODE  3(x2),2        number of tasks on each host
  *   SLURM_STEP_NUM_TASKS       8              total number of tasks
  *
- * Task p (SLURM_PROCID) is worker p. Tasks are numbered host by host; the ports of a host are 8888,
- * 8889, ... */
+ * Task p (SLURM_PROCID) is worker p. The distribution of the step decides its host; the ports of a
+ * host are 8888, 8889, ..., or those from --port on. */
 #include "conf/cluster_slurm.h"
 
 #include <ctype.h>
@@ -18,9 +18,10 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "conf/cluster_draft.h"
+#include "conf/cluster_hosts.h"
+#include "conf/cluster_slurm_order.h"
 
 enum {
-    FIRST_PORT = 8888,
     MAX_NAME = 255,   /* bytes of a node's expanded name */
     MAX_BRACKETS = 4, /* pairs in one name: rack[1-2]n[1-16] has two */
     MAX_DIGITS = 9,   /* of a number in brackets */
@@ -246,24 +247,24 @@ static int check_sum(const struct cluster_draft *d, uint64_t sum, struct err *er
     return 0;
 }
 
-/* Adds the tasks first, first + 1, ... of one host. */
-static int add_host(struct cluster_draft *d, const char *host, uint32_t count, uint32_t first,
-                    struct err *err)
+/* Adds the tasks in the order of their ranks. */
+static int add_tasks(struct cluster_draft *d, const char *const *nodes, const uint32_t *counts,
+                     uint32_t n_nodes, uint32_t n_tasks, struct err *err)
 {
-    char address[MAX_NAME + 16];
+    uint32_t *node_of = arena_array(&d->c->mem, n_tasks, sizeof(*node_of));
+    uint32_t *used = arena_array(&d->c->mem, n_nodes, sizeof(*used)); /* ports of each node */
+    int rc;
 
-    if (count > UINT16_MAX - FIRST_PORT + 1)
-        return cluster_reject(d, NULL, err,
-                              "%s has %" PRIu32 " tasks, more than the ports from %d to 65535",
-                              host, count, FIRST_PORT);
-    for (uint32_t i = 0; i < count; i++) {
-        int n = snprintf(address, sizeof(address), "%s:%" PRIu32, host, FIRST_PORT + i);
-        int rc = cluster_add(d, CLUSTER_WORKER, first + i, address, (size_t)n, NULL, err);
+    if (node_of == NULL || used == NULL)
+        return cluster_nomem(err);
+    memset(used, 0, n_nodes * sizeof(*used));
+    rc = cluster_slurm_order(d, counts, n_nodes, node_of, err);
+    for (uint32_t i = 0; rc == 0 && i < n_tasks; i++) {
+        const char *node = nodes[node_of[i]];
 
-        if (rc < 0)
-            return rc;
+        rc = cluster_add_task_of_host(d, node, strlen(node), used[node_of[i]]++, i, err);
     }
-    return 0;
+    return rc;
 }
 
 int cluster_read_slurm(struct cluster_draft *d, struct err *err)
@@ -271,7 +272,7 @@ int cluster_read_slurm(struct cluster_draft *d, struct err *err)
     const char *node_list = NULL, *count_list = NULL;
     const char **nodes;
     uint32_t *counts;
-    uint32_t n_nodes, n_counts, first = 0;
+    uint32_t n_nodes, n_counts;
     uint64_t sum = 0;
     int rc;
 
@@ -296,9 +297,5 @@ int cluster_read_slurm(struct cluster_draft *d, struct err *err)
     rc = check_sum(d, sum, err);
     d->has_cluster = true;
     d->has_job[CLUSTER_WORKER] = true;
-    for (uint32_t i = 0; i < n_nodes && rc == 0; i++) {
-        rc = add_host(d, nodes[i], counts[i], first, err);
-        first += counts[i];
-    }
-    return rc;
+    return rc < 0 ? rc : add_tasks(d, nodes, counts, n_nodes, (uint32_t)sum, err);
 }

@@ -24,8 +24,10 @@ struct cluster_task {
 struct cluster_opts {
     enum cluster_profile profile;
     /* --cluster FILE, used in place of TF_CONFIG. "slurm": the SLURM_STEP_* variables (all tasks are
-     * workers, ports from 8888). NULL: TF_CONFIG. */
+     * workers). "none": no cluster, also below a launcher of several tasks. NULL: TF_CONFIG. */
     const char *cluster_file;
+    const char *hosts;   /* --hosts, used in place of TF_CONFIG: HOST or HOST:PORT,... by rank */
+    uint32_t first_port; /* --port: of the hosts of a launcher or of `hosts`; 0: 8888 */
     const char *task;        /* --task TYPE:INDEX, takes precedence over the text; NULL: not given */
     const char *ignore_jobs; /* --ignore-jobs a,b; NULL: none */
     bool require_cluster;    /* an absent cluster is an error */
@@ -51,7 +53,7 @@ struct cluster {
     bool is_dynamic;
     const char *canonical; /* canonical JSON text, without evaluators */
     char hash[65];         /* SHA-256 of canonical, hex */
-    const char *source;    /* "TF_CONFIG", the path of a file, "slurm" or "none" */
+    const char *source;    /* "TF_CONFIG", the path of a file, "slurm", "--hosts", "Open MPI", "none" */
     /* "task.index", "--task", "SLURM_PROCID", "the host name", "the only entry", "none" (local) */
     const char *index_source;
     const char **notes; /* [n_notes] warnings and decisions for the log, in order */

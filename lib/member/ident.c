@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/text.h"
 
-enum { EXCERPT_BYTES = 240, BEFORE_BYTES = 80 };
+enum { EXCERPT_BYTES = 240, BEFORE_BYTES = 80, KEYS_BYTES = 600 };
 
 /* Ordered by cause: a difference in an earlier row may cause a difference in a later row. */
 static const struct row {
@@ -46,10 +46,12 @@ struct member_ident member_ident_copy(const struct member_ident *i, struct arena
         .devices = arena_strdup(a, i->devices),
         .kernels = arena_strdup(a, i->kernels),
         .nccl = arena_strdup(a, i->nccl),
+        .job = arena_strdup(a, i->job != NULL ? i->job : ""),
     };
 
     for (size_t r = 0; r < COUNT_OF(rows); r++)
         CHECK(field(&copy, rows[r].offset) != NULL && field(&copy, rows[r].shown) != NULL);
+    CHECK(copy.job != NULL);
     return copy;
 }
 
@@ -72,6 +74,8 @@ bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devic
                          const struct member_ident *ours, uint32_t our_devices, char *out,
                          size_t n_out)
 {
+    char keys[KEYS_BYTES];
+
     for (size_t r = 0; r < COUNT_OF(rows); r++) {
         const char *a = field(theirs, rows[r].shown), *b = field(ours, rows[r].shown);
         char a_text[EXCERPT_BYTES + 8], b_text[EXCERPT_BYTES + 8];
@@ -79,6 +83,11 @@ bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devic
 
         if (strcmp(field(theirs, rows[r].offset), field(ours, rows[r].offset)) == 0)
             continue;
+        if (rows[r].offset == offsetof(struct member_ident, job_digest) &&
+            member_job_difference(theirs->job, ours->job, keys, sizeof(keys))) {
+            snprintf(out, n_out, "the job differs: %s; %s", keys, rows[r].remedy);
+            return false;
+        }
         while (a[same] != '\0' && a[same] == b[same])
             same++;
         excerpt(a, same, a_text);

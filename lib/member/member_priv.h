@@ -13,6 +13,9 @@ struct arena;
 /* Returns a copy; the strings are in `a`. */
 struct member_ident member_ident_copy(const struct member_ident *i, struct arena *a);
 
+/* Writes which keys of two jobs (JSON objects; may be anything) differ, with both values, to the n > 0
+ * bytes at `out`. Returns false if none does, or a text is not JSON. */
+bool member_job_difference(const char *theirs, const char *ours, char *out, size_t n);
 /* Returns true if the identities agree. Else writes the first difference, both values and the
  * remedy: "the job differs: it has 'a', the coordinator has 'b'; ...". */
 bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devices,

@@ -78,9 +78,9 @@ int listen_on_all(const char *where, int sockets[LISTENERS_MAX], uint32_t *n, st
     }
     rc = getaddrinfo(host, colon + 1, &hints, &found);
     if (rc != 0)
-        return err_set(err, ERR_INPUT,
-                       "listen on %s: %s; the address of this task must be one of this "
-                       "host",
+        return err_set(err, ERR_IO,
+                       "listen on %s: %s; the name of this task does not resolve on its own host yet; register it, or "
+                       "correct the cluster",
                        where, gai_strerror(rc));
     for (const struct addrinfo *at = found; at != NULL && *n < LISTENERS_MAX; at = at->ai_next) {
         int fd = listen_on(at);

@@ -81,7 +81,8 @@ static void copy_opts(struct rdzv *r, const struct rdzv_opts *opts)
                                       .cluster = copy(r, opts->ident.cluster),
                                       .devices = copy(r, opts->ident.devices),
                                       .kernels = copy(r, opts->ident.kernels),
-                                      .nccl = copy(r, opts->ident.nccl) };
+                                      .nccl = copy(r, opts->ident.nccl),
+                                      .job = copy(r, opts->ident.job != NULL ? opts->ident.job : "") };
     r->cluster = (struct wire_cluster){ .tasks = tasks, .world = opts->world };
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/err.h"
 #include "tls/tls.h"
 
 enum {
@@ -140,8 +141,24 @@ static bool restore_preface(struct relay_flow *f, size_t n)
     return true;
 }
 
+/* Answers a client under TLS in clear text: an empty SETTINGS frame, with which a server of HTTP/2
+ * begins (RFC 9113, section 3.4). The client thus reports that this task does not use TLS. The bytes of
+ * the client are read first, because otherwise the reset of the connection could discard the answer. */
+static enum relay_result reject_tls(struct relay *r, struct err *err)
+{
+    static const uint8_t settings[FRAMES_HEAD_BYTES] = { [3] = 4 };
+    uint8_t ignored[BUFFER_BYTES];
+
+    (void)recv(r->client, ignored, sizeof(ignored), MSG_DONTWAIT);
+    (void)send(r->client, settings, sizeof(settings), MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)err_set(err, ERR_AUTH,
+                  "TLS: the other side has a token or certificates, but this task has none: set the same "
+                  "TRAINERD_TOKEN or TRAINERD_TLS on every task");
+    return RELAY_INSECURE;
+}
+
 /* Decides by the first byte whether the connection is under TLS. */
-static enum relay_result begin(struct relay *r)
+static enum relay_result begin(struct relay *r, struct err *err)
 {
     uint8_t first;
     ssize_t n = recv(r->client, &first, 1, MSG_DONTWAIT | MSG_PEEK);
@@ -149,8 +166,10 @@ static enum relay_result begin(struct relay *r)
     if (n <= 0)
         return n < 0 && is_transient(errno) ? RELAY_CONTINUES : RELAY_BROKEN;
     r->has_begun = true;
-    if (first != TLS_HANDSHAKE || r->certificates == NULL)
+    if (first != TLS_HANDSHAKE)
         return RELAY_CONTINUES;
+    if (r->certificates == NULL)
+        return reject_tls(r, err);
     if (tls_stream_new(r->certificates, TLS_SERVER, r->client, NULL, &r->tls, NULL) < 0)
         return RELAY_BROKEN;
     r->own.saved -= handshake_cost;
@@ -194,7 +213,7 @@ enum relay_result relay_read_client(struct relay *r, uint64_t now_ms, struct err
     if (!relay_has_allowance(r, now_ms))
         return RELAY_NO_ALLOWANCE;
     if (!r->has_begun)
-        result = begin(r);
+        result = begin(r, err);
     if (result == RELAY_CONTINUES && r->is_securing)
         result = secure(r, err);
     if (result != RELAY_CONTINUES || !r->has_begun || r->is_securing)

@@ -48,7 +48,7 @@ struct relay {
 
 enum relay_result {
     RELAY_BROKEN, /* the relay must be closed */
-    RELAY_INSECURE, /* likewise: the TLS handshake failed, *err has the reason */
+    RELAY_INSECURE, /* likewise: TLS failed, or only the client uses it; *err has the reason */
     RELAY_CONTINUES,
     RELAY_NO_ALLOWANCE, /* nothing was read: the client must wait */
     RELAY_BEGINS, /* the preface has arrived: the caller passes the connection to gRPC and sets

@@ -171,6 +171,7 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
         { "devices", offsetof(Trainerd__V1__Join, devices), 32 },
         { "kernels", offsetof(Trainerd__V1__Join, kernels), 256 },
         { "nccl", offsetof(Trainerd__V1__Join, nccl), 64 },
+        { "job", offsetof(Trainerd__V1__Join, job), WIRE_BYTES_MAX },
         { "data_address", offsetof(Trainerd__V1__Join, data_address), ADDRESS_BYTES },
         { "host_key", offsetof(Trainerd__V1__Join, host_key), HOST_KEY_BYTES },
     };
@@ -199,7 +200,8 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
                                     .cluster = m->cluster,
                                     .devices = m->devices,
                                     .kernels = m->kernels,
-                                    .nccl = m->nccl };
+                                    .nccl = m->nccl,
+                                    .job = m->job };
     out->incarnation = m->incarnation;
     out->generation = m->generation;
     out->held = m->step_held;

@@ -75,6 +75,7 @@ static void *write_join(const struct writer *w, const struct member_msg *m)
     j->n_devices = m->n_devices;
     j->kernels = (char *)m->ident->kernels;
     j->nccl = (char *)m->ident->nccl;
+    j->job = (char *)(m->ident->job != NULL ? m->ident->job : "");
     j->step_held = m->held;
     j->data_address = (char *)w->sender->data_address;
     j->host_key = (char *)w->sender->host_key;

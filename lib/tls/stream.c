@@ -177,7 +177,7 @@ static int rejected(struct tls_stream *s, struct err *err)
     int reason = ERR_GET_REASON(e);
 
     if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST)
-        return openssl_err(err, ERR_PEER, "TLS: the other side does not use TLS");
+        return openssl_err(err, ERR_AUTH, "TLS: the other side does not use TLS");
     if (!s->has_key && reason < SSL_AD_REASON_OFFSET && verdict != X509_V_OK) {
         ERR_clear_error();
         return err_set(err, ERR_AUTH, "TLS: the certificate of the other side is not accepted: %s",

@@ -71,8 +71,8 @@ int tls_stream_new_psk(const uint8_t key[TLS_KEY_BYTES], enum tls_side side, int
                        struct tls_stream **out, struct err *err);
 
 /* Continues the handshake. Returns 1: complete; 0: call again when the socket has one of
- * tls_stream_events(). Errors: ERR_AUTH (a certificate is missing or invalid, or the key differs),
- * ERR_PEER (the connection ended, or the other side does not use TLS). */
+ * tls_stream_events(). Errors: ERR_AUTH (a certificate is missing or invalid, the key differs, or the
+ * other side does not use TLS), ERR_PEER (the connection ended). */
 int tls_stream_handshake(struct tls_stream *s, struct err *err);
 
 /* As recv() and send() of a non-blocking socket: -1 with errno EAGAIN, ECONNRESET, or EPROTO if the

@@ -86,11 +86,12 @@ static inline void on_change(void *arg, const struct lease_state *s)
 }
 
 static const char *lease_host; /* host of the tasks started next; NULL: unknown */
+static const char *lease_job;  /* job of the tasks started next; NULL: none */
 
 static inline void task_start_ms(struct task *t, uint32_t rank, uint64_t hold_ms, uint64_t watch_ms)
 {
     char name[32];
-    struct lease_opts o = { .directory = leases, .rank = rank, .name = name, .host = lease_host,
+    struct lease_opts o = { .directory = leases, .rank = rank, .name = name, .host = lease_host, .job = lease_job,
                             .incarnation = 0xabc000 + rank, .hold_ms = hold_ms,
                             .watch_ms = watch_ms, .on_change = on_change, .arg = t };
     struct err err;

@@ -3,6 +3,7 @@
 #include "ckpt/lease_kit.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static void lease_acquired_by_the_first_reports_the_holder_to_the_second(void **state)
 {
@@ -62,6 +63,89 @@ static void lease_holder_of_equal_name_and_host_is_at_the_same_place(void **stat
     task_end(&same);
     task_end(&other);
     task_end(&unknown);
+}
+
+static void start_of_job(struct task *t, uint32_t rank, const char *job)
+{
+    lease_job = job;
+    task_start(t, rank);
+    lease_job = NULL;
+}
+
+static void lease_of_another_job_is_acquired_only_after_its_expiry(void **state)
+{
+    struct task a, b;
+
+    (void)state;
+    start_of_job(&a, 1, "job a");
+    start_of_job(&b, 2, "job b");
+    assert_true(acquire(&a, 0));
+    assert_false(acquire(&b, 1)); /* a task of job a would have acquired it */
+    assert_true(b.now.is_foreign);
+    assert_int_equal(b.now.holder, LEASE_NO_RANK);
+    assert_int_equal(b.now.n_members, 0);
+    assert_string_equal(b.now.name, "worker 1");
+    assert_int_equal(b.now.process.pid, getpid());
+    assert_int_equal(strlen(b.now.process.since), strlen("2026-11-24T21:46:21Z"));
+    assert_false(b.now.is_renewed || b.now.is_expired);
+    task_end(&a); /* without a release */
+    for (int i = 0; i < 6; i++) {
+        advance_clock(WATCH_MS / 5);
+        refresh(&b);
+    }
+    assert_true(b.now.is_expired);
+    assert_true(acquire(&b, 1));
+    assert_int_equal(b.now.token, 2);
+    task_end(&b);
+}
+
+static void lease_renewed_twice_by_another_task_shows_that_it_is_alive(void **state)
+{
+    struct task a, b;
+
+    (void)state;
+    start_of_job(&a, 1, "job a");
+    start_of_job(&b, 2, "job b");
+    assert_true(acquire(&a, 0));
+    refresh(&b);
+    for (int i = 0; i < 2; i++) {
+        assert_false(b.now.is_renewed);
+        refresh(&a);
+        assert_false(a.now.is_renewed);
+        refresh(&b);
+    }
+    assert_true(b.now.is_renewed);
+    assert_true(lease_release(a.lease, TIMEOUT_MS));
+    refresh(&b);
+    assert_true(b.now.is_expired);
+    assert_true(acquire(&b, 1)); /* a released lease is acquired at once */
+    assert_false(b.now.is_renewed);
+    task_end(&a);
+    task_end(&b);
+}
+
+static void lease_of_another_job_whose_process_ended_is_expired_at_once(void **state)
+{
+    struct task b;
+    int status = 0;
+    pid_t child;
+
+    (void)state;
+    child = fork();
+    if (child == 0) {
+        struct task a;
+
+        start_of_job(&a, 1, "job a");
+        _exit(acquire(&a, 0) ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    start_of_job(&b, 2, "job b");
+    refresh(&b);
+    assert_true(b.now.is_foreign && b.now.is_expired);
+    assert_text_has(&b, "is expired: its process ended");
+    assert_true(acquire(&b, 1));
+    task_end(&b);
 }
 
 static void lease_requests_are_all_answered_and_only_the_next_token_is_acquired(void **state)
@@ -384,6 +468,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(lease_acquired_by_the_first_reports_the_holder_to_the_second),
         TEST(lease_holder_of_equal_name_and_host_is_at_the_same_place),
+        TEST(lease_of_another_job_is_acquired_only_after_its_expiry),
+        TEST(lease_renewed_twice_by_another_task_shows_that_it_is_alive),
+        TEST(lease_of_another_job_whose_process_ended_is_expired_at_once),
         TEST(lease_requests_are_all_answered_and_only_the_next_token_is_acquired),
         TEST(lease_holder_records_another_group_with_the_next_token),
         TEST(lease_token_acquired_again_by_another_task_is_lost_for_the_holder),

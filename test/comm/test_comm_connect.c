@@ -304,7 +304,8 @@ static void listener_address_is_the_bound_address(void **state)
     assert_int_equal(comm_listener_open("127.0.0.1", port, port, &l, &err), 0);
     assert_string_equal(comm_listener_address(l), text);
     comm_listener_close(l);
-    assert_int_equal(comm_listener_open("not a name!", 0, 0, &l, &err), ERR_INPUT);
+    assert_int_equal(comm_listener_open("not a name!", 0, 0, &l, &err), ERR_IO); /* it may resolve later */
+    assert_int_equal(comm_listener_open("192.0.2.1", 0, 0, &l, &err), ERR_INPUT); /* not of this host */
     assert_string_equal(comm_host_key(), comm_host_key());
 }
 

@@ -38,8 +38,9 @@ struct cluster_row {
     const char *strict; /* outcome in the strict profile */
     const char *tf;     /* outcome in the tf profile; NULL: the same */
     const char *note;   /* strict: a part of one of the notes; NULL: there are no notes */
-    const char *env[6]; /* "NAME=value" */
-    const char *task, *ignore, *host, *file;
+    const char *env[8]; /* "NAME=value" */
+    const char *task, *ignore, *host, *file, *hosts;
+    unsigned port;
     bool require, same;
 };
 
@@ -63,6 +64,8 @@ static inline int kit_resolve(const struct cluster_row *row, enum cluster_profil
     struct cluster_opts opts = {
         .profile = profile,
         .cluster_file = row->file,
+        .hosts = row->hosts,
+        .first_port = row->port,
         .task = row->task,
         .ignore_jobs = row->ignore,
         .require_cluster = row->require,

@@ -168,7 +168,6 @@ def trainerd(text):
         outcome = dynamic(root, jobs, kind, index)
         if outcome is None:
             chiefs, workers = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
-            refuse_if("worker" in jobs and workers == 0, "S-6: a worker job without workers")
             refuse_if(chiefs + workers == 0, "C-14: nobody trains")
             refuse_if(sorted(jobs.get("worker", ())) != list(range(workers)), "U-8, U-9: sparse")
             if jobs.get(kind):  # U-6: the index is in the set; EV-3, EV-4: any index if not listed

@@ -200,7 +200,7 @@ static const struct cluster_row steps[] = {
       STEP("n1", "10000000", "0") },
     { .id = "too many on a host",
       NULL,
-      "!slurm: n1 has 56649 tasks, more than the ports from 8888 to 65535",
+      "!slurm: n1 has more than 56648 tasks, and the ports from 8888 to 65535 do not suffice",
       STEP("n1", "56649", "0") },
     { .id = "twice the same host",
       NULL,
@@ -208,6 +208,145 @@ static const struct cluster_row steps[] = {
       "worker 1 rank 1 of 2",
       STEP("n1,n1", "1(x2)", "1") },
 };
+
+#define AUTO_STEP(nodes_, counts_, size_, rank_, ...)                                              \
+    .env = { "SLURM_STEP_NODELIST=" nodes_, "SLURM_STEP_TASKS_PER_NODE=" counts_,                  \
+             "SLURM_STEP_NUM_TASKS=" size_, "SLURM_PROCID=" rank_, __VA_ARGS__ }
+#define OPEN_MPI(size_, here_, rank_)                                                              \
+    .env = { "OMPI_COMM_WORLD_SIZE=" size_, "OMPI_COMM_WORLD_LOCAL_SIZE=" here_,                   \
+             "OMPI_COMM_WORLD_RANK=" rank_, "PMIX_RANK=" rank_ }
+
+static const struct cluster_row without_text[] = {
+    { .id = "srun",
+      NULL,
+      "worker 1 rank 1 of 2",
+      AUTO_STEP("n[1-2]", "1(x2)", "2", "1"),
+      .note = "no cluster is given: it is formed from the Slurm step (SLURM_STEP_NUM_TASKS=2, "
+              "SLURM_PROCID=1)" },
+    { .id = "srun of one task", NULL, LOCAL, AUTO_STEP("n1", "1", "1", "0") },
+    { .id = "srun, TF_CONFIG without a cluster",
+      "{}",
+      "worker 1 rank 1 of 2",
+      AUTO_STEP("n[1-2]", "1(x2)", "2", "1"),
+      .note = "formed from the Slurm step" },
+    { .id = "srun, PMI-2",
+      NULL,
+      "worker 1 rank 1 of 2",
+      AUTO_STEP("n[1-2]", "1(x2)", "2", "1", "PMI_SIZE=2", "PMI_RANK=1"),
+      .note = "formed from the Slurm step (PMI_SIZE=2" },
+    { .id = "srun, alone by choice", NULL, LOCAL, AUTO_STEP("n[1-2]", "1(x2)", "2", "1"),
+      .file = "none" },
+    { .id = "mpirun on one host",
+      NULL,
+      "worker 1 rank 1 of 2",
+      OPEN_MPI("2", "2", "1"),
+      .note = "no cluster is given: it is formed on this host, with the ports from 8888, because "
+              "all tasks of Open MPI are here" },
+    { .id = "mpirun of one task", NULL, LOCAL, OPEN_MPI("1", "1", "0") },
+    { .id = "mpirun on several hosts",
+      NULL,
+      "!TF_CONFIG: a launcher started several tasks (OMPI_COMM_WORLD_SIZE=4, "
+      "OMPI_COMM_WORLD_LOCAL_SIZE=2, OMPI_COMM_WORLD_RANK=3), but there is no cluster, and each of "
+      "them would train the whole job; give every task the same --hosts",
+      OPEN_MPI("4", "2", "3") },
+    { .id = "mpirun in a step of the same size",
+      NULL,
+      "!a launcher started several tasks (OMPI_COMM_WORLD_SIZE=2",
+      AUTO_STEP("n[1-2]", "1(x2)", "2", "1", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0") },
+    { .id = "MPICH on several hosts",
+      NULL,
+      "!a launcher started several tasks (PMI_SIZE=2, MPI_LOCALNRANKS=1, PMI_RANK=0)",
+      .env = { "PMI_SIZE=2", "PMI_RANK=0", "MPI_LOCALNRANKS=1" } },
+    { .id = "MPICH on one host",
+      NULL,
+      "worker 0 rank 0 of 2 chief",
+      .env = { "PMI_SIZE=2", "PMI_RANK=0", "MPI_LOCALNRANKS=2" },
+      .note = "all tasks of PMI are here" },
+    { .id = "PMIx, not the first", NULL, "!a launcher started several tasks (PMIX_RANK=1)",
+      .env = { "PMIX_RANK=1" } },
+    { .id = "PMIx, perhaps the only one", NULL, LOCAL, .env = { "PMIX_RANK=0" } },
+    { .id = "hosts",
+      NULL,
+      "worker 2 rank 2 of 3",
+      OPEN_MPI("3", "1", "2"),
+      .hosts = "a,b:7000,a",
+      .note = "this is worker 2: OMPI_COMM_WORLD_RANK has the index 2" },
+    { .id = "hosts of another launcher", NULL, "worker 0 rank 0 of 2 chief", .hosts = "a,b",
+      .task = "worker:0" },
+    { .id = "hosts instead of TF_CONFIG", PAIR, "worker 0 rank 0 of 2 chief", .hosts = "a,b",
+      .task = "worker:0", .note = "TF_CONFIG is set, but --hosts is used instead" },
+    { .id = "an empty host", NULL, "!--hosts: entry 1 of 'a,,b' is empty", .hosts = "a,,b" },
+    { .id = "hosts and a file", NULL, "!both --cluster and --hosts are given", .hosts = "a",
+      .file = "slurm" },
+    { .id = "the same port twice", NULL, "!--hosts: address 'a:8888' is also the address of worker 0",
+      "worker 0 rank 0 of 2 chief", .hosts = "a,a:8888", .task = "worker:0" },
+    { .id = "a list that is too short", NULL,
+      "!OMPI_COMM_WORLD_RANK is 1, but the cluster has only 1 training tasks",
+      OPEN_MPI("2", "1", "1"), .hosts = "a" },
+};
+
+static void several_tasks_without_a_cluster_are_formed_or_refused(void **state)
+{
+    (void)state;
+    kit_check_rows(without_text, COUNT_OF(without_text));
+}
+
+static void check_canonical(const struct cluster_row *row, const char *expected)
+{
+    struct cluster *c = NULL;
+    struct err err = { 0 };
+
+    if (kit_resolve(row, CLUSTER_STRICT, &c, &err) < 0)
+        fail_msg("%s: %s", row->id, err.text);
+    assert_string_equal(c->canonical, expected);
+    cluster_free(c);
+}
+
+static void hosts_without_ports_get_a_port_for_each_of_their_tasks(void **state)
+{
+    (void)state;
+    check_canonical(&(struct cluster_row){ .id = "hosts", .hosts = "a,b:7000,a,[::1],[::1]:5,a",
+                                           .port = 2222, .task = "worker:0" },
+                    "{\"worker\":{\"0\":\"a:2222\",\"1\":\"b:7000\",\"2\":\"a:2223\",\"3\":\"[::1]:"
+                    "2222\",\"4\":\"[::1]:5\",\"5\":\"a:2224\"}}");
+}
+
+/* The layouts are those of the manual page of srun, option --distribution. */
+static void slurm_distribution_decides_the_host_of_a_task(void **state)
+{
+    (void)state;
+    check_canonical(&(struct cluster_row){ .id = "cyclic",
+                                           AUTO_STEP("n[1-2]", "3,1", "4", "3", "SLURM_NODEID=0",
+                                                     "SLURM_LOCALID=2",
+                                                     "SLURM_DISTRIBUTION=cyclic:block") },
+                    "{\"worker\":{\"0\":\"n1:8888\",\"1\":\"n2:8888\",\"2\":\"n1:8889\",\"3\":\"n1:"
+                    "8890\"}}");
+    check_canonical(&(struct cluster_row){ .id = "plane",
+                                           AUTO_STEP("n[1-2]", "3,2", "5", "2", "SLURM_NODEID=1",
+                                                     "SLURM_LOCALID=0",
+                                                     "SLURM_DISTRIBUTION=plane=2"),
+                                           .port = 100 },
+                    "{\"worker\":{\"0\":\"n1:100\",\"1\":\"n1:101\",\"2\":\"n2:100\",\"3\":\"n2:101\","
+                    "\"4\":\"n1:102\"}}");
+}
+
+static const struct cluster_row wrong_places[] = {
+    { .id = "another place than by the distribution",
+      NULL,
+      "!slurm: task 1 runs on node 1 as its task 0, but by the distribution 'block' it is task 1 of "
+      "node 0; use srun --distribution=block",
+      AUTO_STEP("n[1-2]", "2(x2)", "4", "1", "SLURM_NODEID=1", "SLURM_LOCALID=0") },
+    { .id = "unknown distribution",
+      NULL,
+      "!slurm: SLURM_DISTRIBUTION is 'arbitrary'; expected block, cyclic or plane=N",
+      AUTO_STEP("n[1-2]", "2(x2)", "4", "1", "SLURM_DISTRIBUTION=arbitrary") },
+};
+
+static void slurm_task_in_another_place_is_refused(void **state)
+{
+    (void)state;
+    kit_check_rows(wrong_places, COUNT_OF(wrong_places));
+}
 
 static void slurm_step_is_resolved_as_a_cluster(void **state)
 {
@@ -341,7 +480,7 @@ static void cluster_file_replaces_tf_config(void **state)
     unlink(path);
     assert_int_equal(kit_resolve(&row, CLUSTER_STRICT, &c, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, path));
-    assert_non_null(strstr(err.text, "expected a file, or 'slurm'"));
+    assert_non_null(strstr(err.text, "expected a file, 'slurm' or 'none'"));
     assert_null(c);
 }
 
@@ -349,6 +488,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(task_without_index_gets_the_index_of_its_launcher),
+        cmocka_unit_test(several_tasks_without_a_cluster_are_formed_or_refused),
+        cmocka_unit_test(hosts_without_ports_get_a_port_for_each_of_their_tasks),
+        cmocka_unit_test(slurm_distribution_decides_the_host_of_a_task),
+        cmocka_unit_test(slurm_task_in_another_place_is_refused),
         cmocka_unit_test(slurm_step_is_resolved_as_a_cluster),
         cmocka_unit_test(slurm_second_task_of_a_host_has_the_next_port),
         cmocka_unit_test(slurm_host_list_is_expanded),

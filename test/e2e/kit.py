@@ -294,11 +294,18 @@ def digits_job(folder, **changes):
     return path
 
 
+def checkpoint_names(folder):
+    """Returns the sorted names in a checkpoint directory, without the records of its lease."""
+    return sorted(name for name in os.listdir(folder) if not name.startswith("lease-"))
+
+
 def read_tree(folder):
-    """Returns {relative path: bytes} of a folder; manifests without the time of writing."""
+    """Returns {relative path: bytes} of a folder; manifests without the time of writing, and no records of the lease."""
     out = {}
     for base, _, names in os.walk(folder):
         for name in names:
+            if name.startswith("lease-"):
+                continue
             path = os.path.join(base, name)
             with open(path, "rb") as f:
                 data = f.read()

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 
-from kit import SLOW, TRAINERCTL, TRAINERD, Task, digits_job, enter_namespaces, expect_codes, main, need_namespaces, read_tree, start, test, workdir
+from kit import SLOW, TRAINERCTL, TRAINERD, Task, checkpoint_names, digits_job, enter_namespaces, expect_codes, main, need_namespaces, read_tree, start, test, workdir
 
 
 def trained(**changes):
@@ -21,7 +21,7 @@ def trained(**changes):
     written = [r["step"] for r in task.events("checkpoint")]
     assert written[-1] == 40 and len(written) >= 2, written
     keep = changes.get("checkpoint", {}).get("max_to_keep", 0)
-    assert sorted(os.listdir(ckpts)) == ["step-%08d" % k for k in written[-keep:]], (written, os.listdir(ckpts))
+    assert checkpoint_names(ckpts) == ["step-%08d" % k for k in written[-keep:]], (written, checkpoint_names(ckpts))
     return folder, job, ckpts
 
 
@@ -61,7 +61,7 @@ def damaged_checkpoint_is_skipped_with_a_reason_and_the_previous_one_used():
     whole = read_tree(os.path.join(ckpts, "step-00000040"))
     for name in ("model.safetensors", "optimizer.safetensors", "manifest.json"):
         for how in ("flip", "cut", "head", "empty", "gone"):
-            there = sorted(os.listdir(ckpts))
+            there = checkpoint_names(ckpts)
             before = int(there[-2].removeprefix("step-"))
             damage(os.path.join(ckpts, "step-00000040", name), how)
             out = verify(ckpts)
@@ -92,7 +92,7 @@ def kill_while_a_checkpoint_is_written_leaves_no_partial_checkpoint():
         again = Task(job, args=("--devices", "cpu:1"))
         expect_codes([again], [0])
         assert verify(ckpts).returncode == 0
-        left = sorted(os.listdir(ckpts))
+        left = checkpoint_names(ckpts)
         assert left[-1] == "step-00000030" and all(n.startswith("step-") for n in left), (point, left)
 
 
@@ -131,7 +131,7 @@ def full_disk_is_reported_and_retried_and_training_continues():
 def checkpoints_above_max_to_keep_are_removed():
     for n in (1, 2):
         _, _, ckpts = trained(checkpoint={"every_steps": 5, "max_to_keep": n})
-        assert len(os.listdir(ckpts)) == n and verify(ckpts).returncode == 0
+        assert len(checkpoint_names(ckpts)) == n and verify(ckpts).returncode == 0
 
 
 @test
@@ -228,7 +228,7 @@ def model_changed_after_a_complete_run_is_refused_and_trained_by_restart():
 def resume_all_checkpoints_damaged_starts_at_step_1_only_if_allowed():
     folder, job, ckpts = trained()
     more(job, 60)
-    for name in os.listdir(ckpts):
+    for name in checkpoint_names(ckpts):
         damage(os.path.join(ckpts, name, "model.safetensors"), "flip")
     before = read_tree(ckpts)
     for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):

@@ -153,6 +153,7 @@ static void as_option(const char *text)
         { .hostname = text, .ignore_jobs = "x" },
         { .ignore_jobs = text, .task = "worker:1" },
         { .env_arg = (void *)(uintptr_t)text, .ignore_jobs = "x" },
+        { .env_arg = (void *)(uintptr_t)text, .hosts = text, .task = "worker:0" },
     };
 
     for (size_t i = 0; i < COUNT_OF(variants); i++) {

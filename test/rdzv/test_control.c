@@ -383,6 +383,24 @@ static void caller_or_task_without_the_token_is_rejected(void **state)
     tls_close(wrong);
 }
 
+static void task_with_a_token_is_rejected_by_a_task_in_clear_text(void **state)
+{
+    struct cluster *c = new_cluster(2);
+    struct tls *tls = of_token(secret);
+    struct rdzv_opts other;
+
+    (void)state;
+    open_node(c, 0);
+    other = c->opts;
+    other.tls = tls;
+    open_node_with(&c->nodes[1], &other);
+    WAIT_FOR(SOON_MS, c->nodes[1].code == 2);
+    assert_non_null(strstr(c->nodes[1].text, "the token differs: compare TRAINERD_TOKEN"));
+    assert_non_null(strstr(c->nodes[1].text, "the other side does not use TLS"));
+    close_cluster(c);
+    tls_close(tls);
+}
+
 static void caller_with_tls_of_a_task_in_clear_text_is_told(void **state)
 {
     struct cluster *c = open_cluster(1);
@@ -614,6 +632,7 @@ int main(void)
         cmocka_unit_test(reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal),
         cmocka_unit_test(stop_on_any_task_ends_the_job_everywhere),
         cmocka_unit_test(caller_or_task_without_the_token_is_rejected),
+        cmocka_unit_test(task_with_a_token_is_rejected_by_a_task_in_clear_text),
         cmocka_unit_test(caller_with_tls_of_a_task_in_clear_text_is_told),
         cmocka_unit_test(logs_and_trace_need_a_certificate_of_the_authority_alone),
         cmocka_unit_test(task_with_the_certificate_of_another_host_is_rejected),

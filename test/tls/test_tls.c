@@ -396,7 +396,7 @@ static void client_without_tls_is_rejected(void **state)
     connect_fds(&e);
     assert_int_equal(tls_stream_new(t, TLS_SERVER, e.fd[1], NULL, &e.s[1], &e.err[1]), 0);
     assert_int_equal(send(e.fd[0], "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24, 0), 24);
-    assert_int_equal(tls_stream_handshake(e.s[1], &e.err[1]), ERR_PEER);
+    assert_int_equal(tls_stream_handshake(e.s[1], &e.err[1]), ERR_AUTH);
     assert_non_null(strstr(e.err[1].text, "does not use TLS"));
     close_ends(&e);
     tls_close(t);

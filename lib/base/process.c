@@ -1,0 +1,32 @@
+#include "base/process.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The name of the program, in parentheses, may contain blanks and parentheses. */
+bool process_read(uint64_t pid, struct process *out)
+{
+    char path[64], text[1024];
+    const char *open, *close;
+    size_t n;
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", pid);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return false;
+    n = fread(text, 1, sizeof(text) - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    open = strchr(text, '(');
+    close = strrchr(text, ')');
+    if (open == NULL || close == NULL || close < open)
+        return false;
+    memset(out, 0, sizeof(*out));
+    n = (size_t)(close - open - 1);
+    memcpy(out->name, open + 1, n < sizeof(out->name) - 1 ? n : sizeof(out->name) - 1);
+    return sscanf(close + 1,
+                  " %c %" SCNu64 " %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
+                  &out->state, &out->parent, &out->started) == 3;
+}

@@ -1,0 +1,223 @@
+#!/usr/bin/python3
+"""test_mistakes.py: a table of user mistakes: what is wrong, how to make it, the message, and the exit code.
+
+A row of ROWS runs one process. `how` has: job (changes of the job of the demo, or the text of the file), args, env, cluster
+(TF_CONFIG), file (a name that is created as a file), folder (a name that is created as a folder). {} in args and texts is
+the folder of the row. A row of PAIRS runs two tasks of one cluster that differ: the second must be refused.
+"""
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+
+from kit import SLOW, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
+
+def worker(addresses, index=0, kind="worker", **jobs):
+    return {"cluster": {"worker": addresses, **jobs}, "task": {"type": kind, "index": index}}
+
+
+TWO = ["127.0.0.1:15991", "127.0.0.1:15992"]
+CHECK = ["--check"]
+CLEAR = {"TRAINERD_INSECURE": "1"}
+
+ROWS = [
+    # what is wrong, how, message, exit code
+    # ---- the job file ----
+    ("job file is absent", {"args": ["--job", "{}/absent.json"]}, r"open '.*/absent.json': No such file or directory", 2),
+    ("job file is a folder", {"args": ["--job", "{}"]}, r"job file: read '.*': it is a folder, expected a file", 2),
+    ("no job file is given", {"args": ["--devices", "cpu:1"], "job": None}, r"--job FILE is needed", 2),
+    ("job file is empty", {"job": ""}, r"job.json:1:1: ", 2),
+    ("job file is not JSON", {"job": "train: 3"}, r"job.json:1:1: ", 2),
+    ("job file has a trailing comma", {"job": '{"a": 1,}'}, r"job.json:1:9: ", 2),
+    ("job file has single quotes", {"job": "{'model': 1}"}, r"job.json:1:2: ", 2),
+    ("job file has a key twice", {"job": '{"train": {}, "train": {}}'}, r"job.json:1:15: .*train", 2),
+    ("job file has NaN", {"job": '{"train": {"clip_norm": NaN}}'}, r"job.json:1:25: ", 2),
+    ("key has a typo", {"job": {"train": {"epoch": 3}}}, r"/train/epoch: .*did you mean .epochs.", 2),
+    ("section has a typo", {"job": {"optimiser": {}}}, r"/optimiser: .*did you mean .optimizer.", 2),
+    ("value has the wrong type", {"job": {"train": {"global_batch_size": "64"}}}, r"/train/global_batch_size: ", 2),
+    ("value is out of range", {"job": {"train": {"deadline_seconds": 0}}}, r"/train/deadline_seconds: ", 2),
+    ("learning rate is negative", {"job": {"optimizer": {"learning_rate": -1}}}, r"/optimizer/learning_rate: ", 2),
+    ("both epochs and steps are given", {"job": {"train": {"epochs": 3, "steps": 3}}}, r"epochs.*steps|steps.*epochs", 2),
+    ("model is missing", {"job": {"model": None}}, r"/model|\"model\"", 2),
+    ("lanes do not divide the batch", {"job": {"train": {"lanes": 5}}}, r"lanes", 2),
+    ("optimizer is unknown", {"job": {"optimizer": {"type": "adan"}}}, r"/optimizer/type: .*adan", 2),
+    ("schedule is unknown", {"job": {"optimizer": {"schedule": {"type": "cosin"}}}}, r"/optimizer/schedule/type: .*cosin", 2),
+    ("loss is unknown", {"job": {"model": {"loss": {"type": "crossentropy"}}}}, r"/model/loss/type: ", 2),
+    ("metric is unknown", {"job": {"model": {"metrics": ["acuracy"]}}}, r"/model/metrics", 2),
+    ("data format is unknown", {"job": {"data": {"format": "parquet"}}}, r"/data/format: .*parquet", 2),
+    ("dtype is unknown", {"job": {"data": {"features": {"label": {"dtype": "int"}}}}}, r"/data/features/label/dtype: ", 2),
+    ("precision is not of this device", {"job": {"train": {"precision": "float16"}}}, r"float16", 2),
+    ("min_world is larger than the cluster", {"job": {"elastic": {"min_world": 3}}, "cluster": worker(TWO)}, r"/elastic/min_world: ", 2),
+    ("min_world is a minority without checkpoints",
+     {"job": {"elastic": {"min_world": 1}, "checkpoint": None}, "cluster": worker(TWO)}, r"/elastic/min_world: .*lease", 2),
+    # ---- files ----
+    ("model file is absent", {"job": {"model": {"onnx": "absent.onnx"}}}, r"absent.onnx", 2),
+    ("model file is a folder", {"job": {"model": {"onnx": "there"}}, "folder": "there"}, r"there' is not a regular file", 2),
+    ("model file is not ONNX", {"job": {"model": {"onnx": "there"}}, "file": "there"}, r"there", 2),
+    ("logits are not in the model", {"job": {"model": {"loss": {"logits": "logit"}}}}, r"logit", 2),
+    ("labels are not in the data", {"job": {"model": {"loss": {"labels": "lable"}}}}, r"lable", 2),
+    ("data files are absent", {"job": {"data": {"train": "absent-*.tfrecord"}}}, r"no file matches '.*absent-\*.tfrecord'", 2),
+    ("data file is not a TFRecord", {"job": {"data": {"train": "there"}}, "file": "there"}, r"there", 2),
+    ("feature is not in the records", {"job": {"data": {"features": {"weight": {"dtype": "float32", "shape": []}}}}}, r"weight", 2),
+    ("checkpoint directory is a file", {"job": {"checkpoint": {"directory": "there"}}, "file": "there"},
+     r"/checkpoint/directory: '.*/there' or a part of its path is a file; expected a folder", 2),
+    ("checkpoint directory is below a file", {"job": {"checkpoint": {"directory": "there/ck"}}, "file": "there"},
+     r"/checkpoint/directory: '.*/there/ck' or a part of its path is a file", 2),
+    ("checkpoint directory is a file, with --check", {"job": {"checkpoint": {"directory": "there"}}, "file": "there", "args": CHECK},
+     r"/checkpoint/directory: '.*/there' or a part of its path is a file", 2),
+    ("token file is absent", {"job": {"communication": {"token_file": "absent"}}, "cluster": worker(TWO)}, r"absent", 2),
+    ("token is too short", {"env": {"TRAINERD_TOKEN": "secret"}, "cluster": worker(TWO)},
+     r"TRAINERD_TOKEN: the token: expected at least 16 characters, found 6", 2),
+    ("token has a line end", {"env": {"TRAINERD_TOKEN": "a secret\n of two lines"}, "cluster": worker(TWO)},
+     r"TRAINERD_TOKEN: the token: expected printable ASCII characters, found byte 10 at position 9", 2),
+    # ---- flags ----
+    ("flag is unknown", {"args": ["--device", "cpu"]}, r"--device\b.*--devices", 2),
+    ("flag has no value", {"args": ["--job", "{}/job.json", "--devices"]}, r"--devices", 2),
+    ("argument without a flag", {"args": ["job.json"]}, r"unexpected argument 'job.json'", 2),
+    ("devices are unknown", {"args": ["--devices", "gpu"]}, r"--devices gpu: ", 2),
+    ("device is absent", {"args": ["--devices", "cuda"]}, r"--devices cuda: ", 2),
+    ("more cores than the host has", {"args": ["--devices", "cpu:5000"]}, r"--devices cpu:5000: ", 2),
+    ("profile is unknown", {"args": ["--profile", "lax"]}, r"--profile: expected strict or tf, found 'lax'", 2),
+    ("log format is unknown", {"args": ["--log-format", "xml"]}, r"--log-format: expected text or json, found 'xml'", 2),
+    ("log level is unknown", {"env": {"TRAINERD_LOG_LEVEL": "loud"}}, r"--log-level: expected .*, found 'loud'", 2),
+    ("bind is unknown", {"args": ["--bind", "all"], "cluster": worker(TWO)}, r"--bind: expected named or any, found 'all'", 2),
+    ("port is 0", {"args": ["--port", "0"]}, r"--port: expected 1 to 65535, found '0'", 2),
+    ("task is malformed", {"args": ["--task", "1"], "cluster": worker(TWO)}, r"--task '1': expected TYPE:INDEX", 2),
+    ("number of traced steps is malformed", {"args": ["--trace", "{}/t.json", "--trace-steps", "x"]}, r"--trace-steps", 2),
+    ("metrics address is malformed", {"args": ["--metrics", "9090"]}, r"9090", 2),
+    ("restart in a group", {"args": ["--restart"], "cluster": worker(TWO)}, r"--restart: .*trainerctl restart JOB", 2),
+    ("cluster is required and absent", {"args": ["--require-cluster"]}, r"--require-cluster is set, but TF_CONFIG is unset or empty", 2),
+    # ---- the cluster ----
+    ("TF_CONFIG is not JSON", {"cluster": "{'cluster': 1}"}, r"TF_CONFIG:1:2: ", 2),
+    ("TF_CONFIG has the cluster twice", {"cluster": '{"cluster": {}, "cluster": {}}'}, r"TF_CONFIG:1:17: .*cluster", 2),
+    ("task is missing", {"cluster": {"cluster": {"worker": TWO}}}, r"does not define which task this is", 2),
+    ("task has an unknown type", {"cluster": worker(TWO, kind="trainer")}, r"/task/type: task type must be chief, worker, ps or evaluator", 2),
+    ("task has a type in capitals", {"cluster": worker(TWO, kind="Worker")}, r"did you mean \"worker\"\?", 2),
+    ("task index is out of range", {"cluster": worker(TWO, 2)}, r"/task/index: task index 2 .* is out of range", 2),
+    ("task index is negative", {"cluster": worker(TWO, -1)}, r"/task/index: ", 2),
+    ("task index is a fraction", {"cluster": worker(TWO, 0.5)}, r"/task/index: ", 2),
+    ("address has no port", {"cluster": worker(["127.0.0.1", "b:2"])}, r"/cluster/worker/0: address '127.0.0.1' is not host:port", 2),
+    ("address has a scheme", {"cluster": worker(["grpc://a:1", "b:2"])}, r"/cluster/worker/0: ", 2),
+    ("port is too large", {"cluster": worker(["a:70000", "b:2"])}, r"/cluster/worker/0: .*70000", 2),
+    ("address is listed twice", {"cluster": worker(["a:1", "a:1"])}, r"is also the address of worker 0", 2),
+    ("cluster has an unknown job", {"cluster": worker(TWO, tensorboard=["c:3"])}, r"/cluster/tensorboard: ", 2),
+    ("cluster has no workers", {"cluster": worker([])}, r"the job \"worker\" is empty and there is no chief", 2),
+    ("addresses are one text", {"cluster": worker("a:1")}, r"/cluster/worker: ", 2),
+    ("cluster file is absent", {"args": ["--cluster", "{}/absent"]}, r"--cluster \(expected a file, 'slurm' or 'none'\): .*absent", 2),
+    ("cluster file is a folder", {"args": ["--cluster", "{}"]}, r"read '.*': it is a folder, expected a file", 2),
+    ("slurm outside a step", {"args": ["--cluster", "slurm"]}, r"SLURM_STEP_NODELIST is not set; start the tasks with srun", 2),
+    ("both hosts and a cluster", {"args": ["--cluster", "slurm", "--hosts", "a"]}, r"both --cluster and --hosts are given", 2),
+    ("host list has an empty entry", {"args": ["--hosts", "a,,b"]}, r"--hosts: entry 1 of 'a,,b' is empty", 2),
+    ("launcher on several hosts without a cluster",
+     {"env": {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3"}},
+     r"a launcher started several tasks \(OMPI_COMM_WORLD_SIZE=4, OMPI_COMM_WORLD_LOCAL_SIZE=2, OMPI_COMM_WORLD_RANK=3\).*--hosts", 2),
+    ("two launchers disagree", {"env": {"PMI_RANK": "1", "SLURM_PROCID": "0"}, "cluster": {"cluster": {"worker": TWO}}},
+     r"PMI_RANK has the task index 1, but SLURM_PROCID has 0", 2),
+    ("ps task", {"cluster": worker(TWO, 0, "ps", ps=["c:3"])}, r"ps 0 has no part in synchronous data-parallel training", 2),
+    ("ps task, with --check", {"cluster": worker(TWO, 0, "ps", ps=["c:3"]), "args": CHECK}, r"ps 0 has no part in", 2),
+    ("evaluator task", {"cluster": worker(TWO, 0, "evaluator")}, r"evaluator 0 has no part in", 2),
+    ("other hosts can reach the task and it has no token", {"cluster": worker(["192.0.2.1:2222", "127.0.0.1:3333"])},
+     r"control port 192.0.2.1:2222: other hosts can reach it, .*set the same secret in TRAINERD_TOKEN", 2),
+    ("own address is not on this host", {"env": CLEAR, "cluster": worker(["192.0.2.1:2222", "127.0.0.1:3333"])},
+     r"listen at '192.0.2.1': not an address of this host; the cluster must name this host for this task, or use --bind any", 2),
+    ("own name does not resolve yet", {"env": CLEAR, "cluster": worker(["absent.invalid:2222", "127.0.0.1:3333"])},
+     r"listen at 'absent.invalid': .*; the name of this task does not resolve on its own host yet", 138),
+    ("port is in use", {"cluster": worker(["127.0.0.1:{port}", "127.0.0.1:3333"])}, r"address already in use, perhaps by another run", 138),
+    ("other task does not start", {"job": {"train": {"deadline_seconds": 2}}, "cluster": worker(TWO)},
+     r"no step for 2.0 s \(train.deadline_seconds\): 1 of 2 tasks is missing: worker 1", 138),
+    # ---- no mistakes: TensorFlow accepts them ----
+    ("no workers beside a chief", {"cluster": worker([], 0, "chief", chief=["127.0.0.1:15991"]), "args": CHECK}, r"", 0),
+    ("evaluator that is not listed", {"cluster": worker(TWO, 3, "evaluator"), "args": CHECK, "job": None}, r"", 0),
+]
+
+PAIRS = [
+    # what differs, changes of the second task, message of the second task
+    ("tokens differ", {"env": {"TRAINERD_TOKEN": "b" * 20}}, r"the token differs: compare TRAINERD_TOKEN of both tasks"),
+    ("token is missing", {"env": {"TRAINERD_TOKEN": None}}, r"this cluster has a token, so it requires TLS: set the same TRAINERD_TOKEN"),
+    ("token is on the second task only", {"env": {"TRAINERD_TOKEN": "b" * 20}},
+     r"the token differs: compare TRAINERD_TOKEN of both tasks .*the other side does not use TLS"),
+    ("jobs differ in two keys", {"job": {"train": {"seed": 7}, "optimizer": {"learning_rate": 0.5}}},
+     r"the job differs: (?=.*/train/seed: it has 7, the coordinator has 1)(?=.*/optimizer/learning_rate: it has 0.5, the coordinator has 0.05)"
+     r".*give every task the same job file"),
+    ("job lacks a key", {"job": {"train": {"clip_norm": None}}}, r"the job differs: /train/clip_norm: "),
+    ("clusters differ", {"has_ps": True}, r"the cluster differs: "),
+    ("numbers of devices differ", {"args": ["--devices", "cpu:2"]}, r"the number of devices differs: it has 2, the coordinator has 1"),
+]
+
+
+def write_job(folder, job):
+    if isinstance(job, str):
+        with open(folder + "/job.json", "w") as f:
+            f.write(job)
+        return folder + "/job.json"
+    return digits_job(folder, **job)
+
+
+def fill(value, folder, port):
+    return value.replace("{}", folder).replace("{port}", str(port)) if isinstance(value, str) else value
+
+
+def run_row(what, how, message, code):
+    folder = workdir()
+    occupied = socket.socket()
+    occupied.bind(("127.0.0.1", 0))
+    occupied.listen()
+    port = occupied.getsockname()[1]
+    try:
+        if "file" in how:
+            with open(os.path.join(folder, how["file"]), "w") as f:
+                f.write("this is a text\n")
+        if "folder" in how:
+            os.mkdir(os.path.join(folder, how["folder"]))
+        args = [fill(a, folder, port) for a in how.get("args", [])]
+        if how.get("job", {}) is not None and "--job" not in args:
+            args += ["--job", write_job(folder, how.get("job", {}))]
+        if "--devices" not in args:
+            args += ["--devices", "cpu:1"]
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINERD_", "SLURM_", "OMPI_", "PMI")) and k != "TF_CONFIG"}
+        if "cluster" in how:
+            c = how["cluster"]
+            env["TF_CONFIG"] = fill(c if isinstance(c, str) else json.dumps(c), "{}", port)
+        env.update(how.get("env", {}))
+        p = subprocess.run([TRAINERD, *args], env=env, capture_output=True, text=True, timeout=30 * SLOW, cwd=folder)
+        if p.returncode != code or not re.search(message, p.stderr):
+            return "%s: exit %d, expected %d; expected /%s/, found:\n%s" % (what, p.returncode, code, message, p.stderr[-900:])
+    except subprocess.TimeoutExpired:
+        return "%s: did not end" % what
+    finally:
+        occupied.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+@test
+def each_mistake_has_its_message_and_exit_code():
+    assert len(ROWS) + len(PAIRS) >= 60
+    wrong = [w for w in (run_row(*row) for row in ROWS) if w]
+    assert not wrong, "%d of %d rows\n%s" % (len(wrong), len(ROWS), "\n".join(wrong))
+
+
+@test
+def each_difference_between_two_tasks_has_its_message_and_exit_code_2():
+    wrong = []
+    for what, changes, message in PAIRS:
+        folder, other, ports = workdir(), workdir(), free_ports(2)
+        env = {"TRAINERD_TOKEN": "a" * 20} if "token" in what and "only" not in what else {}
+        theirs = {k: v for k, v in {**env, **changes.get("env", {})}.items() if v is not None}
+        first = Task(digits_job(folder), tf_config(ports, 0), ("--devices", "cpu:1"), env, "worker 0")
+        first.until(lambda t: t.events("plan"))
+        config = tf_config(ports, 1)
+        if changes.get("has_ps"):
+            config["cluster"]["ps"] = ["127.0.0.1:%d" % free_ports(1)[0]]
+        second = Task(digits_job(other, **changes.get("job", {})), config, changes.get("args", ("--devices", "cpu:1")), theirs, "worker 1")
+        code = second.wait(20)
+        first.kill()
+        if code != 2 or not re.search(message, second.final_message()):
+            wrong.append("%s: exit %d; expected /%s/, found:\n%s" % (what, code, message, second.final_message()))
+    assert not wrong, "\n".join(wrong)
+
+
+if __name__ == "__main__":
+    main()
