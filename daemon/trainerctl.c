@@ -21,6 +21,8 @@ static const struct command {
     { "restart", "restart JOB", "renames the checkpoints of a complete job, so that its tasks train it again",
       ctl_restart },
     { "keys", "keys --out DIR", "writes certificates for the hosts of a cluster", ctl_keys },
+    { "preflight", "preflight JOB", "measures every pair of tasks before training, and names the outlier; run it on each host",
+      ctl_preflight },
     { "verify", "verify DIR", "verifies every checkpoint below DIR, one line for each", ctl_verify },
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, forward or also backward", ctl_run },
     { "recipe", "recipe NAME", "a script that exports a network: torch, huggingface, keras, tensorflow, jax",

@@ -15,6 +15,7 @@
 #include "conf/job_schema.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
+#include "daemon/preflight.h"
 #include "daemon/restart.h"
 #include "daemon/run.h"
 #include "daemon/service.h"
@@ -254,6 +255,8 @@ static int run(const struct flags *f)
                 return end_early(s, rc, &err);
             rc = end_complete(text);
         } else {
+            if (s->conf->preflight_seconds > 0)
+                preflight_before_start(s);
             rc = run_task(&o);
         }
     }
