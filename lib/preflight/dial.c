@@ -98,7 +98,8 @@ static void check_reverse(struct preflight *p, uint32_t rank)
 
 static bool has_time(struct preflight *p)
 {
-    return !atomic_load(&p->stop) && clock_ms() < p->dial_until_ms;
+    return !atomic_load(&p->stop) && !atomic_load(&p->ends_dialling) &&
+           clock_ms() < p->dial_until_ms;
 }
 
 static void *dial(void *arg)
@@ -159,6 +160,7 @@ void dial_all(struct preflight *p)
             preflight_wait(p);
         pthread_mutex_unlock(&p->lock);
     }
+    atomic_store(&p->ends_dialling, true);
     for (uint32_t i = 0; i < p->o->world; i++)
         if (p->peers[i].has_dialler)
             pthread_join(p->peers[i].dialler, NULL);

@@ -52,6 +52,7 @@ struct preflight {
     int32_t round;                /* that main has reached; under the lock */
     uint32_t n_serving;           /* threads; under the lock */
     atomic_bool stop;             /* every thread leaves */
+    atomic_bool ends_dialling;    /* no further attempt to connect */
     bool has_foreign;             /* under the lock: another program answered */
     int listeners[LISTENERS];     /* owned */
     bool is_data[LISTENERS];

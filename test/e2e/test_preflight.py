@@ -4,13 +4,17 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 
 from kit import SLOW, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces, test, workdir
+from wire import Wire
 
 CONTROL, DATA = 2222, 7000
 ADDRESSES = ["10.79.0.%d" % (i + 1) for i in range(3)]
 NAMES = ["alpha", "beta", "gamma"]
 JOB = {"train": {"lanes": 6, "global_batch_size": 60}, "communication": {"data_port": DATA}, "checkpoint": {"directory": "run/checkpoints"}}
+
+IPTABLES = ["ip", "netns", "exec", "host0", "iptables", "-w", "-A", "FORWARD", "-m", "length", "--length", "1000:65535", "-j", "ACCEPT"]  # a host forwards nothing
 
 
 def ip(*args):
@@ -46,13 +50,21 @@ def dropped(host, *what):
 
 
 @contextlib.contextmanager
-def shaped(host, *netem):
-    """Sends the packets of the host through netem."""
-    on(host, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", *netem)
+def shaped(host, **how):
+    """Connects the host to the switch through a slow wire."""
+    port = "port%d" % host
+    for i in range(len(ADDRESSES)):
+        on(i, sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "wire.py"), "eth0")
+    ip("link", "set", port, "nomaster")
+    ip("link", "add", "wire", "type", "veth", "peer", "name", "wireport")
     try:
-        yield
+        ip("link", "set", "wire", "up")
+        ip("link", "set", "wireport", "master", "switch", "up")
+        with Wire(port, "wire", **how):
+            yield
     finally:
-        on(host, "tc", "qdisc", "del", "dev", "eth0", "root")
+        ip("link", "del", "wire")
+        ip("link", "set", port, "master", "switch")
 
 
 class Result:
@@ -129,9 +141,9 @@ def first_task_prints_the_matrix_and_the_others_the_verdict():
 
 @test
 def slow_host_is_named():
-    need_namespaces("ip", "netns", "exec", "host0", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "0ms")
+    need_namespaces()
     job, _ = make_job()
-    with shaped(1, "delay", "30ms"):
+    with shaped(1, delay=0.015):
         results = preflight(job)
     for r in results.values():
         assert ("latency", 1, None) in r.faults() and r.code == 1, r
@@ -141,18 +153,15 @@ def slow_host_is_named():
 
 @test
 def host_with_a_narrow_interface_is_named():
-    need_namespaces("ip", "netns", "exec", "host1", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "0ms")
+    need_namespaces()
     job, _ = make_job()
-    on(2, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "40mbit", "burst", "32kbit", "latency", "50ms")
-    try:
+    with shaped(2, rate=5e6):
         expect(preflight(job), ("bandwidth", 2, None))
-    finally:
-        on(2, "tc", "qdisc", "del", "dev", "eth0", "root")
 
 
 @test
 def host_that_drops_its_control_port_is_named_with_the_direction():
-    need_namespaces()
+    need_namespaces(*IPTABLES)
     job, _ = make_job()
     with dropped(2, "-p", "tcp", "--dport", str(CONTROL)):
         results = preflight(job)
@@ -164,7 +173,7 @@ def host_that_drops_its_control_port_is_named_with_the_direction():
 
 @test
 def host_that_drops_its_data_port_is_named():
-    need_namespaces()
+    need_namespaces(*IPTABLES)
     job, _ = make_job()
     with dropped(0, "-p", "tcp", "--dport", str(DATA)):
         expect(preflight(job), ("data port", 0, None))
@@ -172,7 +181,7 @@ def host_that_drops_its_data_port_is_named():
 
 @test
 def packets_dropped_in_one_direction_name_the_pair_at_all_three_hosts():
-    need_namespaces()
+    need_namespaces(*IPTABLES)
     job, _ = make_job()
     with dropped(2, "-s", ADDRESSES[0]):
         expect(preflight(job), ("control port", 0, 2))
@@ -180,7 +189,7 @@ def packets_dropped_in_one_direction_name_the_pair_at_all_three_hosts():
 
 @test
 def host_behind_an_mtu_black_hole_is_named():
-    need_namespaces()
+    need_namespaces(*IPTABLES)
     job, _ = make_job()
     large = ("-p", "tcp", "-m", "length", "--length", "1000:65535")
     with dropped(1, *large), dropped(0, *large, "-s", ADDRESSES[1]), dropped(2, *large, "-s", ADDRESSES[1]):
@@ -191,7 +200,7 @@ def host_behind_an_mtu_black_hole_is_named():
 
 @test
 def large_packets_lost_in_one_direction_name_the_pair_and_the_direction():
-    need_namespaces()
+    need_namespaces(*IPTABLES)
     job, _ = make_job()
     with dropped(1, "-s", ADDRESSES[0], "-m", "length", "--length", "1000:65535"):
         results = preflight(job)
@@ -310,7 +319,7 @@ def start_training(job, ranks=range(3)):
 def trainerd_measures_before_it_trains_and_warns_of_the_outlier():
     need_namespaces()
     job, _ = make_job(preflight_seconds=16)
-    with shaped(1, "delay", "30ms"):
+    with shaped(1, delay=0.015):
         tasks = start_training(job)
         for t in tasks:
             t.until(lambda t: any("worker 1: latency: " in r["message"] and r["level"] == "warn" for r in t.events("preflight")), 60)
@@ -328,7 +337,7 @@ def task_that_joins_a_training_group_does_not_measure():
     held = max(tasks[0].steps())
     tasks[0].until_step(held + 5)
     again = start_training(job, [2])[0]
-    again.until(lambda t: any("not measured" in r["message"] for r in t.events("preflight")), 25)
+    again.until(lambda t: any("not measured" in r["message"] for r in t.events("preflight")), 15)
     again.until(lambda t: t.events("view"), 25)
 
 
