@@ -159,29 +159,57 @@ static void look_at_storage(struct preflight *p, uint32_t rank, struct preflight
                  STALL_MS, &e->storage, &e->lock);
 }
 
+/* Requests a ticket, which the peer sends when it has reached the round. */
+static int begin_round(struct preflight *p, struct peer *peer, uint32_t round,
+                       uint8_t ticket[MESSAGE_TICKET_BYTES])
+{
+    struct buf request = { 0 }, body = { 0 };
+    enum message_kind kind;
+    int rc;
+
+    message_write_u32(MESSAGE_BEGIN, round, &request);
+    rc = request.failed ? -ENOMEM : conn_send(&peer->out, request.data, request.len, p->until_ms);
+    if (rc == 0)
+        do
+            rc = conn_wait(&peer->out, POLLIN, limit(p, CONN_SLICE_MS));
+        while (rc == -ETIMEDOUT && clock_ms() < p->until_ms && !preflight_is_stopped(p));
+    if (rc == 0)
+        rc = conn_recv_message(&peer->out, &kind, &body, limit(p, STALL_MS));
+    if (rc == 0 && (kind != MESSAGE_READY || body.len != MESSAGE_TICKET_BYTES))
+        rc = -EPROTO;
+    if (rc == 0)
+        memcpy(ticket, body.data, MESSAGE_TICKET_BYTES);
+    buf_fini(&request);
+    buf_fini(&body);
+    return rc;
+}
+
+static int end_round(struct preflight *p, struct peer *peer, uint32_t round)
+{
+    struct buf request = { 0 }, body = { 0 };
+    int rc;
+
+    message_write_u32(MESSAGE_END, round, &request);
+    rc = conn_ask(&peer->out, &request, MESSAGE_END, &body, limit(p, STALL_MS));
+    buf_fini(&request);
+    buf_fini(&body);
+    return rc;
+}
+
 static int measure(struct preflight *p, uint32_t rank, uint32_t round, uint32_t ms,
                    struct preflight_entry *e)
 {
     struct peer *peer = &p->peers[rank];
-    struct buf request = { 0 }, body = { 0 };
-    int rc;
+    uint8_t ticket[MESSAGE_TICKET_BYTES];
+    int rc = begin_round(p, peer, round, ticket);
 
-    message_write_u32(MESSAGE_BEGIN, round, &request);
-    rc = conn_ask(&peer->out, &request, MESSAGE_READY, &body, p->until_ms);
-    if (rc == 0 && body.len != MESSAGE_TICKET_BYTES)
-        rc = -EPROTO;
     if (rc == 0)
         rc = ping(p, peer, e);
-    if (rc == 0) {
-        measure_data(p, rank, (uint8_t *)body.data, ms, e);
-        look_at_storage(p, rank, e);
-        buf_reset(&request);
-        message_write_u32(MESSAGE_END, round, &request);
-        rc = conn_ask(&peer->out, &request, MESSAGE_END, &body, limit(p, STALL_MS));
-    }
-    buf_fini(&request);
-    buf_fini(&body);
-    return rc;
+    if (rc < 0)
+        return rc;
+    measure_data(p, rank, ticket, ms, e);
+    look_at_storage(p, rank, e);
+    return end_round(p, peer, round);
 }
 
 /* Waits until the peer has ended the round too, or cannot any more. */

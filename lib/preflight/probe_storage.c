@@ -1,5 +1,6 @@
 #include "preflight/probe_storage.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,6 +14,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/text.h"
 #include "preflight/limited.h"
 
 enum { PATH_BYTES = 4096, TEXT_BYTES = 64 };
@@ -38,6 +40,23 @@ static void content_of(struct storage_id id, char out[TEXT_BYTES])
     snprintf(out, TEXT_BYTES, "preflight %u %016" PRIx64 "\n", id.rank, id.nonce);
 }
 
+/* Removes the files of an earlier run of this task that was killed. */
+static void remove_stale(const struct probe *p)
+{
+    char prefix[48], path[PATH_BYTES + 300];
+    DIR *dir = opendir(p->directory);
+    const struct dirent *d;
+
+    snprintf(prefix, sizeof(prefix), ".preflight-%u-", p->self.rank);
+    while (dir != NULL && (d = readdir(dir)) != NULL)
+        if (text_starts(d->d_name, prefix)) {
+            snprintf(path, sizeof(path), "%s/%s", p->directory, d->d_name);
+            (void)unlink(path);
+        }
+    if (dir != NULL)
+        closedir(dir);
+}
+
 static void begin(void *arg)
 {
     struct probe *p = arg;
@@ -46,6 +65,7 @@ static void begin(void *arg)
     struct err err;
     int rc = fs_mkdirs(p->directory, &err);
 
+    remove_stale(p);
     content_of(p->self, text);
     path_of(p, p->self, "", file);
     start_ns = clock_ns();

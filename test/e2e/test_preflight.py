@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -300,6 +301,22 @@ def absent_task_is_named_and_a_wrong_token_is_recognised():
 
 
 @test
+def certificates_from_files_must_name_the_host():
+    need_namespaces()
+    job, folder = make_job()
+    cluster, keys = os.path.join(folder, "cluster.json"), os.path.join(folder, "keys")
+    with open(cluster, "w") as f:
+        json.dump({"cluster": {"worker": ["%s:%d" % (a, CONTROL) for a in ADDRESSES]}, "task": {"type": "worker", "index": 0}}, f)
+    subprocess.run([TRAINERCTL, "keys", "--cluster", cluster, "--out", keys], check=True, stdout=subprocess.DEVNULL)
+    env = {i: {"TRAINERD_TLS": os.path.join(keys, ADDRESSES[i])} for i in range(3)}
+    expect(preflight(job, env=env))
+    env[2] = env[1]  # the certificate of another host
+    results = preflight(job, env=env, args=("--json", "--seconds", "6"))
+    assert all(("control port", 2, None) in results[i].faults() for i in (0, 1)), results
+    assert "certificate is not accepted" in results[0].json["findings"][0]["text"], results[0]
+
+
+@test
 def invalid_input_exits_with_2():
     need_namespaces()
     job, _ = make_job()
@@ -325,6 +342,16 @@ def trainerd_measures_before_it_trains_and_warns_of_the_outlier():
             t.until(lambda t: any("worker 1: latency: " in r["message"] and r["level"] == "warn" for r in t.events("preflight")), 60)
             assert not t.events("view"), t.log()
     expect_codes(tasks, [0] * 3, 120)
+
+
+@test
+def sigterm_ends_a_task_that_measures():
+    need_namespaces()
+    job, _ = make_job(preflight_seconds=600)
+    task = start_training(job, [0])[0]
+    task.until(lambda t: t.events("preflight"), 20)
+    task.signal(signal.SIGTERM)
+    assert task.wait(20) == 143, task.log()
 
 
 @test
