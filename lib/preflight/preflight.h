@@ -2,7 +2,7 @@
  *
  * Each task of a cluster runs preflight_run() on its host, on the addresses at which it will train. A
  * task listens on its control and data port, connects to all others until they are found or half of
- * the time is over, and then measures pair after pair in a fixed order (schedule.h). Each direction
+ * the time is over, and then measures pair after pair in a fixed order (schedule.h), three times. Each direction
  * i -> j is measured by i: both ports, round trip, clock, rate, packets of full size, the file and the
  * lock of j in the storage. The results are exchanged, so every task reaches the same verdict
  * (judge.h); a row that cannot be received directly is requested from a third task.

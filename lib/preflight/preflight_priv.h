@@ -18,6 +18,7 @@ enum {
     RETRY_MS = 200,   /* between two attempts */
     STALL_MS = 2000,  /* without an answer a measurement has failed */
     STORAGE_MS = 5000,
+    PASSES = 3, /* of the schedule: the best number of each direction counts */
     NO_ROUND = -1,
     LISTENERS = 2 * RESOLVE_MAX,
 };

@@ -160,7 +160,7 @@ static int answer(struct served *s, enum message_kind kind, const struct buf *bo
     uint64_t us = clock_wall_us();
 
     if ((kind == MESSAGE_BEGIN || kind == MESSAGE_END || kind == MESSAGE_ROW) &&
-        (!message_read_u32(at, body->len, &v) || v >= PREFLIGHT_WORLD_MAX))
+        (!message_read_u32(at, body->len, &v) || v >= PASSES * PREFLIGHT_WORLD_MAX))
         return -EPROTO;
     switch (kind) {
     case MESSAGE_PING:
