@@ -20,6 +20,7 @@ enum {
     JUDGE_RTT_FACTOR = 4,     /* a round trip above 4 times the median and ... */
     JUDGE_RTT_US = 1000,      /* ... 1 ms is an outlier; below, the scheduler decides */
     JUDGE_RATE_FACTOR = 3,    /* as is a rate below a third of the median */
+    JUDGE_PAIR_FACTOR = 8,    /* or, of one direction among many, below an eighth */
     JUDGE_SKEW_US = 500000,   /* and a clock that differs from the median by 0.5 s */
 };
 

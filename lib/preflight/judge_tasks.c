@@ -176,7 +176,7 @@ static void judge_rate(struct judged *j, int64_t *scratch)
             int64_t other = (int64_t)judge_best_rate(t, k);
 
             if (is_low || (other > 0 && other < middle / JUDGE_RATE_FACTOR) || e == NULL ||
-                k == i || e->rate == 0 || (int64_t)e->rate >= middle / JUDGE_RATE_FACTOR)
+                k == i || e->rate == 0 || (int64_t)e->rate >= middle / JUDGE_PAIR_FACTOR)
                 continue;
             text_bytes(low, sizeof(low), e->rate);
             judge_add(j, PREFLIGHT_FAULT, "bandwidth", i, k, remedy,

@@ -130,6 +130,21 @@ static void one_bad_path_names_the_pair(void **state)
     assert_non_null(strstr(found.at[0].text, "from worker 2 to worker 0"));
 }
 
+/* A direction that shared its host with other work may be a few times as slow. */
+static void rate_of_one_direction_is_a_fault_below_an_eighth(void **state)
+{
+    struct group g;
+
+    (void)state;
+    group_init(&g, 4);
+    g.entries[1][3].rate = 200000000;
+    judge_group(&g);
+    assert_int_equal(found.n, 0);
+    g.entries[1][3].rate = 100000000;
+    judge_group(&g);
+    expect_only("bandwidth", 1, 3);
+}
+
 static void blocked_port_of_a_task_names_its_direction(void **state)
 {
     struct group g;
@@ -250,6 +265,7 @@ int main(void)
         cmocka_unit_test(healthy_group_has_no_finding),
         cmocka_unit_test(task_that_differs_on_all_its_paths_is_named),
         cmocka_unit_test(one_bad_path_names_the_pair),
+        cmocka_unit_test(rate_of_one_direction_is_a_fault_below_an_eighth),
         cmocka_unit_test(blocked_port_of_a_task_names_its_direction),
         cmocka_unit_test(absent_task_is_named_once),
         cmocka_unit_test(fault_of_every_pair_names_no_task),
