@@ -211,7 +211,7 @@ SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g1' \
 san:
 	@$(MAKE) --no-print-directory $(if $(T),check,test) $(SANITIZED)
 # The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts and emulated GPUs.
-SAN_TESTS := $(foreach f,base loop conf member rdzv comm data ckpt graph engine train daemon,test/$(f)/test_) \
+SAN_TESTS := $(foreach f,base loop conf member rdzv comm data ckpt graph engine train preflight daemon,test/$(f)/test_) \
              -gpu -train/test_precision -train/test_tables
 san-units:
 	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"
@@ -219,7 +219,7 @@ san-units:
 # ThreadSanitizer. It does not support the fences of lib/engine/place.c, whose data are atomic anyway.
 # Left out: emulated GPUs, the test that leaves memcpy() by a signal handler, which ThreadSanitizer does not
 # support, and the test that floods a task from Python: on a busy machine the slow task answers too late.
-TSAN_TESTS := $(foreach f,base loop data comm train rdzv ckpt metrics,test/$(f)/test_) test/member/test_node_random \
+TSAN_TESTS := $(foreach f,base loop data comm train rdzv ckpt metrics preflight,test/$(f)/test_) test/member/test_node_random \
               -gpu -train/test_precision -train/test_tables -base/test_mapping -rdzv/test_control
 tsan:
 	@$(MAKE) --no-print-directory check CUDA= BUILD=build/tsan OPT='-O1 -g1' \

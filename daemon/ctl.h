@@ -25,6 +25,7 @@ int ctl_convert(int argc, char **argv);
 int ctl_recipe(int argc, char **argv);
 int ctl_restart(int argc, char **argv);
 int ctl_keys(int argc, char **argv);
+int ctl_preflight(int argc, char **argv);
 
 enum {
     CTL_OK = 0,

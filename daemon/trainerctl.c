@@ -27,6 +27,8 @@ static const struct command {
     { "restart", "restart JOB", "renames the checkpoints of a complete job, so that its tasks train it again",
       ctl_restart },
     { "keys", "keys --out DIR", "writes certificates for the hosts of a cluster", ctl_keys },
+    { "preflight", "preflight JOB", "measures every pair of tasks before training, and names the outlier; run it on each host",
+      ctl_preflight },
     { "verify", "verify DIR", "verifies every checkpoint below DIR, one line for each", ctl_verify },
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, forward or also backward", ctl_run },
     { "recipe", "recipe NAME", "a script that exports a network: torch, huggingface, keras, tensorflow, jax",
@@ -58,7 +60,8 @@ int main(int argc, char **argv)
     setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
     if (argc < 2)
         return help(stderr);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0)
         return help(stdout);
     if (strcmp(argv[1], "--version") == 0) {
         printf("trainerctl " TRAINERD_VERSION "\n");

@@ -102,6 +102,11 @@ static const struct conf_key rows[] = {
          "2; the limit is never below 3 seconds. 0, and until a phase has run a few times: train.deadline_seconds "
          "applies." },
 
+{ "", "preflight_seconds", F64, AT(preflight_seconds), FREE, .max = 3600, .fallback = "0",
+  .doc = "The longest time that a task of a cluster measures every pair of tasks before the first generation, as "
+         "`trainerctl preflight` does; warnings name the task that differs, and training starts in any case. At once "
+         "over if a task already trains. 0: nothing is measured." },
+
 { "", "health", OBJECT, .fallback = "{}",
   .doc = "The detection of wrong numbers, and the reaction to them." },
 { "/health", "check_gradients", BOOL, AT(health.check_gradients), FREE, .fallback = "true",

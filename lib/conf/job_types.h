@@ -104,6 +104,8 @@ struct conf {
         double silent_seconds;
     } detection; /* its stuck_factor is in health */
 
+    double preflight_seconds; /* limit of the measurement before the first generation; 0: none */
+
     struct train_health health; /* non_finite changes results, so it is part of the digest */
 
     struct optim_settings optimizer;

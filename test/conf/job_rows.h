@@ -139,6 +139,7 @@ static const struct job_refusal job_refusals[] = {
 { P1("/elastic", "2"), "/elastic", "expected an object, found the number 2" },
 { P1("/detection", "{'silent_seconds':0.1}"), "/detection/silent_seconds", "expected a number from 0.2 to 60, found the number 0.1" },
 { P1("/detection", "{'silent_seconds':61}"), "/detection/silent_seconds", "expected a number from 0.2 to 60" },
+{ P1("/preflight_seconds", "3601"), "/preflight_seconds", "expected a number from 0 to 3600" },
 { P1("/detection", "{'stuck_factor':-1}"), "/detection/stuck_factor", "expected a number from 0 to 1000000" },
 { P1("/health", "{'check_gradients':1}"), "/health/check_gradients", "expected true or false, found the number 1" },
 { P1("/health", "{'check_weights_every_steps':-5}"), "/health/check_weights_every_steps", "expected an integer from 0 to 1000000000000" },

@@ -67,7 +67,8 @@ static void print_of_example_is_read_as_the_same_job(void **state)
         struct conf *c;
 
         if (strcmp(found.gl_pathv[i], "config/job.schema.json") == 0 ||
-            strstr(found.gl_pathv[i], "/cluster-") != NULL || strstr(found.gl_pathv[i], "/grafana-") != NULL)
+            strstr(found.gl_pathv[i], "/cluster-") != NULL ||
+            strstr(found.gl_pathv[i], "/grafana-") != NULL)
             continue;
         c = job_read(found.gl_pathv[i]);
         assert_round_trip(c);
@@ -199,6 +200,7 @@ static void print_contains_every_default(void **state)
         "    \"silent_seconds\": 1.2,\n"
         "    \"stuck_factor\": 10\n"
         "  },\n"
+        "  \"preflight_seconds\": 0,\n"
         "  \"health\": {\n"
         "    \"check_gradients\": true,\n"
         "    \"check_weights_every_steps\": 100,\n"
@@ -428,6 +430,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
         { P1("/train/grace_seconds", "3"), true },
         { P1("/elastic", "{'min_world':2,'rejoin_seconds':3}"), true },
         { P1("/detection", "{'silent_seconds':3,'stuck_factor':3}"), true },
+        { P1("/preflight_seconds", "3"), true },
         { P1("/health", "{'check_gradients':false,'check_weights_every_steps':3}"), true },
         { P1("/health", "{'non_finite':'stop'}"), true },
         { P1("/health", "{'non_finite':'skip'}"), false },

@@ -1,0 +1,80 @@
+#include "preflight/limited.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/thread.h"
+
+struct call {
+    void (*fn)(void *arg);
+    void *arg;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_done, is_abandoned;
+};
+
+static void free_call(struct call *c)
+{
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static void *run(void *arg)
+{
+    struct call *c = arg;
+    bool is_abandoned;
+
+    c->fn(c->arg);
+    pthread_mutex_lock(&c->lock);
+    c->is_done = true;
+    is_abandoned = c->is_abandoned;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    if (is_abandoned) {
+        free(c->arg);
+        free_call(c);
+    }
+    return NULL;
+}
+
+bool limited_run(void (*fn)(void *arg), void *arg, uint32_t ms)
+{
+    struct call *c = calloc(1, sizeof(*c));
+    struct timespec until;
+    pthread_t thread;
+    bool is_done;
+
+    if (c == NULL) {
+        free(arg);
+        return false;
+    }
+    *c = (struct call){ .fn = fn, .arg = arg };
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    if (thread_start(&thread, "runs a call with a deadline", run, c, NULL) < 0) {
+        free(arg);
+        free_call(c);
+        return false;
+    }
+    pthread_detach(thread);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&c->lock);
+    while (!c->is_done &&
+           pthread_cond_clockwait(&c->changed, &c->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT)
+        ;
+    is_done = c->is_done;
+    c->is_abandoned = !is_done;
+    pthread_mutex_unlock(&c->lock);
+    if (is_done)
+        free_call(c);
+    return is_done;
+}
