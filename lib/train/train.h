@@ -113,6 +113,12 @@ void train_abort(struct train *t, const char *why);
 /* The newest step whose state is whole here; 0: fresh weights, or nothing. */
 uint64_t train_held(const struct train *t);
 
+/* At rest: replaces the held state with that of the checkpoint folder `path`, which is verified, for
+ * a generation with only_evaluates; on failure the held state is unchanged. The task must not train
+ * afterwards. Errors: ERR_INPUT (of another model, or of step 0), ERR_CORRUPT, ERR_NOENT, ERR_IO,
+ * ERR_NOMEM. */
+int train_load(struct train *t, const char *path, struct err *err);
+
 /* At rest (no generation runs): a checkpoint of the held state, on disk and verified when 0 comes
  * back. Nothing to do if that step is there already, nothing is held, or the job keeps no
  * checkpoints. Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what
