@@ -121,6 +121,8 @@ static void on_train_event(void *arg, const struct train_event *e)
     if (e->kind == TRAIN_STEP && e->report->device_idle != NULL)
         sensors_idle(r->gpus.sensors, e->report->device_idle);
     report_event(r->report, e);
+    if (e->kind == TRAIN_EVAL)
+        r->evaluation = *e->eval;
     if (e->kind == TRAIN_CONNECTED) {
         struct connected *m = calloc(1, sizeof(*m));
 
@@ -204,7 +206,8 @@ static void update_service(struct run *r)
     uint32_t present = r->mode->present(r, &generation);
     char text[1400];
 
-    service_status_text(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text,
+    service_status_text(&r->progress, generation, present,
+                        settled_is_evaluator(r->s) ? 1 : r->s->cluster->world, clock_ms(), text,
                         sizeof(text));
     service_status(text);
     service_watchdog(training_moves(r));
@@ -234,7 +237,8 @@ static void on_signal(void *arg, int signum)
         run_end(r, EXIT_RETRY, "stopped without saving by a second signal");
         return;
     }
-    log_info("signal", "%s: saving at the next step, then leaving", name);
+    log_info("signal", "%s: %s", name,
+             settled_is_evaluator(r->s) ? "leaving" : "saving at the next step, then leaving");
     service_stopping();
     r->stop.is_requested = true;
     r->stop.since_ms = clock_ms();
@@ -246,7 +250,10 @@ static void on_hangup(void *arg, int signum)
     struct run *r = arg;
 
     (void)signum;
-    reload_start(r->reload);
+    if (settled_is_evaluator(r->s))
+        log_warn("reload", "SIGHUP: an evaluator reads the job file only at its start; restart it");
+    else
+        reload_start(r->reload);
 }
 
 static const struct {
@@ -318,7 +325,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         .job = s->conf->name,
         .task = s->task_name,
         .version = TRAINERD_VERSION,
-        .summary_directory = s->conf->summary.directory,
+        .summary_directory = settled_is_evaluator(s) ? NULL : s->conf->summary.directory,
         .log_every_steps = s->conf->run.log_every_steps,
         .on_unlogged = on_unlogged,
         .arg = r,
@@ -446,7 +453,9 @@ int run_task(const struct run_opts *opts)
 
     CHECK(r != NULL);
     r->s = opts->settled;
-    r->mode = r->s->cluster->is_local ? &alone_mode : &group_mode;
+    r->mode = r->s->cluster->is_local     ? &alone_mode
+              : settled_is_evaluator(r->s) ? &evaluator_mode
+                                           : &group_mode;
     r->progress.phase = "starting";
     r->progress.doing = "";
     rc = open_all(r, opts, &err);

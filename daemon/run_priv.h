@@ -4,8 +4,9 @@
  *   run_state.c  starts generations and saves; ends the task
  *   group*.c     a task of a cluster: connects membership, training and lease (group_priv.h)
  *   alone.c      a task without a cluster
- *   run.c        life cycle, signals, ticks, opening and closing; calls group.c or alone.c through
- *                struct run_mode */
+ *   evaluator*.c an evaluator, which follows the checkpoints of a job (evaluator.h)
+ *   run.c        life cycle, signals, ticks, opening and closing; calls group.c, alone.c or evaluator.c
+ *                through struct run_mode */
 #ifndef DAEMON_RUN_PRIV_H
 #define DAEMON_RUN_PRIV_H
 
@@ -20,6 +21,7 @@
 #include "rdzv/rdzv.h"
 #include "train/train.h"
 
+struct evaluator;
 struct group;
 struct run_mode;
 struct sensors;
@@ -72,6 +74,7 @@ struct run {
     const struct settled *s;
     const struct run_mode *mode;
     struct group *group; /* NULL without a cluster */
+    struct evaluator *evaluator; /* NULL: a task that trains */
     struct loop *loop;
     struct loop_timer *tick;
     uint32_t signals, ticks;
@@ -87,6 +90,7 @@ struct run {
     struct train *train; /* NULL until opened */
     uint64_t generation; /* the running generation; 0: training is idle */
     uint64_t generation_count;
+    struct train_eval_report evaluation; /* the last one; read it while training is idle */
     uint32_t n_diverged; /* how often this task's results differed from those of the other tasks,
                             or the results of its replicas from each other */
 
@@ -127,7 +131,7 @@ struct run_ended {
 
 /* ---- group.c, alone.c ---- */
 
-/* How the task runs: in a group, or alone. The functions are called on the loop's thread and, except
+/* How the task runs: in a group, alone, or as an evaluator. The functions are called on the loop's thread and, except
  * open, close and free, only until the exit code is decided. */
 struct run_mode {
     /* Starts to form the group of the first generation; training opens on another thread. */
@@ -157,6 +161,6 @@ struct run_mode {
     void (*free)(struct run *r);
 };
 
-extern const struct run_mode group_mode, alone_mode;
+extern const struct run_mode group_mode, alone_mode, evaluator_mode;
 
 #endif

@@ -136,7 +136,7 @@ static bool is_exposed(const struct settled *s)
 {
     const char *host;
 
-    if (s->cluster->is_local)
+    if (s->listen[0] == '\0')
         return false;
     host = s->cluster->self->host;
     return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
@@ -148,8 +148,11 @@ static int settle_security(struct settled *s, bool is_allowed_insecure, struct e
     const struct security_opts o = { .token_file = s->conf->communication.token_file,
                                      .folder = s->conf->communication.tls,
                                      .host = s->cluster->is_local ? NULL : s->cluster->self->host };
-    int rc = security_open(&o, &s->security, err);
+    int rc;
 
+    if (settled_is_evaluator(s))
+        return 0;
+    rc = security_open(&o, &s->security, err);
     if (rc < 0 || s->security.tls != NULL || is_allowed_insecure || !is_exposed(s))
         return rc;
     return err_set(err, ERR_INPUT,
@@ -289,7 +292,7 @@ static int settle_address(const struct settled_args *args, struct settled *s, st
 {
     const struct cluster_task *self = s->cluster->self;
 
-    if (s->cluster->is_local)
+    if (s->cluster->is_local || settled_is_evaluator(s)) /* an evaluator opens no port */
         return 0;
     if (self->address == NULL)
         return err_set(err, ERR_INPUT, "%s has no address in the cluster", s->task_name);
@@ -354,6 +357,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
             rc = settle_security(s, args->insecure, err);
         if (rc == 0)
             rc = settle_train(s, err);
+        if (rc == 0)
+            rc = settle_evaluator(s, err);
     }
     if (rc < 0)
         goto fail;

@@ -41,7 +41,7 @@ static void print_help(const struct arg *table, size_t n)
            "usage: trainerd --job FILE [flags]\n"
            "       trainerd --check [--job FILE] [flags]\n\n"
            "The cluster comes from TF_CONFIG in the environment, from --cluster, or there is none: then\n"
-           "this process trains alone.\n\n");
+           "this process trains alone. A task of type evaluator follows the checkpoints of the job.\n\n");
     args_help(table, n, stdout);
     printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"
            "             wait, as \"elastic\" in the job says   SIGHUP: read the job file again\n"
@@ -146,7 +146,7 @@ static void log_plan(const struct settled *s)
 
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
-    if (!s->cluster->is_local && s->security.tls == NULL)
+    if (s->listen[0] != '\0' && s->security.tls == NULL)
         log_warn("tls", "control port %s: connections are neither encrypted nor authenticated", s->listen);
     if (s->lanes.uneven[0] != '\0')
         log_warn("plan", "%s", s->lanes.uneven);
@@ -231,11 +231,11 @@ static int run(const struct flags *f)
         rc = check(s);
     } else if (s->conf == NULL) {
         rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
-    } else if (s->cluster->self->rank == CLUSTER_NO_RANK) {
+    } else if (s->cluster->self->rank == CLUSTER_NO_RANK && !settled_is_evaluator(s)) {
         char text[256];
 
         snprintf(text, sizeof(text), "%s has no part in synchronous data-parallel training: start trainerd "
-                                     "only for chief and worker tasks", s->task_name);
+                                     "only for chief, worker and evaluator tasks", s->task_name);
         rc = usage_error(text);
     } else {
         char text[8400];
@@ -248,7 +248,7 @@ static int run(const struct flags *f)
             if (rc < 0)
                 return end_early(s, rc, &err);
         }
-        if (complete_already(s->conf, on_verify_progress, text, sizeof(text))) {
+        if (!settled_is_evaluator(s) && complete_already(s->conf, on_verify_progress, text, sizeof(text))) {
             rc = complete_check_model(&s->train, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);

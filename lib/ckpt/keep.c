@@ -171,7 +171,7 @@ int ckpt_pin(const char *from, uint64_t step, const char *to, struct ckpt_info *
     if (rc == 0) {
         rc = pin_files(source, &m, path, err);
         if (rc == 0) /* the manifest is read again: the folder may have been replaced meanwhile */
-            rc = ckpt_verify(path, NULL, NULL, out, err);
+            rc = ckpt_peek_folder(path, NULL, out, err);
         if (rc < 0)
             (void)fs_remove_tree(path, NULL); /* else ckpt_keep_prepare() removes it */
     }

@@ -247,29 +247,23 @@ int save_load_newest(struct train *t, struct err *err)
     return rc;
 }
 
-int save_load_path(struct train *t, const char *path, struct err *err)
+int save_load_path(struct train *t, const char *path, struct ckpt_info *out, struct err *err)
 {
-    struct ckpt_info *info = calloc(1, sizeof(*info));
-    int rc = info != NULL ? ckpt_verify(path, NULL, NULL, info, err)
-                          : err_set(err, ERR_NOMEM, "checkpoint: out of memory");
+    int rc = ckpt_peek_folder(path, t->model.digest, out, err);
 
-    if (rc == 0 && info->meta.model_digest[0] != '\0' &&
-        strcmp(info->meta.model_digest, t->model.digest) != 0)
-        rc = err_set(err, ERR_INPUT, "'%s' is of another model; expected model digest %.16s, found "
-                     "%.16s: use the model file with which the job trains", path, t->model.digest,
-                     info->meta.model_digest);
-    if (rc == 0 && info->meta.step == 0)
+    if (rc == ERR_INPUT)
+        err_wrap(err, rc, "'%s': evaluate with the model file with which the job trains", path);
+    if (rc == 0 && out->meta.step == 0)
         rc = err_set(err, ERR_INPUT, "'%s' is of step 0, whose state no job saves", path);
-    if (rc == 0) {
-        t->engine->ops->discard(t->engine); /* a device may hold the same step of another run */
-        rc = load(t, info, err);
-    }
-    if (rc == 0) {
-        t->state.facts.evaluated_step = 0;
-        t->events.has_resumed = true;
-    }
-    free(info);
-    return rc;
+    if (rc < 0)
+        return rc;
+    t->engine->ops->discard(t->engine); /* a device may hold the same step of another run */
+    rc = load(t, out, err);
+    if (rc < 0)
+        return rc;
+    t->state.facts.evaluated_step = 0;
+    t->events.has_resumed = true;
+    return 0;
 }
 
 static struct ckpt_meta meta_of(const struct train *t, uint64_t step)

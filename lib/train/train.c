@@ -359,10 +359,10 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
     return held > 0 ? save_now(t, held, wait_ms, err) : 0;
 }
 
-int train_load(struct train *t, const char *path, struct err *err)
+int train_load(struct train *t, const char *path, struct ckpt_info *out, struct err *err)
 {
     CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
-    return save_load_path(t, path, err);
+    return save_load_path(t, path, out, err);
 }
 
 void train_storage(struct train *t, struct ckpt_failure *out)
