@@ -59,6 +59,7 @@ struct report {
 
     pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
     struct summary *summary;     /* NULL: none, or not yet */
+    struct summary_run *run;     /* owned; NULL: the curves have no description */
     char *directory;             /* of the curves, owned; NULL: none */
     uint32_t moves;              /* how often it has changed */
     bool draws;                  /* this task writes curves */

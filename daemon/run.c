@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
+#include "daemon/describe_run.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -136,6 +137,20 @@ static void on_train_event(void *arg, const struct train_event *e)
 
 /* ---- opening ---- */
 
+/* Curves without a description are curves nevertheless. */
+static void describe(struct run *r)
+{
+    struct summary_run *description;
+    struct err err;
+
+    if (settled_is_evaluator(r->s))
+        return;
+    if (describe_run(r->s, train_graph(r->train), &description, &err) < 0)
+        log_warn("summary", "%s", err.text);
+    else
+        report_set_run(r->report, description);
+}
+
 struct opened {
     struct run *run;
     int rc;
@@ -166,6 +181,7 @@ static void handle_opened(void *arg)
         train_facts(r->train, &f);
         report_set_total(r->report, f.total_steps, f.steps_per_epoch);
         reload_train(r->reload, r->train);
+        describe(r);
         r->mode->opened(r);
     } else {
         report_trouble(r->report, m->err.text);

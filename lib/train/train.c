@@ -396,6 +396,11 @@ void train_facts(const struct train *t, struct train_facts *out)
         out->parameters += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;
 }
 
+const struct graph *train_graph(const struct train *t)
+{
+    return t->model.graph;
+}
+
 uint32_t train_diverged(const struct train *t)
 {
     return t->health.peer;

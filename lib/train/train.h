@@ -91,6 +91,8 @@ void train_set_unlogged(struct train *t, uint64_t step);
 /* What was settled, for --check and the log. */
 void train_facts(const struct train *t, struct train_facts *out);
 
+const struct graph *train_graph(const struct train *t); /* valid until train_close() */
+
 /* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of
  * the one before has returned. `on_end` comes once, from one of the threads, when all are done with
  * the generation and the peers are disconnected; `held` is train_held(). What happens first:
