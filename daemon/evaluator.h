@@ -40,7 +40,8 @@ struct evaluator {
     struct evaluator_state state;
     struct evaluator_damaged damaged;
     struct ckpt_info current; /* the loaded checkpoint */
-    bool is_pinned;           /* current.path is a folder of this task, to keep or to remove */
+    struct ckpt_info pinned;  /* the same as a folder of this task, to keep or to remove */
+    bool is_pinned;           /* `pinned` is valid */
     bool is_evaluated;        /* run->evaluation is that of `current`, and is to be recorded */
     uint64_t newest_seen;     /* step of the newest checkpoint when the last evaluation began */
     uint64_t drawn_step;      /* the last step with a point in the curves */

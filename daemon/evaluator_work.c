@@ -9,6 +9,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "daemon/complete.h"
 #include "daemon/evaluator.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -156,7 +157,7 @@ static void drop_pinned(struct evaluator *e)
 {
     struct err err;
 
-    if (e->is_pinned && ckpt_unpin(&e->current, &err) < 0)
+    if (e->is_pinned && ckpt_unpin(&e->pinned, &err) < 0)
         log_warn("evaluator", "%s; the next start of this evaluator removes it", err.text);
     e->is_pinned = false;
 }
@@ -172,7 +173,7 @@ static int record(struct run *r, struct err *err)
 
     e->is_evaluated = false;
     if (is_best && e->is_pinned) {
-        rc = ckpt_keep(o->directory, &e->current, err);
+        rc = ckpt_keep(o->directory, &e->pinned, err);
         e->is_pinned = rc < 0;
     }
     drop_pinned(e);
@@ -199,10 +200,10 @@ static int load(struct run *r, const struct ckpt_entry *entry, struct err *err)
     int rc;
 
     if (r->s->evaluator.keeps_best) {
-        rc = ckpt_pin(directory_of(r), entry->step, r->s->evaluator.directory, &e->current, err);
+        rc = ckpt_pin(directory_of(r), entry->step, r->s->evaluator.directory, &e->pinned, err);
         e->is_pinned = rc == 0;
         if (rc == 0)
-            rc = train_load(r->train, e->current.path, &e->current, err);
+            rc = train_load(r->train, e->pinned.path, &e->current, err);
     } else {
         snprintf(name, sizeof(name), "step-%08llu", (unsigned long long)entry->step);
         path = fs_join(directory_of(r), name);
@@ -256,11 +257,9 @@ static enum evaluator_outcome examine_newest(struct run *r, struct err *err)
     struct evaluator_state *s = &r->evaluator->state;
     struct ckpt_info *newest = malloc(sizeof(*newest));
     enum evaluator_outcome outcome = EVALUATOR_NOTHING;
-    struct train_facts facts;
     int rc = newest != NULL ? ckpt_peek(directory_of(r), NULL, newest, err)
                             : err_set(err, ERR_NOMEM, "evaluator: out of memory");
 
-    train_facts(r->train, &facts);
     if (rc == ERR_NOENT || s->evaluated_step == 0) {
         outcome = rc == ERR_NOMEM ? EVALUATOR_FAILED : EVALUATOR_NOTHING;
     } else if (rc < 0) {
@@ -270,8 +269,7 @@ static enum evaluator_outcome examine_newest(struct run *r, struct err *err)
                  newest->path);
         evaluator_state_reset(s);
         r->evaluator->newest_seen = 0;
-    } else if (newest->meta.step == s->evaluated_step && newest->meta.complete &&
-               newest->meta.step == facts.total_steps) {
+    } else if (newest->meta.step == s->evaluated_step && complete_is_last_step(r->s->conf, &newest->meta)) {
         snprintf(err->text, sizeof(err->text), "the job is complete and its last checkpoint, of step %llu, is evaluated",
                  (unsigned long long)s->evaluated_step);
         outcome = EVALUATOR_COMPLETE;

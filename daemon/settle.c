@@ -406,6 +406,8 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
         buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
         settled_print_lanes(s, out);
     }
+    if (s->conf != NULL && settled_is_evaluator(s))
+        settled_print_evaluator(s, out);
     if (f != NULL)
         buf_printf(out,
                    ",\n  \"plan\": {\"records\": %llu, \"eval_records\": %llu, \"steps_per_epoch\": %llu, "

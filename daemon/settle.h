@@ -97,6 +97,7 @@ int settle_data(struct settled *s, struct err *err);
 /* settle_evaluator.c: the options of an evaluator task; nothing on other tasks. Errors: ERR_INPUT,
  * ERR_NOMEM. */
 int settle_evaluator(struct settled *s, struct err *err);
+void settled_print_evaluator(const struct settled *s, struct buf *out);
 
 /* settle_gpu.c: models, driver and library versions of the GPUs. */
 int settle_gpus(struct settled *s, struct err *err);

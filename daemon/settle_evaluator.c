@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
 #include "daemon/settle.h"
@@ -65,6 +66,25 @@ static void settle_metric(struct settled *s)
             e->metric_name = s->train.metrics[i].name;
         }
     e->higher_is_better = higher_is_better(c);
+}
+
+void settled_print_evaluator(const struct settled *s, struct buf *out)
+{
+    const struct settled_evaluator *e = &s->evaluator;
+
+    buf_str(out, ",\n  \"evaluator\": {\"follows\": ");
+    buf_json(out, s->conf->checkpoint.directory);
+    buf_str(out, ", \"directory\": ");
+    buf_json(out, e->directory);
+    buf_str(out, ", \"curves\": ");
+    if (e->curves[0] != '\0')
+        buf_json(out, e->curves);
+    else
+        buf_str(out, "null");
+    buf_str(out, ", \"metric\": ");
+    buf_json(out, e->metric_name);
+    buf_printf(out, ", \"mode\": \"%s\", \"keeps_best\": %s}", e->higher_is_better ? "max" : "min",
+               e->keeps_best ? "true" : "false");
 }
 
 int settle_evaluator(struct settled *s, struct err *err)

@@ -1,7 +1,8 @@
 /* summary_priv.h - what the files of event files share.
  *
  *   summary.c      the file, its thread, scalars
- *   summary_run.c  hyper-parameters and graph of a run */
+ *   summary_run.c  hyper-parameters and graph of a run
+ *   summary_record.c  the frame of an event */
 #ifndef METRICS_SUMMARY_PRIV_H
 #define METRICS_SUMMARY_PRIV_H
 

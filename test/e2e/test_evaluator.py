@@ -7,12 +7,14 @@ import signal
 import struct
 import subprocess
 import sys
+import urllib.request
 
 import numpy
 import onnx
 import onnx.numpy_helper
 import onnxruntime
-from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test, tf_config, workdir
+from kit import (ROOT, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test, tf_config,
+                 workdir)
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
 import tfrecord  # noqa: E402
@@ -221,6 +223,40 @@ def another_run_in_the_same_directory_is_evaluated_from_its_first_checkpoint():
     assert u.wait() == 0, u.log()
     assert "another run" in "\n".join(r["message"] for r in u.events("evaluator")), u.log()
     assert sorted(evaluations(u)) == sorted(evaluations(t)), u.log()
+
+
+@test
+def evaluator_waits_for_the_first_checkpoint_with_metrics_and_leaves_with_143():
+    folder = workdir()
+    (port,) = free_ports(1)
+    cluster = tf_config([2222, 2222], 3, hosts=["10.255.255.1", "10.255.255.2"], kind="evaluator")
+    t = Task(job(folder), cluster, ("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % port), {"TRAINERD_TOKEN": ""}, "evaluator 3")
+    t.until(lambda t: t.events("evaluator"))  # neither a token nor a connection is needed
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=20) as reply:
+        text = reply.read().decode()
+    for line in ("trainerd_evaluated_step 0", "trainerd_best_step 0", 'trainerd_best_value{metric="loss"} 0'):
+        assert line in text.splitlines(), text
+    with urllib.request.urlopen("http://127.0.0.1:%d/status" % port, timeout=20) as reply:
+        assert json.loads(reply.read())["phase"] == "wait for a checkpoint"
+    t.signal(signal.SIGHUP)
+    t.until(lambda t: t.events("reload"))
+    t.signal(signal.SIGTERM)
+    assert t.wait() == 143, t.log()
+    assert os.listdir(os.path.join(folder, "run")) == ["best-3"], os.listdir(os.path.join(folder, "run"))
+
+
+@test
+def check_prints_what_an_evaluator_does():
+    folder = workdir()
+    path = job(folder, evaluator={"metric": "accuracy", "directory": "kept"})
+    env = {**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(2), 1, kind="evaluator"))}
+    p = subprocess.run([TRAINERD, "--check", "--job", path, "--devices", "cpu:1"], env=env, capture_output=True, text=True)
+    assert p.returncode == 0, p.stderr
+    plan = json.loads(p.stdout)
+    assert plan["rank"] is None and plan["evaluator"] == {
+        "follows": folder + "/run/checkpoints", "directory": folder + "/kept-1", "curves": folder + "/run/logs/eval-1",
+        "metric": "accuracy", "mode": "max", "keeps_best": True}, plan["evaluator"]
+    assert not os.path.exists(os.path.join(folder, "run"))
 
 
 @test
