@@ -112,7 +112,8 @@ static void add_node(void *arg, const struct graph_described *from)
                               .rank = (uint32_t)from->shape.rank });
 }
 
-int describe_run(const struct settled *s, const struct graph *g, struct summary_run **out, struct err *err)
+int describe_run(const struct settled *s, const struct graph *g, struct summary_run **out,
+                 struct err *err)
 {
     struct summary_run *run = summary_run_new(s->conf->name);
     int rc = run != NULL ? add_job(s, run, err) : err_set(err, ERR_NOMEM, "out of memory");

@@ -9,6 +9,7 @@ struct settled;
 struct summary_run;
 
 /* On success the caller owns *out and frees it with summary_run_free(). Errors: ERR_NOMEM. */
-int describe_run(const struct settled *s, const struct graph *g, struct summary_run **out, struct err *err);
+int describe_run(const struct settled *s, const struct graph *g, struct summary_run **out,
+                 struct err *err);
 
 #endif

@@ -151,6 +151,7 @@ static int open_evaluator(struct run *r, struct err *err)
     if (r->evaluator == NULL)
         return err_set(err, ERR_NOMEM, "evaluator: out of memory");
     report_set_coordinator(r->report, true); /* it writes the log lines of its evaluations */
+    r->evaluator->lock = -1;
     evaluator_open_metrics(r);
     return 0;
 }
@@ -171,7 +172,8 @@ static void on_ended(struct run *r, const struct run_ended *m)
         start_worker(r);
         break;
     case TRAIN_ABORTED:
-        run_end(r, EXIT_STOPPED, "stopped; the checkpoint in progress is evaluated after the next start");
+        run_end(r, EXIT_STOPPED,
+                "stopped; the checkpoint in progress is evaluated after the next start");
         break;
     default:
         run_end(r, run_exit_code(m->code), m->text);

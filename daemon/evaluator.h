@@ -37,6 +37,7 @@ struct evaluator {
 
     /* The worker's while it runs. */
     bool has_begun;           /* the state was read */
+    int lock;                 /* of the folder; -1: none */
     struct evaluator_state state;
     struct evaluator_damaged damaged;
     struct ckpt_info current; /* the loaded checkpoint */

@@ -4,10 +4,14 @@
  *        "best": null or {"step", "value"}} */
 #include "daemon/evaluator_state.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -17,6 +21,7 @@
 #include "base/text.h"
 
 #define FILE_NAME "evaluator.json"
+#define LOCK_NAME ".lock"
 
 enum { FORMAT = 1, FILE_BYTES_MAX = 1 << 16 };
 
@@ -27,7 +32,8 @@ static const char *mode_of(const struct evaluator_state *s)
 
 /* ---- reading ---- */
 
-static int unexpected(const struct json *doc, const cJSON *value, const char *expected, struct err *err)
+static int unexpected(const struct json *doc, const cJSON *value, const char *expected,
+                      struct err *err)
 {
     char found[160];
 
@@ -37,7 +43,8 @@ static int unexpected(const struct json *doc, const cJSON *value, const char *ex
     return json_error(doc, value, err, "expected %s, found %s", expected, found);
 }
 
-static int read_step(const struct json *doc, const cJSON *object, const char *key, uint64_t *out, struct err *err)
+static int read_step(const struct json *doc, const cJSON *object, const char *key, uint64_t *out,
+                     struct err *err)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
     char expected[96];
@@ -70,7 +77,8 @@ static int read_best(const struct json *doc, struct evaluator_state *s, struct e
         return 0;
     value = cJSON_GetObjectItemCaseSensitive(best, "value");
     if (!cJSON_IsNumber(value))
-        return unexpected(doc, value != NULL ? value : best, "\"best\": null, or an object with \"step\" and \"value\"", err);
+        return unexpected(doc, value != NULL ? value : best,
+                          "\"best\": null, or an object with \"step\" and \"value\"", err);
     rc = read_step(doc, best, "step", &s->best_step, err);
     s->best = value->valuedouble;
     s->has_best = rc == 0;
@@ -85,7 +93,8 @@ static int parse(const struct json *doc, struct evaluator_state *out, struct err
     int rc = read_step(doc, json_root(doc), "format", &format, err);
 
     if (rc == 0 && format != FORMAT)
-        rc = unexpected(doc, cJSON_GetObjectItemCaseSensitive(json_root(doc), "format"), "format 1", err);
+        rc = unexpected(doc, cJSON_GetObjectItemCaseSensitive(json_root(doc), "format"), "format 1",
+                        err);
     if (rc == 0)
         rc = read_text(doc, "metric", sizeof(s.metric), s.metric, err);
     if (rc == 0)
@@ -97,7 +106,8 @@ static int parse(const struct json *doc, struct evaluator_state *out, struct err
     if (rc == 0)
         rc = read_best(doc, &s, err);
     if (rc == 0 && strcmp(mode, "min") != 0 && strcmp(mode, "max") != 0)
-        rc = unexpected(doc, cJSON_GetObjectItemCaseSensitive(json_root(doc), "mode"), "min or max", err);
+        rc = unexpected(doc, cJSON_GetObjectItemCaseSensitive(json_root(doc), "mode"), "min or max",
+                        err);
     if (rc < 0)
         return rc;
     s.higher_is_better = strcmp(mode, "max") == 0;
@@ -105,7 +115,8 @@ static int parse(const struct json *doc, struct evaluator_state *out, struct err
     return 0;
 }
 
-int evaluator_state_read(const char *folder, struct evaluator_state *s, bool *is_other, struct err *err)
+int evaluator_state_read(const char *folder, struct evaluator_state *s, bool *is_other,
+                         struct err *err)
 {
     struct evaluator_state read;
     struct json *doc = NULL;
@@ -129,7 +140,8 @@ int evaluator_state_read(const char *folder, struct evaluator_state *s, bool *is
         err_wrap(err, rc, "the state of the evaluator is damaged; remove the file, and all checkpoints are "
                           "evaluated again");
     if (rc == 0) {
-        *is_other = strcmp(read.metric, s->metric) != 0 || read.higher_is_better != s->higher_is_better;
+        *is_other =
+            strcmp(read.metric, s->metric) != 0 || read.higher_is_better != s->higher_is_better;
         if (!*is_other)
             *s = read;
     }
@@ -151,7 +163,8 @@ int evaluator_state_write(const char *folder, const struct evaluator_state *s, s
     buf_json(&text, s->metric);
     buf_printf(&text, ", \"mode\": \"%s\", \"job_digest\": ", mode_of(s));
     buf_json(&text, s->job_digest);
-    buf_printf(&text, ", \"evaluated_step\": %llu, \"best\": ", (unsigned long long)s->evaluated_step);
+    buf_printf(&text,
+               ", \"evaluated_step\": %llu, \"best\": ", (unsigned long long)s->evaluated_step);
     if (s->has_best) {
         buf_printf(&text, "{\"step\": %llu, \"value\": ", (unsigned long long)s->best_step);
         buf_f64(&text, s->best);
@@ -168,6 +181,31 @@ int evaluator_state_write(const char *folder, const struct evaluator_state *s, s
     return rc;
 }
 
+int evaluator_lock(const char *folder, int *fd, struct err *err)
+{
+    char *path = fs_join(folder, LOCK_NAME);
+    int rc = 0, file;
+
+    if (path == NULL)
+        return err_set(err, ERR_NOMEM, "'%s': out of memory", folder);
+    file = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    if (file < 0) {
+        rc = err_sys(err, errno, "open '%s'", path);
+    } else if (flock(file, LOCK_EX | LOCK_NB) < 0) {
+        if (errno == EWOULDBLOCK)
+            rc = err_set(err, ERR_EXISTS,
+                         "'%s' is locked by another process of this evaluator: end one of the "
+                         "two, or start this one with another index",
+                         path);
+        close(file);
+        file = -1;
+    }
+    if (rc == 0)
+        *fd = file;
+    free(path);
+    return rc;
+}
+
 /* ---- changes ---- */
 
 void evaluator_state_reset(struct evaluator_state *s)
@@ -178,7 +216,8 @@ void evaluator_state_reset(struct evaluator_state *s)
     *s = empty;
 }
 
-bool evaluator_state_record(struct evaluator_state *s, const char *job_digest, uint64_t step, double value)
+bool evaluator_state_record(struct evaluator_state *s, const char *job_digest, uint64_t step,
+                            double value)
 {
     bool is_best = isfinite(value) &&
                    (!s->has_best || (s->higher_is_better ? value > s->best : value < s->best));
@@ -198,7 +237,8 @@ bool evaluator_state_record(struct evaluator_state *s, const char *job_digest, u
 static bool is_damaged(const struct evaluator_damaged *d, const struct ckpt_entry *e)
 {
     for (uint32_t i = 0; i < d->n; i++)
-        if (d->at[i].step == e->step && d->at[i].inode == e->inode && d->at[i].changed_ns == e->changed_ns)
+        if (d->at[i].step == e->step && d->at[i].inode == e->inode &&
+            d->at[i].changed_ns == e->changed_ns)
             return true;
     return false;
 }
@@ -212,7 +252,8 @@ void evaluator_damaged_add(struct evaluator_damaged *d, const struct ckpt_entry 
 }
 
 ptrdiff_t evaluator_choose(const struct ckpt_entry *entries, size_t n, uint64_t evaluated_step,
-                           uint64_t newest_seen, const struct evaluator_damaged *damaged, size_t *skipped)
+                           uint64_t newest_seen, const struct evaluator_damaged *damaged,
+                           size_t *skipped)
 {
     ptrdiff_t first = -1, last = -1;
     size_t pending = 0, published = 0;

@@ -24,15 +24,21 @@ struct evaluator_state {
 /* Reads the state from the folder. An absent file, and one of another metric or mode (*is_other is
  * set then), leave *s empty except for metric and mode, which the caller has set. Errors: ERR_INPUT
  * (the file is damaged; the text has the remedy), ERR_IO, ERR_NOMEM. */
-int evaluator_state_read(const char *folder, struct evaluator_state *s, bool *is_other, struct err *err);
+int evaluator_state_read(const char *folder, struct evaluator_state *s, bool *is_other,
+                         struct err *err);
 /* Replaces the file atomically. Errors: ERR_IO, ERR_FULL, ERR_NOMEM. */
 int evaluator_state_write(const char *folder, const struct evaluator_state *s, struct err *err);
+
+/* Locks the folder for this process, until *fd is closed or the process ends. *fd -1: the file system
+ * has no locks. Errors: ERR_EXISTS (another process holds the lock), ERR_IO, ERR_NOMEM. */
+int evaluator_lock(const char *folder, int *fd, struct err *err);
 
 /* Forgets the evaluations; keeps metric and mode. */
 void evaluator_state_reset(struct evaluator_state *s);
 /* Records the value after a step. Returns true if it is the best one; a value that is not finite
  * never is. */
-bool evaluator_state_record(struct evaluator_state *s, const char *job_digest, uint64_t step, double value);
+bool evaluator_state_record(struct evaluator_state *s, const char *job_digest, uint64_t step,
+                            double value);
 
 /* Checkpoints that did not verify: skipped until their folder is replaced. */
 struct evaluator_damaged {
@@ -47,6 +53,7 @@ void evaluator_damaged_add(struct evaluator_damaged *d, const struct ckpt_entry 
  * began: evaluations are slower than the job then. newest_seen 0: no evaluation yet. *skipped: the
  * number of older ones that are skipped. Returns the index into entries [n], or -1: none. */
 ptrdiff_t evaluator_choose(const struct ckpt_entry *entries, size_t n, uint64_t evaluated_step,
-                           uint64_t newest_seen, const struct evaluator_damaged *damaged, size_t *skipped);
+                           uint64_t newest_seen, const struct evaluator_damaged *damaged,
+                           size_t *skipped);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fs.h"
 #include "base/log.h"
@@ -37,9 +38,11 @@ static void log_begin(const struct run *r, bool is_other)
 
     if (s->has_best)
         snprintf(known, sizeof(known), "; evaluated up to step %llu, best: step %llu with %s %.6g",
-                 (unsigned long long)s->evaluated_step, (unsigned long long)s->best_step, s->metric, s->best);
+                 (unsigned long long)s->evaluated_step, (unsigned long long)s->best_step, s->metric,
+                 s->best);
     if (is_other)
-        log_warn("evaluator", "'%s' was written for another metric or mode: all checkpoints are evaluated again",
+        log_warn("evaluator",
+                 "'%s' was written for another metric or mode: all checkpoints are evaluated again",
                  r->s->evaluator.directory);
     log_info("evaluator", "following %s; the %s %s is the best%s%s%s", directory_of(r),
              s->higher_is_better ? "highest" : "lowest", s->metric,
@@ -55,8 +58,10 @@ void evaluator_open_metrics(struct run *r)
     snprintf(labels, sizeof(labels), "metric=\"%s\"", r->s->evaluator.metric_name);
     e->evaluated_step = metrics_gauge(r->metrics, "trainerd_evaluated_step", NULL,
                                       "Step of the last checkpoint that this evaluator evaluated.");
-    e->best_step = metrics_gauge(r->metrics, "trainerd_best_step", NULL, "Step of the best checkpoint.");
-    e->best_value = metrics_gauge(r->metrics, "trainerd_best_value", labels, "Value of the best checkpoint.");
+    e->best_step =
+        metrics_gauge(r->metrics, "trainerd_best_step", NULL, "Step of the best checkpoint.");
+    e->best_value =
+        metrics_gauge(r->metrics, "trainerd_best_value", labels, "Value of the best checkpoint.");
 }
 
 /* Returns true if the best checkpoint of the state is in the folder, as far as it is to be kept. */
@@ -75,6 +80,18 @@ static bool has_kept_best(const struct run *r)
     return is_there;
 }
 
+static int lock_folder(struct evaluator *e, const char *folder, struct err *err)
+{
+    int rc = e->lock >= 0 ? 0 : fs_mkdirs(folder, err);
+
+    if (rc < 0 || e->lock >= 0)
+        return rc;
+    rc = evaluator_lock(folder, &e->lock, err);
+    if (rc == 0 && e->lock < 0)
+        log_warn("evaluator", "the file system of '%s' has no locks: run one process of this evaluator", folder);
+    return rc;
+}
+
 /* Reads the state and prepares the folder. */
 static int begin(struct run *r, struct err *err)
 {
@@ -85,14 +102,18 @@ static int begin(struct run *r, struct err *err)
 
     snprintf(e->state.metric, sizeof(e->state.metric), "%s", o->metric_name);
     e->state.higher_is_better = o->higher_is_better;
-    rc = ckpt_keep_prepare(o->directory, err);
+    rc = lock_folder(e, o->directory, err);
+    if (rc == 0)
+        rc = ckpt_keep_prepare(o->directory, err);
     if (rc == 0)
         rc = evaluator_state_read(o->directory, &e->state, &is_other, err);
     if (rc < 0)
         return err_wrap(err, rc, "evaluator");
     if (!has_kept_best(r)) {
-        log_warn("evaluator", "'%s' lacks the best checkpoint, of step %llu: all checkpoints are evaluated again",
-                 o->directory, (unsigned long long)e->state.best_step);
+        log_warn(
+            "evaluator",
+            "'%s' lacks the best checkpoint, of step %llu: all checkpoints are evaluated again",
+            o->directory, (unsigned long long)e->state.best_step);
         evaluator_state_reset(&e->state);
     }
     e->has_begun = true;
@@ -132,8 +153,8 @@ static void draw(struct run *r)
     }
     if (rc < 0) {
         report_trouble(r->report, err.text);
-        log_warn("summary", "the point of step %llu is missing in the curves: %s", (unsigned long long)v->step,
-                 err.text);
+        log_warn("summary", "the point of step %llu is missing in the curves: %s",
+                 (unsigned long long)v->step, err.text);
     }
     e->drawn_step = v->step;
 }
@@ -144,7 +165,8 @@ static void log_best(const struct run *r, const struct evaluator_state *was)
     char before[128] = "";
 
     if (was->has_best)
-        snprintf(before, sizeof(before), ", before: step %llu with %.6g", (unsigned long long)was->best_step, was->best);
+        snprintf(before, sizeof(before), ", before: step %llu with %.6g",
+                 (unsigned long long)was->best_step, was->best);
     log_record(LOG_INFO, "best",
                (struct log_field[]){ LOG_U64("step", s->best_step), LOG_STR("metric", s->metric),
                                      LOG_F64("value", s->best) },
@@ -167,8 +189,10 @@ static int record(struct run *r, struct err *err)
     const struct settled_evaluator *o = &r->s->evaluator;
     struct evaluator *e = r->evaluator;
     struct evaluator_state was = e->state;
-    double value = o->metric == SETTLED_LOSS ? r->evaluation.loss : r->evaluation.metrics[o->metric];
-    bool is_best = evaluator_state_record(&e->state, e->current.meta.job_digest, e->current.meta.step, value);
+    double value =
+        o->metric == SETTLED_LOSS ? r->evaluation.loss : r->evaluation.metrics[o->metric];
+    bool is_best =
+        evaluator_state_record(&e->state, e->current.meta.job_digest, e->current.meta.step, value);
     int rc = 0;
 
     e->is_evaluated = false;
@@ -218,8 +242,8 @@ static int load(struct run *r, const struct ckpt_entry *entry, struct err *err)
 
 /* Loads entry `at` of n. Returns true if the search for a checkpoint ends with *outcome; false: the
  * entry was removed or is damaged. */
-static bool try_entry(struct run *r, const struct ckpt_entry *entries, size_t n, size_t at, size_t skipped,
-                      enum evaluator_outcome *outcome, struct err *err)
+static bool try_entry(struct run *r, const struct ckpt_entry *entries, size_t n, size_t at,
+                      size_t skipped, enum evaluator_outcome *outcome, struct err *err)
 {
     struct evaluator *e = r->evaluator;
     unsigned long long step = entries[at].step;
@@ -236,7 +260,8 @@ static bool try_entry(struct run *r, const struct ckpt_entry *entries, size_t n,
         return true;
     }
     if (rc == ERR_NOENT) {
-        log_info("evaluator", "the checkpoint of step %llu was removed before it was evaluated", step);
+        log_info("evaluator", "the checkpoint of step %llu was removed before it was evaluated",
+                 step);
         return false;
     }
     if (rc == ERR_CORRUPT || rc == ERR_UNSUPPORTED) {
@@ -264,13 +289,18 @@ static enum evaluator_outcome examine_newest(struct run *r, struct err *err)
         outcome = rc == ERR_NOMEM ? EVALUATOR_FAILED : EVALUATOR_NOTHING;
     } else if (rc < 0) {
         outcome = EVALUATOR_FAILED;
-    } else if (newest->meta.step <= s->evaluated_step && strcmp(newest->meta.job_digest, s->job_digest) != 0) {
-        log_warn("evaluator", "%s is of another run of the job: its checkpoints are evaluated from the first one on",
-                 newest->path);
+    } else if (newest->meta.step <= s->evaluated_step &&
+               strcmp(newest->meta.job_digest, s->job_digest) != 0) {
+        log_warn(
+            "evaluator",
+            "%s is of another run of the job: its checkpoints are evaluated from the first one on",
+            newest->path);
         evaluator_state_reset(s);
         r->evaluator->newest_seen = 0;
-    } else if (newest->meta.step == s->evaluated_step && complete_is_last_step(r->s->conf, &newest->meta)) {
-        snprintf(err->text, sizeof(err->text), "the job is complete and its last checkpoint, of step %llu, is evaluated",
+    } else if (newest->meta.step == s->evaluated_step &&
+               complete_is_last_step(r->s->conf, &newest->meta)) {
+        snprintf(err->text, sizeof(err->text),
+                 "the job is complete and its last checkpoint, of step %llu, is evaluated",
                  (unsigned long long)s->evaluated_step);
         outcome = EVALUATOR_COMPLETE;
     }
@@ -292,7 +322,8 @@ static enum evaluator_outcome find_next(struct run *r, struct err *err)
 
         if (rc < 0) /* the job creates the directory */
             return rc == ERR_NOENT ? EVALUATOR_NOTHING : EVALUATOR_FAILED;
-        at = evaluator_choose(entries, n, e->state.evaluated_step, e->newest_seen, &e->damaged, &skipped);
+        at = evaluator_choose(entries, n, e->state.evaluated_step, e->newest_seen, &e->damaged,
+                              &skipped);
         if (at < 0)
             outcome = examine_newest(r, err);
         else
@@ -321,4 +352,7 @@ void evaluator_end(struct run *r)
         log_warn("summary", "the last points of the curves are lost: %s", err.text);
     summary_close(r->evaluator->curves);
     r->evaluator->curves = NULL;
+    if (r->evaluator->lock >= 0)
+        close(r->evaluator->lock);
+    r->evaluator->lock = -1;
 }

@@ -14,10 +14,13 @@ static int name_folder(const struct settled *s, const char *name, char out[4096]
 {
     enum { ROOM = 4096 };
     uint32_t index = s->cluster->self->index;
-    int n = index == 0 ? snprintf(out, ROOM, "%s", name) : snprintf(out, ROOM, "%s-%u", name, index);
+    int n =
+        index == 0 ? snprintf(out, ROOM, "%s", name) : snprintf(out, ROOM, "%s-%u", name, index);
 
-    return n < ROOM ? 0 : err_set(err, ERR_INPUT, "%s: the name of the folder '%.64s...' is longer than %d bytes",
-                                  s->task_name, name, ROOM - 1);
+    return n < ROOM ? 0
+                    : err_set(err, ERR_INPUT,
+                              "%s: the name of the folder '%.64s...' is longer than %d bytes",
+                              s->task_name, name, ROOM - 1);
 }
 
 static int name_folders(struct settled *s, struct err *err)
@@ -94,9 +97,11 @@ int settle_evaluator(struct settled *s, struct err *err)
     if (!settled_is_evaluator(s))
         return 0;
     if (s->conf->checkpoint.directory == NULL)
-        return err_set(err, ERR_INPUT, "/checkpoint/directory: %s follows it, and it is not given", s->task_name);
+        return err_set(err, ERR_INPUT, "/checkpoint/directory: %s follows it, and it is not given",
+                       s->task_name);
     if (s->conf->data.eval == NULL)
-        return err_set(err, ERR_INPUT, "/data/eval: %s evaluates on it, and it is not given", s->task_name);
+        return err_set(err, ERR_INPUT, "/data/eval: %s evaluates on it, and it is not given",
+                       s->task_name);
     /* It computes all lanes (micro-batches) alone, in the order of the group. */
     t->replicas = t->min_replicas = s->n_devices;
     t->checkpoint = (struct train_checkpoint){ .directory = NULL };

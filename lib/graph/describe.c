@@ -100,14 +100,15 @@ static void name_nodes(struct describer *d, const char **names)
         for (uint32_t k = 0; k < n->n_out && !d->failed; k++) {
             if (n->out[k] == GRAPH_NONE)
                 continue;
-            d->value_names[n->out[k]] = k == 0 ? names[i] : arena_printf(&d->mem, "%s:%u", names[i], k);
+            d->value_names[n->out[k]] =
+                k == 0 ? names[i] : arena_printf(&d->mem, "%s:%u", names[i], k);
             d->failed = d->value_names[n->out[k]] == NULL;
         }
     }
 }
 
-static uint32_t add_inputs(const struct describer *d, const uint32_t *values, uint32_t n, const char **out,
-                           uint32_t n_out)
+static uint32_t add_inputs(const struct describer *d, const uint32_t *values, uint32_t n,
+                           const char **out, uint32_t n_out)
 {
     for (uint32_t i = 0; i < n; i++)
         if (values[i] != GRAPH_NONE && d->value_names[values[i]] != NULL)
@@ -131,7 +132,8 @@ static void describe_nodes(struct describer *d, const char *const *names)
     }
 }
 
-int graph_describe(const struct graph *g, void (*each)(void *arg, const struct graph_described *node), void *arg,
+int graph_describe(const struct graph *g,
+                   void (*each)(void *arg, const struct graph_described *node), void *arg,
                    struct err *err)
 {
     struct describer d = { .g = g, .each = each, .arg = arg };

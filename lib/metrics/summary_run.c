@@ -137,7 +137,8 @@ void summary_run_metric(struct summary_run *run, const char *tag, bool is_of_eva
     run->failed = !VEC_PUSH(run->metrics, metric);
 }
 
-static Tensorflow__TensorShape *make_shape(struct summary_run *run, const int64_t *dims, uint32_t rank)
+static Tensorflow__TensorShape *make_shape(struct summary_run *run, const int64_t *dims,
+                                           uint32_t rank)
 {
     Tensorflow__TensorShape *shape = allocate(run, 1, sizeof(*shape));
     Tensorflow__TensorShape__Dim *each = allocate(run, rank, sizeof(*each));
@@ -157,7 +158,8 @@ static Tensorflow__TensorShape *make_shape(struct summary_run *run, const int64_
 }
 
 /* Adds an attribute to a node, whose array of attributes has room; returns its value. */
-static Tensorflow__AttrValue *add_attr(struct summary_run *run, Tensorflow__NodeDef *node, char *key)
+static Tensorflow__AttrValue *add_attr(struct summary_run *run, Tensorflow__NodeDef *node,
+                                       char *key)
 {
     Tensorflow__NodeDef__AttrEntry *entry = allocate(run, 1, sizeof(*entry));
     Tensorflow__AttrValue *value = allocate(run, 1, sizeof(*value));
@@ -172,7 +174,8 @@ static Tensorflow__AttrValue *add_attr(struct summary_run *run, Tensorflow__Node
     return value;
 }
 
-static void add_attrs(struct summary_run *run, const struct summary_node *from, Tensorflow__NodeDef *node)
+static void add_attrs(struct summary_run *run, const struct summary_node *from,
+                      Tensorflow__NodeDef *node)
 {
     static char output_shapes[] = "_output_shapes", dtype[] = "dtype";
     Tensorflow__AttrValue *value;
@@ -205,7 +208,8 @@ void summary_run_node(struct summary_run *run, const struct summary_node *from)
     enum { ATTRS = 2 };
     Tensorflow__NodeDef *node = allocate(run, 1, sizeof(*node));
     char **inputs = allocate(run, from->n_inputs, sizeof(*inputs));
-    Tensorflow__NodeDef__AttrEntry **attrs = allocate(run, ATTRS, sizeof(Tensorflow__NodeDef__AttrEntry *));
+    Tensorflow__NodeDef__AttrEntry **attrs =
+        allocate(run, ATTRS, sizeof(Tensorflow__NodeDef__AttrEntry *));
     char *name = copy(run, from->name), *op = copy(run, from->op);
 
     if (run->failed)
@@ -275,13 +279,15 @@ static void add_graph(const struct summary_run *run, double wall_time, struct bu
     buf_fini(&packed);
 }
 
-static void add_hparams(const Tensorflow__HParamsPluginData *data, char *tag, double wall_time, struct buf *out)
+static void add_hparams(const Tensorflow__HParamsPluginData *data, char *tag, double wall_time,
+                        struct buf *out)
 {
     static char plugin[] = "hparams";
     Tensorflow__TensorShape__Dim none = TENSORFLOW__TENSOR_SHAPE__DIM__INIT, *dims[] = { &none };
     Tensorflow__TensorShape shape = TENSORFLOW__TENSOR_SHAPE__INIT;
     Tensorflow__TensorProto empty = TENSORFLOW__TENSOR_PROTO__INIT;
-    Tensorflow__SummaryMetadata__PluginData content = TENSORFLOW__SUMMARY_METADATA__PLUGIN_DATA__INIT;
+    Tensorflow__SummaryMetadata__PluginData content =
+        TENSORFLOW__SUMMARY_METADATA__PLUGIN_DATA__INIT;
     Tensorflow__SummaryMetadata metadata = TENSORFLOW__SUMMARY_METADATA__INIT;
     Tensorflow__Summary__Value value = TENSORFLOW__SUMMARY__VALUE__INIT, *values[] = { &value };
     Tensorflow__Summary summary = TENSORFLOW__SUMMARY__INIT;
@@ -315,7 +321,8 @@ static void add_hparams(const Tensorflow__HParamsPluginData *data, char *tag, do
 
 void summary_run_encode(const struct summary_run *run, uint64_t wall_us, struct buf *out)
 {
-    static char experiment_tag[] = "_hparams_/experiment", session_tag[] = "_hparams_/session_start_info";
+    static char experiment_tag[] = "_hparams_/experiment",
+                session_tag[] = "_hparams_/session_start_info";
     Tensorflow__Experiment experiment = TENSORFLOW__EXPERIMENT__INIT;
     Tensorflow__SessionStartInfo session = TENSORFLOW__SESSION_START_INFO__INIT;
     Tensorflow__HParamsPluginData data = TENSORFLOW__HPARAMS_PLUGIN_DATA__INIT;

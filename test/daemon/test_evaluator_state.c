@@ -191,6 +191,24 @@ static void every_fault_leaves_the_old_or_the_new_state(void **state)
     }
 }
 
+static void folder_is_locked_by_one_process(void **state)
+{
+    struct err err;
+    int one = -1, two = -1;
+
+    (void)state;
+    assert_ok(evaluator_lock(folder, &one, &err), &err);
+    assert_true(one >= 0);
+    assert_int_equal(evaluator_lock(folder, &two, &err), ERR_EXISTS);
+    assert_int_equal(two, -1);
+    assert_non_null(strstr(err.text, folder));
+    close(one);
+    assert_ok(evaluator_lock(folder, &two, &err), &err);
+    assert_true(two >= 0);
+    close(two);
+    assert_int_equal(evaluator_lock("/absent", &two, &err), ERR_NOENT);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, finish)
 
 int main(void)
@@ -202,6 +220,7 @@ int main(void)
         TEST(best_value_follows_the_mode_and_the_first_wins),
         TEST(next_checkpoint_is_the_oldest_unless_evaluations_are_too_slow),
         TEST(every_fault_leaves_the_old_or_the_new_state),
+        TEST(folder_is_locked_by_one_process),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

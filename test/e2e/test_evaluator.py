@@ -149,7 +149,7 @@ def best_checkpoint_is_that_of_an_independent_computation():
         highest = max(a for _, a in expected.values())
         step = min(s for s, (_, a) in expected.items() if a == highest)
         kept = os.path.join(folder, "run", best)
-        assert sorted(os.listdir(kept)) == ["evaluator.json", "step-%08d" % step], (os.listdir(kept), step)
+        assert sorted(os.listdir(kept)) == [".lock", "evaluator.json", "step-%08d" % step], (os.listdir(kept), step)
         state = json.load(open(os.path.join(kept, "evaluator.json")))
         assert state["best"] == {"step": step, "value": highest}, state
         name = "step-%08d" % step
@@ -162,13 +162,14 @@ def best_checkpoint_is_that_of_an_independent_computation():
 
 
 @test
-def group_evaluates_to_the_same_bits():
+def listed_evaluator_is_not_waited_for_and_evaluates_to_the_bits_of_the_group():
     folder = workdir()
     steps_per_epoch = 1438 // 64
-    path, ports = job(folder, checkpoint={"every_steps": steps_per_epoch, "max_to_keep": 0}), free_ports(2)
-    group = start(path, 2, ports=ports)
+    path, ports = job(folder, checkpoint={"every_steps": steps_per_epoch, "max_to_keep": 0}), free_ports(3)
+    listed = {"evaluator": ["127.0.0.1:%d" % ports.pop()]}
+    group = [Task(path, tf_config(ports, i, extra=listed), ("--devices", "cpu:1"), name="worker %d" % i) for i in range(2)]
     expect_codes(group, [0, 0])
-    t = evaluator(path, ports)
+    t = evaluator(path, ports, tasks=listed)
     assert t.wait() == 0, t.log()
     mine, theirs = evaluations(t), {r["step"]: r for g in group for r in g.events("eval")}
     assert len(theirs) == 4 and set(theirs) <= set(mine), (sorted(theirs), sorted(mine))
@@ -207,7 +208,7 @@ def evaluator_that_is_slower_than_the_job_continues_with_the_newest():
     assert t.events("behind"), t.log()
     steps = [r["step"] for r in t.events("eval")]
     assert steps == sorted(set(steps)) and steps[-1] == 88, steps
-    assert os.listdir(os.path.join(folder, "run", "best")) == ["evaluator.json"]
+    assert sorted(os.listdir(os.path.join(folder, "run", "best"))) == [".lock", "evaluator.json"]
 
 
 @test
@@ -243,6 +244,21 @@ def evaluator_waits_for_the_first_checkpoint_with_metrics_and_leaves_with_143():
     t.signal(signal.SIGTERM)
     assert t.wait() == 143, t.log()
     assert os.listdir(os.path.join(folder, "run")) == ["best-3"], os.listdir(os.path.join(folder, "run"))
+
+
+@test
+def second_process_of_an_evaluator_ends_with_138():
+    folder = workdir()
+    path, ports = job(folder, train={"epochs": 4, "deadline_seconds": 2}), free_ports(1)
+    first = evaluator(path, ports)
+    first.until(lambda t: t.events("evaluator"))
+    second = evaluator(path, ports)
+    assert second.wait() == 138 and "another process of this evaluator" in second.final_message(), second.log()
+    other = evaluator(path, ports, 1)
+    other.until(lambda t: t.events("evaluator"))
+    first.kill()
+    third = evaluator(path, ports)
+    third.until(lambda t: t.events("evaluator"))
 
 
 @test

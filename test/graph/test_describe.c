@@ -28,7 +28,8 @@ static void described(struct model *m, const char *expected)
     size_t n;
     const uint8_t *bytes = model_bytes(m, &n);
 
-    if (graph_import_bytes(&opts, bytes, n, &g, &err) < 0 || graph_describe(g, add_line, &text, &err) < 0)
+    if (graph_import_bytes(&opts, bytes, n, &g, &err) < 0 ||
+        graph_describe(g, add_line, &text, &err) < 0)
         fail_msg("%s", err.text);
     assert_string_equal(text.data, expected);
     buf_fini(&text);
