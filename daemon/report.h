@@ -18,6 +18,7 @@ struct metrics;
 struct rdzv_progress;
 struct report;
 struct summary;
+struct summary_run;
 struct train_event;
 struct train_opts;
 
@@ -42,6 +43,9 @@ void report_event(struct report *r, const struct train_event *e);
 void report_generation_end(struct report *r);
 /* Total steps are known once training is opened. */
 void report_set_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
+/* The description of the run for the curves, which is written once. Takes ownership. Before the first
+ * generation. */
+void report_set_run(struct report *r, struct summary_run *run);
 /* Sets whether this task coordinates the group (initially not): the coordinator writes curves, and
  * the log lines of steps and evaluations; other tasks write these lines at level debug, and where
  * the coordinator does not (report_lines.c). Called while no generation runs; any thread. */
@@ -55,7 +59,8 @@ void report_set_log_every(struct report *r, uint32_t steps);
 /* Curves go on with the next point in `fresh`, which is open in `directory` (copied); both NULL: no more curves.
  * *old: those until now, for the caller to end off the loop; NULL: none. false: nothing is done, because this
  * task draws, and needs `fresh` for that directory. Where it does not draw yet, the directory is where it will. */
-bool report_set_summary(struct report *r, const char *directory, struct summary *fresh, struct summary **old);
+bool report_set_summary(struct report *r, const char *directory, struct summary *fresh,
+                        struct summary **old);
 void report_end_summary(struct summary *s); /* writes the last points, for at most 10 s; NULL is fine */
 
 void report_progress(struct report *r, struct rdzv_progress *out);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "daemon/report_priv.h"
 #include "metrics/summary.h"
+#include "metrics/summary_run.h"
 
 static char *copy(const char *s)
 {
@@ -27,8 +28,14 @@ void curves_begin(struct report *r)
 void curves_end(struct report *r)
 {
     report_end_summary(r->summary);
+    summary_run_free(r->run);
     free(r->directory);
     pthread_mutex_destroy(&r->curves_lock);
+}
+
+void report_set_run(struct report *r, struct summary_run *run)
+{
+    r->run = run;
 }
 
 /* Curves that a slow or full disk did not take are missed, not waited for; that is said once. */
@@ -70,7 +77,8 @@ void curves_point(struct report *r, uint64_t step, const char *tag, float value)
     pthread_mutex_unlock(&r->curves_lock);
 }
 
-void curves_step(struct report *r, const struct train_step_report *s, double speed, double device_idle)
+void curves_step(struct report *r, const struct train_step_report *s, double speed,
+                 double device_idle)
 {
     curves_point(r, s->step, "loss", (float)s->loss);
     curves_point(r, s->step, "learning_rate", (float)s->learning_rate);
@@ -106,6 +114,8 @@ void curves_open(struct report *r, uint64_t step)
         if (directory == NULL)
             return;
         rc = summary_open(directory, step > 0 ? step + 1 : 0, &fresh, &err);
+        if (rc == 0 && r->run != NULL)
+            summary_describe(fresh, r->run);
         free(directory);
         pthread_mutex_lock(&r->curves_lock);
         is_settled = r->moves == moves;
@@ -121,11 +131,14 @@ void curves_open(struct report *r, uint64_t step)
     }
 }
 
-bool report_set_summary(struct report *r, const char *directory, struct summary *fresh, struct summary **old)
+bool report_set_summary(struct report *r, const char *directory, struct summary *fresh,
+                        struct summary **old)
 {
     char *next = copy(directory);
     bool is_enough;
 
+    if (fresh != NULL && r->run != NULL)
+        summary_describe(fresh, r->run);
     pthread_mutex_lock(&r->curves_lock);
     is_enough = fresh != NULL || directory == NULL || !r->draws;
     if (is_enough) {

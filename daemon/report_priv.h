@@ -75,6 +75,7 @@ struct report {
 
     pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
     struct summary *summary;     /* NULL: none, or not yet */
+    struct summary_run *run;     /* owned; NULL: the curves have no description */
     char *directory;             /* of the curves, owned; NULL: none */
     uint32_t moves;              /* how often it has changed */
     bool draws;                  /* this task writes curves */
@@ -119,7 +120,8 @@ void curves_end(struct report *r);
 void curves_open(struct report *r, uint64_t step); /* behind this step, if this task leads */
 void curves_point(struct report *r, uint64_t step, const char *tag, float value);
 /* device_idle: NaN: not known. */
-void curves_step(struct report *r, const struct train_step_report *s, double speed, double device_idle);
+void curves_step(struct report *r, const struct train_step_report *s, double speed,
+                 double device_idle);
 void curves_check(struct report *r); /* says if points were lost */
 
 #endif

@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
+#include "daemon/describe_run.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -87,7 +88,8 @@ static void on_stored(struct run *r, const struct ckpt_event *e)
     CHECK(m != NULL);
     *m = (struct stored){ .run = r, .step = e->step, .failed = e->kind != CKPT_WRITTEN };
     if (m->failed)
-        snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s", (unsigned long long)e->step, e->text);
+        snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s",
+                 (unsigned long long)e->step, e->text);
     else
         snprintf(m->text, sizeof(m->text), "%s", e->path);
     loop_post(r->loop, handle_stored, m);
@@ -107,6 +109,8 @@ static void on_train_event(void *arg, const struct train_event *e)
     if (e->kind == TRAIN_STEP && e->report->device_idle != NULL)
         sensors_idle(r->gpus.sensors, e->report->device_idle);
     report_event(r->report, e);
+    if (e->kind == TRAIN_EVAL)
+        r->evaluation = *e->eval;
     if (e->kind == TRAIN_CONNECTED) {
         struct connected *m = calloc(1, sizeof(*m));
 
@@ -119,6 +123,20 @@ static void on_train_event(void *arg, const struct train_event *e)
 }
 
 /* ---- opening ---- */
+
+/* Curves without a description are curves nevertheless. */
+static void describe(struct run *r)
+{
+    struct summary_run *description;
+    struct err err;
+
+    if (settled_is_evaluator(r->s))
+        return;
+    if (describe_run(r->s, train_graph(r->train), &description, &err) < 0)
+        log_warn("summary", "%s", err.text);
+    else
+        report_set_run(r->report, description);
+}
 
 struct opened {
     struct run *run;
@@ -150,6 +168,7 @@ static void handle_opened(void *arg)
         train_facts(r->train, &f);
         report_set_total(r->report, f.total_steps, f.steps_per_epoch);
         reload_train(r->reload, r->train);
+        describe(r);
         r->mode->opened(r);
     } else {
         report_trouble(r->report, m->err.text);
@@ -190,7 +209,8 @@ static void update_service(struct run *r)
     uint32_t present = r->mode->present(r, &generation);
     char text[1400];
 
-    service_status_text(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text,
+    service_status_text(&r->progress, generation, present,
+                        settled_is_evaluator(r->s) ? 1 : r->s->cluster->world, clock_ms(), text,
                         sizeof(text));
     service_status(text);
     service_watchdog(training_moves(r));
@@ -244,7 +264,8 @@ static void on_signal(void *arg, int signum)
         run_end(r, EXIT_RETRY, "stopped without saving by a second signal");
         return;
     }
-    log_info("signal", "%s: saving at the next step, then leaving", name);
+    log_info("signal", "%s: %s", name,
+             settled_is_evaluator(r->s) ? "leaving" : "saving at the next step, then leaving");
     if (!r->stop.is_requested)
         begin_stop(r);
 }
@@ -254,10 +275,14 @@ static void on_hangup(void *arg, int signum)
     struct run *r = arg;
 
     (void)signum;
-    (void)reload_now(r->reload); /* the log has the result */
+    if (settled_is_evaluator(r->s))
+        log_warn("reload", "SIGHUP: an evaluator reads the job file only at its start; restart it");
+    else
+        (void)reload_now(r->reload); /* the log has the result */
 }
 
-static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes, const char *error)
+static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes,
+                           const char *error)
 {
     struct run *r = arg;
 
@@ -307,7 +332,8 @@ static void prepare_gpus(const struct settled *s)
 
     if (s->gpus == NULL || s->replicas < 2)
         return;
-    comm_nccl_environment(s->cluster->is_local ? NULL : s->cluster->self->address, text, sizeof(text));
+    comm_nccl_environment(s->cluster->is_local ? NULL : s->cluster->self->address, text,
+                          sizeof(text));
     log_info("nccl", "%s", text);
 }
 
@@ -327,7 +353,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         .job = s->conf->name,
         .task = s->task_name,
         .version = TRAINERD_VERSION,
-        .summary_directory = s->conf->summary.directory,
+        .summary_directory = settled_is_evaluator(s) ? NULL : s->conf->summary.directory,
         .log_every_steps = s->conf->run.log_every_steps,
         .on_unlogged = on_unlogged,
         .arg = r,
@@ -405,7 +431,8 @@ static void limit_shutdown(const struct run *r)
 
     shutdown_limit.code = r->exit.code;
     shutdown_limit.stage = "the control plane";
-    snprintf(shutdown_limit.before, sizeof(shutdown_limit.before), "trainerd: shutdown exceeded %u s in ", seconds);
+    snprintf(shutdown_limit.before, sizeof(shutdown_limit.before),
+             "trainerd: shutdown exceeded %u s in ", seconds);
     snprintf(shutdown_limit.after, sizeof(shutdown_limit.after), "; exiting with code %d\n",
              r->exit.code);
     signal(SIGALRM, on_shutdown_timeout);
@@ -461,7 +488,9 @@ int run_task(const struct run_opts *opts)
     r->s = opts->settled;
     r->started_ms = clock_ms();
     r->launcher = *opts->launcher;
-    r->mode = r->s->cluster->is_local ? &alone_mode : &group_mode;
+    r->mode = r->s->cluster->is_local      ? &alone_mode
+              : settled_is_evaluator(r->s) ? &evaluator_mode
+                                           : &group_mode;
     r->progress.phase = "starting";
     r->progress.doing = "";
     rc = open_all(r, opts, &err);

@@ -40,6 +40,17 @@ struct settled_arrays {
     const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
 };
 
+enum { SETTLED_LOSS = UINT32_MAX }; /* in place of an index into the metrics */
+
+struct settled_evaluator {   /* an evaluator task; zeroed on other tasks */
+    char directory[4096];    /* its state and the best checkpoint */
+    char curves[4096];       /* "": none */
+    uint32_t metric;         /* index into train.metrics, or SETTLED_LOSS: decides which is the best */
+    const char *metric_name; /* "loss", "accuracy", ... */
+    bool higher_is_better;
+    bool keeps_best;
+};
+
 /* Constant after settle(); any thread may read it. */
 struct settled {
     struct cluster *cluster; /* owned */
@@ -60,15 +71,21 @@ struct settled {
     char listen[300];        /* host:port of the control plane; "" when local */
     char trace[4096];        /* this task's file; "": none */
     char sample_log[4096];   /* likewise */
+    struct settled_evaluator evaluator;
     struct settled_arrays arrays;
     struct train_opts train;
 };
+
+static inline bool settled_is_evaluator(const struct settled *s)
+{
+    return !s->cluster->is_local && s->cluster->self->type == CLUSTER_EVALUATOR;
+}
 
 /* settle_lanes.c: the lanes (micro-batches) of a global batch, and which task computes which. */
 /* Returns the largest number of samples that one of `replicas` replicas computes in a step; 0: lanes
  * or batch are not divisible. */
 uint64_t settle_most_samples(const struct conf *c, uint64_t replicas);
-int settle_lanes(struct settled *s, struct err *err);         /* Errors: ERR_INPUT, ERR_NOMEM */
+int settle_lanes(struct settled *s, struct err *err); /* Errors: ERR_INPUT, ERR_NOMEM */
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n);
 void settled_print_lanes(const struct settled *s, struct buf *out);
 
@@ -76,6 +93,11 @@ void settled_print_lanes(const struct settled *s, struct buf *out);
 int settle_losses(struct settled *s, struct err *err);
 /* settle_data.c: the files, the features and their preprocessing. Errors: ERR_INPUT, ERR_NOMEM. */
 int settle_data(struct settled *s, struct err *err);
+
+/* settle_evaluator.c: the options of an evaluator task; nothing on other tasks. Errors: ERR_INPUT,
+ * ERR_NOMEM. */
+int settle_evaluator(struct settled *s, struct err *err);
+void settled_print_evaluator(const struct settled *s, struct buf *out);
 
 /* settle_gpu.c: models, driver and library versions of the GPUs. */
 int settle_gpus(struct settled *s, struct err *err);

@@ -108,9 +108,9 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const char *advice = "use another checkpoint directory, or the job as it was";
 
     if (m->seed != o->run.seed)
-        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, but the job has seed %llu: %s",
-                       info->path, (unsigned long long)m->seed, (unsigned long long)o->run.seed,
-                       advice);
+        return err_set(err, ERR_INPUT,
+                       "%s was trained with seed %llu, but the job has seed %llu: %s", info->path,
+                       (unsigned long long)m->seed, (unsigned long long)o->run.seed, advice);
     if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
         return err_set(
             err, ERR_INPUT,
@@ -120,9 +120,10 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
         return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
                        info->path, o->data.train, advice);
     if (m->step > t->model.total_steps)
-        return err_set(err, ERR_INPUT, "%s is of step %llu, after the last step %llu of the job: %s",
-                       info->path, (unsigned long long)m->step,
-                       (unsigned long long)t->model.total_steps, advice);
+        return err_set(err, ERR_INPUT,
+                       "%s is of step %llu, after the last step %llu of the job: %s", info->path,
+                       (unsigned long long)m->step, (unsigned long long)t->model.total_steps,
+                       advice);
     if (m->epoch != m->step / t->model.steps_per_epoch ||
         m->position != m->step % t->model.steps_per_epoch * o->global_batch)
         return err_set(err, ERR_INPUT,
@@ -247,6 +248,25 @@ int save_load_newest(struct train *t, struct err *err)
     return rc;
 }
 
+int save_load_path(struct train *t, const char *path, struct ckpt_info *out, struct err *err)
+{
+    int rc = ckpt_peek_folder(path, t->model.digest, out, err);
+
+    if (rc == ERR_INPUT)
+        err_wrap(err, rc, "'%s': evaluate with the model file with which the job trains", path);
+    if (rc == 0 && out->meta.step == 0)
+        rc = err_set(err, ERR_INPUT, "'%s' is of step 0, whose state no job saves", path);
+    if (rc < 0)
+        return rc;
+    t->engine->ops->discard(t->engine); /* a device may hold the same step of another run */
+    rc = load(t, out, err);
+    if (rc < 0)
+        return rc;
+    t->state.facts.evaluated_step = 0;
+    t->events.has_resumed = true;
+    return 0;
+}
+
 static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
@@ -335,7 +355,7 @@ bool save_is_due(struct train *t, uint64_t step)
     }
     /* the previous state is still to be copied if it is due too */
     t->saving.steps[step & 1] = step;
-    t->saving.is_due = true;          /* until a copy is passed to the writer */
+    t->saving.is_due = true; /* until a copy is passed to the writer */
     return true;
 }
 
