@@ -1,12 +1,12 @@
 /* meter.c - memory and time of `ops speed`, on a CPU or a GPU. */
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "ops/speed.h"
 
-enum { ROUNDS = 3, WARM_ROUNDS = 1, ROUND_MS = 20 };
+enum { ROUNDS = 5, WARM_ROUNDS = 1, ROUND_MS = 20 };
 #define PATTERN_BYTES ((size_t)1 << 20)
 
 /* ---- patterns: for each fill PATTERN_BYTES, then the same for bfloat16 ---- */
@@ -125,13 +125,6 @@ int meter_fill(const struct meter *m, void *to, enum speed_fill fill, enum tenso
 
 /* ---- time ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Sets *graph to the captured work; NULL on a CPU. */
 static int capture(const struct meter *m, meter_work *work, void *arg, struct cuda_graph **graph,
                    struct err *err)
@@ -174,7 +167,7 @@ int meter_time(const struct meter *m, meter_work *work, void *arg, double *us, s
 {
     bool is_quick = m->size == SPEED_QUICK;
     int n_rounds = is_quick ? 1 : ROUNDS;
-    double all[ROUNDS], ms = 0;
+    double ms = 0, best = INFINITY;
     struct cuda_graph *graph;
     uint32_t repeats = 1;
     int rc = work(arg, err); /* once without capture: loads kernels that are loaded lazily */
@@ -188,15 +181,14 @@ int meter_time(const struct meter *m, meter_work *work, void *arg, double *us, s
         rc = run_round(m, work, arg, graph, repeats, &ms, err);
         if (round < 0 && rc == 0)
             repeats = ms > ROUND_MS ? 1 : ms > ROUND_MS / 1e3 ? (uint32_t)(ROUND_MS / ms) : 1000;
-        if (round >= 0)
-            all[round] = ms * 1e3;
+        if (round >= 0 && ms < best)
+            best = ms;
     }
     if (m->cuda != NULL)
         m->cuda->graph_close(graph);
     if (rc < 0)
         return rc;
-    qsort(all, (size_t)n_rounds, sizeof(*all), by_value);
-    *us = all[n_rounds / 2];
+    *us = best * 1e3;
     return 0;
 }
 

@@ -73,8 +73,8 @@ int meter_fill(const struct meter *m, void *to, enum speed_fill fill, enum tenso
                size_t bytes, struct err *err);
 int meter_wait(const struct meter *m, struct err *err);
 /* Sets *us to the microseconds of work(arg), which only computes or queues work on the stream: the
- * median of a few rounds. On a GPU the work is captured into a graph once. Returns the error of
- * work(), or ERR_DEVICE. */
+ * fastest of a few rounds, because other processes only lengthen a round. On a GPU the work is
+ * captured into a graph once. Returns the error of work(), or ERR_DEVICE. */
 typedef int meter_work(void *arg, struct err *err);
 int meter_time(const struct meter *m, meter_work *work, void *arg, double *us, struct err *err);
 /* Sets *us to the microseconds of n copies that read and write `bytes` each, half of them read; each
