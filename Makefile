@@ -244,7 +244,7 @@ bench:
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
 # Needs a GPU. scripts/gpu runs more, also on a machine that cannot build.
-bench-gpu: all $(BUILD)/test/bench/bench_gpu_kernels
+bench-gpu: all $(OPS)
 	@BUILD=$(BUILD) scripts/bench gpu
 # Trains with four tasks on four emulated hosts and injects every kind of fault.
 chaos: all $(EMULATED)
