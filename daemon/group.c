@@ -29,7 +29,8 @@ static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
         g->loss = *loss;
     g->is_broken = true;
     pthread_mutex_unlock(&g->lock);
-    log_debug("link", "link to member %u broke, %u dead paths: %s", loss->member, loss->n_dead_paths, why);
+    log_debug("link", "link to member %u broke, %u dead paths: %s", loss->member,
+              loss->n_dead_paths, why);
 }
 
 /* Returns MEMBER_NO_RANK if the view has no member with this index. */
@@ -62,7 +63,8 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
 {
     struct group *g = r->group;
     struct member_loss loss = loss_of(g);
-    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH || code == ERR_CANCELED || code == ERR_TIMEOUT);
+    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH ||
+                                         code == ERR_CANCELED || code == ERR_TIMEOUT);
     bool is_of_files = code == ERR_NOENT || code == ERR_CORRUPT; /* those of other hosts may be good */
     enum member_failure kind = is_symptom                          ? MEMBER_FAIL_PEER
                                : is_of_files && generation == 0    ? MEMBER_FAIL_FILES
@@ -110,9 +112,9 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     atomic_store_explicit(&g->lease.checks_completion, v->n_members < r->s->cluster->world,
                           memory_order_release);
     if (leads)
-        lock_want(r, v->members, v->n_members);
+        lock_acquire(r, v->members, v->n_members);
     else
-        lock_yield(r);
+        lock_release(r);
     report_set_coordinator(r->report, leads);
     status_pages_view(r);
     log_record(LOG_INFO, "view",
@@ -197,7 +199,7 @@ static uint64_t on_reload_request(void *arg)
 {
     struct run *r = arg;
 
-    return reload_now(r->reload);
+    return reload_start(r->reload);
 }
 
 static void on_trace(void *arg, const char *text)
@@ -349,7 +351,7 @@ static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
-    lock_tick(r);
+    lock_retry(r);
     group_watch_storage(r, state);
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();
@@ -365,7 +367,8 @@ static void reply_checkpoint(struct run *r, uint64_t step, const char *path, con
     rdzv_checkpoint_done(r->group->rdzv, step, path, error);
 }
 
-static void reply_reload(struct run *r, uint64_t number, const struct reload_changes *changes, const char *error)
+static void reply_reload(struct run *r, uint64_t number, const struct reload_changes *changes,
+                         const char *error)
 {
     struct rdzv_change list[RELOAD_CHANGES_MAX];
 

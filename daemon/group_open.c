@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "ckpt/lease.h"
 #include "conf/job_print.h"
 #include "daemon/own_address.h"
 

@@ -35,7 +35,8 @@ struct reload_changes {
 /* Lists the changed keys that may change.
  * Errors: ERR_REFUSED, a key differs that must not change (the text has the first such key, both
  * values and the number of others); ERR_NOMEM. */
-int reload_compare(const struct conf *was, const struct conf *now, struct reload_changes *out, struct err *err);
+int reload_compare(const struct conf *was, const struct conf *now, struct reload_changes *out,
+                   struct err *err);
 
 /* ---- reloading; the loop's thread ---- */
 struct reload_opts {
@@ -57,7 +58,7 @@ void reload_train(struct reload *r, struct train *t);
 /* Called for each SIGHUP and Control.Reload. Starts a reload, or schedules one if a reload is running.
  * Returns the number, from 1, of the reload that reads the file after this call; 0: none can start,
  * because no thread is available (which is logged) or after reload_stop(). */
-uint64_t reload_now(struct reload *r);
+uint64_t reload_start(struct reload *r);
 bool reload_is_running(const struct reload *r);
 /* Ends all changes; called before training and reports are closed. Waits at most a second for a
  * disk. NULL is accepted. */
