@@ -197,7 +197,7 @@ static uint64_t on_reload_request(void *arg)
 {
     struct run *r = arg;
 
-    return reload_now(r->reload);
+    return reload_start(r->reload);
 }
 
 static void on_trace(void *arg, const char *text)

@@ -254,7 +254,7 @@ static void on_hangup(void *arg, int signum)
     struct run *r = arg;
 
     (void)signum;
-    (void)reload_now(r->reload); /* the log has the result */
+    (void)reload_start(r->reload); /* the log has the result */
 }
 
 static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes, const char *error)
