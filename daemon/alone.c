@@ -161,7 +161,8 @@ static void on_tick(struct run *r)
     start_if_ready(r);
     if (r->stop.is_requested && r->generation != 0 &&
         clock_ms() - r->stop.since_ms > run_grace_ms(r))
-        train_abort(r->train, "the step is not complete within train.grace_seconds: the step is aborted");
+        train_abort(r->train,
+                    "the step is not complete within train.grace_seconds: the step is aborted");
 }
 
 static void on_failed(struct run *r, int code, const char *text)

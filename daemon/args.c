@@ -59,7 +59,8 @@ static int unknown(const struct arg *table, size_t n, const char *word, size_t l
     return err_set(err, ERR_INPUT, "unknown flag --%s; --help lists the flags", given);
 }
 
-static int parse_flag(const struct arg *table, size_t n, int argc, char **argv, int *i, struct err *err)
+static int parse_flag(const struct arg *table, size_t n, int argc, char **argv, int *i,
+                      struct err *err)
 {
     const char *word = argv[*i] + 2;
     const char *equals = strchr(word, '=');

@@ -32,7 +32,8 @@ static bool is_exported(const struct conf *c)
     return is_written(c->export.onnx) && is_written(c->export.safetensors);
 }
 
-bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
+bool complete_already(const struct conf *c,
+                      void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
                       size_t n)
 {
     struct ckpt_info *info, *verified;

@@ -19,7 +19,8 @@ struct train_opts;
  * the manifests, and all bytes of a checkpoint only if it is of the last step; `on_progress` is
  * called meanwhile, as by ckpt_verify(). Returns false if a file cannot be read; the function that
  * opens the checkpoint for training then reports the error. */
-bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
+bool complete_already(const struct conf *c,
+                      void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
                       size_t n);
 /* Checks that the checkpoints of a complete job belong to the current content of the model file.
  * Reads the model. Errors: ERR_INPUT, the model differs; the text has the remedy. Other codes: the

@@ -108,7 +108,8 @@ static int find_kind(const struct convert *c, const struct kind **out, struct er
             return err_set(err, ERR_INPUT, "'%.200s': expected NAME=FILE.npy, FILE.csv or a folder",
                            path);
         if (kind_of(path) != *out)
-            return err_set(err, ERR_INPUT, "'%.200s' and '%.200s' together: expected one kind of input",
+            return err_set(err, ERR_INPUT,
+                           "'%.200s' and '%.200s' together: expected one kind of input",
                            c->inputs.at[0].path, path);
     }
     return 0;
@@ -121,7 +122,8 @@ static int convert(struct convert *c, char **words, int n, struct err *err)
     int rc = 0;
 
     if (c->out == NULL)
-        return err_set(err, ERR_INPUT, "--out PREFIX is missing: the beginning of the names of the files");
+        return err_set(err, ERR_INPUT,
+                       "--out PREFIX is missing: the beginning of the names of the files");
     if (c->shards_text != NULL && (!text_u64(c->shards_text, 1000, &shards) || shards == 0))
         return err_set(err, ERR_INPUT, "--shards: expected a number from 1 to 1000, found '%.40s'",
                        c->shards_text);

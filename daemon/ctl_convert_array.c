@@ -51,7 +51,8 @@ static int read_array(struct array *a, const struct convert_input *in, struct er
     if (rc < 0)
         return rc;
     if (a->t.shape.rank == 0)
-        return err_set(err, ERR_INPUT, "'%s' is one number: expected an array of samples", in->path);
+        return err_set(err, ERR_INPUT, "'%s' is one number: expected an array of samples",
+                       in->path);
     if (a->t.dtype != TENSOR_F32 && a->t.dtype != TENSOR_F64 && a->t.dtype != TENSOR_U8 &&
         a->t.dtype != TENSOR_BOOL && !is_integer(a->t.dtype))
         return err_set(err, ERR_UNSUPPORTED, "'%s' is an array of %s: save it as float32 or int64",
@@ -59,7 +60,9 @@ static int read_array(struct array *a, const struct convert_input *in, struct er
     a->item = 1;
     for (uint32_t d = 1; d < a->t.shape.rank; d++)
         a->item *= (size_t)a->t.shape.dim[d];
-    return a->item > 0 ? 0 : err_set(err, ERR_INPUT, "'%s': expected items with elements, found empty items", in->path);
+    return a->item > 0 ? 0
+                       : err_set(err, ERR_INPUT,
+                                 "'%s': expected items with elements, found empty items", in->path);
 }
 
 static int add_item(struct convert *c, const struct array *a, size_t i, struct err *err)
@@ -106,8 +109,8 @@ static void item_shape(const struct array *a, struct shape *out)
 
 /* Lists the names in the order of their first inputs; *per_name receives the number of files of
  * each. */
-static int list_names(const struct convert *c, const char **names, size_t *n_names, size_t *per_name,
-                      struct err *err)
+static int list_names(const struct convert *c, const char **names, size_t *n_names,
+                      size_t *per_name, struct err *err)
 {
     *n_names = 0;
     for (size_t i = 0; i < c->inputs.n; i++) {
@@ -115,9 +118,10 @@ static int list_names(const struct convert *c, const char **names, size_t *n_nam
         size_t k = 0, files = 0;
 
         if (in->name[0] == '\0')
-            return err_set(err, ERR_INPUT,
-                           "'%.200s': expected NAME=FILE.npy, because the file does not contain a name",
-                           in->path);
+            return err_set(
+                err, ERR_INPUT,
+                "'%.200s': expected NAME=FILE.npy, because the file does not contain a name",
+                in->path);
         while (k < *n_names && strcmp(names[k], in->name) != 0)
             k++;
         if (k == *n_names)
@@ -155,19 +159,22 @@ static int check_array(struct convert *c, const struct array *a, const struct ar
     item_shape(a, &s);
     if (a->t.shape.dim[0] != first->t.shape.dim[0])
         return err_set(err, ERR_INPUT,
-                       "'%s' has %" PRId64 " items and '%s' has %" PRId64 ": expected equal numbers",
+                       "'%s' has %" PRId64 " items and '%s' has %" PRId64
+                       ": expected equal numbers",
                        first->name, first->t.shape.dim[0], a->name, a->t.shape.dim[0]);
     if (is_first) {
-        convert_describe(c, a->name, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)), "");
+        convert_describe(c, a->name, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)),
+                         "");
         *kind = *a;
         kind->t.data = NULL;
         return 0;
     }
     item_shape(kind, &was);
     if (strcmp(stored_as(a->t.dtype), stored_as(kind->t.dtype)) != 0 || !shape_equal(&s, &was))
-        return err_set(err, ERR_INPUT, "'%s' has items of %s %s, expected %s %s as in the first file of '%s'",
-                       in->path, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)),
-                       stored_as(kind->t.dtype), shape_print(&was, expected, sizeof(expected)), a->name);
+        return err_set(
+            err, ERR_INPUT, "'%s' has items of %s %s, expected %s %s as in the first file of '%s'",
+            in->path, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)),
+            stored_as(kind->t.dtype), shape_print(&was, expected, sizeof(expected)), a->name);
     return 0;
 }
 

@@ -84,8 +84,8 @@ static int list_classes(struct pictures *p, const char *folder, struct err *err)
     }
     free(entries);
     if (rc == 0 && p->all.n == 0)
-        rc = err_set(err, ERR_INPUT, "'%s': expected a folder for each class with its images inside",
-                     folder);
+        rc = err_set(err, ERR_INPUT,
+                     "'%s': expected a folder for each class with its images inside", folder);
     return rc;
 }
 
@@ -115,8 +115,10 @@ static int add_picture(struct convert *c, const struct picture *p, struct err *e
 int convert_images(struct convert *c, struct err *err)
 {
     struct pictures p = { .all = { NULL, 0, 0 } };
-    int rc = c->inputs.n == 1 ? list_classes(&p, c->inputs.at[0].path, err)
-                              : err_set(err, ERR_INPUT, "expected one folder of images, found %zu inputs", c->inputs.n);
+    int rc = c->inputs.n == 1
+                 ? list_classes(&p, c->inputs.at[0].path, err)
+                 : err_set(err, ERR_INPUT, "expected one folder of images, found %zu inputs",
+                           c->inputs.n);
 
     for (size_t i = 0; rc == 0 && i < p.all.n; i++)
         rc = add_picture(c, &p.all.at[rng_permute(c->seed, 0, p.all.n, i)], err);

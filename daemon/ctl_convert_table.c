@@ -109,7 +109,8 @@ static int check_names(const struct table *t, struct err *err)
         size_t n = t->fields[i].n < NAME_MAX_BYTES ? t->fields[i].n : NAME_MAX_BYTES;
 
         if (strlen(t->names[i]) != n || memcmp(t->names[i], t->fields[i].at, n) != 0)
-            return err_set(err, ERR_INPUT, "column %" PRIu32 " is '%.*s', expected '%s' as in the first file", i,
+            return err_set(err, ERR_INPUT,
+                           "column %" PRIu32 " is '%.*s', expected '%s' as in the first file", i,
                            (int)n, (const char *)t->fields[i].at, t->names[i]);
     }
     return 0;

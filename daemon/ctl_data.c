@@ -160,8 +160,8 @@ static void print_tasks(const struct settled *s)
         if (!c->is_local)
             cluster_task_name(c->ranks[r], name, sizeof(name));
         settled_task_lanes(s, r, &first, &n);
-        printf("  %-12s lanes %" PRIu32 " to %" PRIu32 ": samples %" PRIu32 " to %" PRIu32 "\n", name, first,
-               first + n - 1, first * samples, (first + n) * samples - 1);
+        printf("  %-12s lanes %" PRIu32 " to %" PRIu32 ": samples %" PRIu32 " to %" PRIu32 "\n",
+               name, first, first + n - 1, first * samples, (first + n) * samples - 1);
     }
 }
 
@@ -176,7 +176,8 @@ static int print_data(const struct settled *s, const char *sample, struct err *e
         return err_set(err, ERR_NOMEM, "out of memory");
     rc = open_set(s, true, features, &set, err);
     if (rc == 0 && sample != NULL && !text_u64(sample, data_samples(set) - 1, &number))
-        rc = err_set(err, ERR_INPUT, "--sample: expected a number from 0 to %" PRIu64 ", found '%.40s'",
+        rc = err_set(err, ERR_INPUT,
+                     "--sample: expected a number from 0 to %" PRIu64 ", found '%.40s'",
                      data_samples(set) - 1, sample);
     if (rc == 0) {
         print_files(set, "training", s->train.data.origin.pack != NULL);

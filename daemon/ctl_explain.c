@@ -15,7 +15,8 @@ static const char usage[] = "usage: trainerctl explain [CODE | SIGNAL]\n"
 
 static void print(const struct exit_code *c)
 {
-    printf("%d: %s\n     what to do:     %s\n     the supervisor: %s\n", c->code, c->meaning, c->remedy, c->supervisor);
+    printf("%d: %s\n     what to do:     %s\n     the supervisor: %s\n", c->code, c->meaning,
+           c->remedy, c->supervisor);
 }
 
 static const struct exit_code *find(uint64_t code)

@@ -41,7 +41,8 @@ void ctl_task_close(struct ctl_task *t)
 }
 
 int ctl_task_call(struct ctl_task *t, const char *method, const ProtobufCMessage *request,
-                  const ProtobufCMessageDescriptor *reply, uint64_t times_ns[2], void **out, struct err *err)
+                  const ProtobufCMessageDescriptor *reply, uint64_t times_ns[2], void **out,
+                  struct err *err)
 {
     size_t n_request = request != NULL ? protobuf_c_message_get_packed_size(request) : 0, n = 0;
     uint8_t *packed = malloc(n_request + 1);
@@ -51,13 +52,16 @@ int ctl_task_call(struct ctl_task *t, const char *method, const ProtobufCMessage
     CHECK(packed != NULL);
     if (request != NULL)
         protobuf_c_message_pack(request, packed);
-    rc = rdzv_caller_call(t->caller, method, packed, n_request, CTL_CALL_MS, &bytes, &n, times_ns, err);
+    rc = rdzv_caller_call(t->caller, method, packed, n_request, CTL_CALL_MS, &bytes, &n, times_ns,
+                          err);
     free(packed);
     if (rc < 0)
         return rc;
     *out = protobuf_c_message_unpack(reply, NULL, n, bytes);
     free(bytes);
-    return *out != NULL ? 0 : err_set(err, ERR_IO, "%s of %s: the reply is invalid", method, t->address);
+    return *out != NULL
+               ? 0
+               : err_set(err, ERR_IO, "%s of %s: the reply is invalid", method, t->address);
 }
 
 /* ---- the group ---- */
@@ -74,7 +78,8 @@ int ctl_group_open(const char *address, struct ctl_group *g, struct err *err)
     if (rc == 0)
         rc = ctl_task_open(&first, &g->security, address, address, err);
     if (rc == 0)
-        rc = ctl_task_call(&first, "Status", NULL, &trainerd__v1__status_reply__descriptor, NULL, &reply, err);
+        rc = ctl_task_call(&first, "Status", NULL, &trainerd__v1__status_reply__descriptor, NULL,
+                           &reply, err);
     ctl_task_close(&first);
     if (rc < 0) {
         ctl_group_close(g);
@@ -119,7 +124,8 @@ static void *work(void *arg)
 {
     struct crew *c = arg;
 
-    for (size_t i = atomic_fetch_add(&c->next, 1); i < c->group->n; i = atomic_fetch_add(&c->next, 1))
+    for (size_t i = atomic_fetch_add(&c->next, 1); i < c->group->n;
+         i = atomic_fetch_add(&c->next, 1))
         c->run(&c->group->tasks[i]);
     return NULL;
 }

@@ -157,8 +157,8 @@ static int inspect_plan(struct inspect *in, enum plan_purpose purpose,
     return rc;
 }
 
-static int inspect_plans(struct inspect *in, uint32_t batch, const struct plan_feed *feeds, uint32_t n,
-                         struct err *err)
+static int inspect_plans(struct inspect *in, uint32_t batch, const struct plan_feed *feeds,
+                         uint32_t n, struct err *err)
 {
     int rc;
 
@@ -175,7 +175,8 @@ static int inspect_plans(struct inspect *in, uint32_t batch, const struct plan_f
 
 /* Without --batch the network is planned with one sample. A network may refuse one sample and
  * accept two, because a batch normalization needs two values for each channel. */
-static int inspect_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n, struct err *err)
+static int inspect_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n,
+                           struct err *err)
 {
     struct err second = { 0 }, again = { 0 };
     int rc;
@@ -261,8 +262,8 @@ static void print_ops(const struct inspect *in)
 
     for (i = 0; i < n; i++, title = "")
         printf("%-11s%-28s %5" PRIu32 "%s%s%s\n", title, ops[i].name, ops[i].n,
-               ops[i].is_supported ? "" : "  NOT SUPPORTED", ops[i].domain[0] != '\0' ? "  of " : "",
-               ops[i].domain);
+               ops[i].is_supported ? "" : "  NOT SUPPORTED",
+               ops[i].domain[0] != '\0' ? "  of " : "", ops[i].domain);
 }
 
 static void print_params(const struct inspect *in)
@@ -288,8 +289,8 @@ static void print_figures(const char *title, const struct figures *f, uint32_t b
         return;
     count(flops, sizeof(flops), f->flops);
     text_bytes(bytes, sizeof(bytes), f->work_bytes);
-    printf("%-11s%sFLOP a sample forward; %s of work memory with %" PRIu32 " samples\n", title, flops,
-           bytes, batch);
+    printf("%-11s%sFLOP a sample forward; %s of work memory with %" PRIu32 " samples\n", title,
+           flops, bytes, batch);
 }
 
 static void print_text(const struct inspect *in)
@@ -389,7 +390,8 @@ static void json_params(struct buf *out, const struct graph *g)
         buf_json(out, p[i].name);
         buf_str(out, ", \"shape\": ");
         json_shape(out, &p[i].shape);
-        buf_printf(out, ", \"kind\": \"%s\"}", p[i].kind == GRAPH_TRAINED ? "trained" : "statistic");
+        buf_printf(out, ", \"kind\": \"%s\"}",
+                   p[i].kind == GRAPH_TRAINED ? "trained" : "statistic");
         trained += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;
     }
     buf_printf(out, "],\n  \"trained_numbers\": %" PRIu64 ",\n  \"parameter_bytes\": %zu", trained,
@@ -415,7 +417,8 @@ static void json_figures(struct buf *out, const char *key, const struct figures 
         buf_printf(out, ",\n  \"%s\": null", key);
         return;
     }
-    buf_printf(out, ",\n  \"%s\": {\"work_bytes\": %" PRIu64 ", \"forward_flops_per_sample\": ", key,
+    buf_printf(out,
+               ",\n  \"%s\": {\"work_bytes\": %" PRIu64 ", \"forward_flops_per_sample\": ", key,
                f->work_bytes);
     buf_f64(out, f->flops);
     buf_str(out, "}");
@@ -518,7 +521,8 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
                      in->batch_text);
     if (rc == 0 && in->precision_text != NULL &&
         !plan_precision_parse(in->precision_text, &in->precision))
-        rc = err_set(err, ERR_INPUT, "--precision: expected float32, tf32, bfloat16 or float16, found '%.40s'",
+        rc = err_set(err, ERR_INPUT,
+                     "--precision: expected float32, tf32, bfloat16 or float16, found '%.40s'",
                      in->precision_text);
     if (rc == 0 && !read_norm(in->norm_text, &in->batch_norm))
         rc = err_set(err, ERR_INPUT, "--batch-norm: expected ask, train or frozen, found '%.40s'",

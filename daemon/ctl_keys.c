@@ -67,7 +67,8 @@ static int write_file(const char *folder, const char *name, const struct buf *te
 static int read_file(const char *folder, const char *name, struct buf *out, struct err *err)
 {
     char *path = fs_join(folder, name);
-    int rc = path != NULL ? fs_read(path, FILE_BYTES_MAX, out, err) : err_set(err, ERR_NOMEM, "out of memory");
+    int rc = path != NULL ? fs_read(path, FILE_BYTES_MAX, out, err)
+                          : err_set(err, ERR_NOMEM, "out of memory");
 
     free(path);
     return rc;
@@ -84,7 +85,8 @@ static int open_authority(struct keys *k, struct err *err)
         return rc;
     rc = fs_mkdirs(k->out, err);
     if (rc == 0)
-        rc = tls_authority_new("trainerd cluster", AUTHORITY_DAYS, &k->authority, &k->authority_key, err);
+        rc = tls_authority_new("trainerd cluster", AUTHORITY_DAYS, &k->authority, &k->authority_key,
+                               err);
     if (rc == 0) /* the key first: a certificate without its key would be of no use */
         rc = write_file(k->out, "ca.key", &k->authority_key, err);
     if (rc == 0)
@@ -101,7 +103,8 @@ static int write_folder(const struct keys *k, const char *name, const char *host
     int rc = folder != NULL ? fs_mkdirs(folder, err) : err_set(err, ERR_NOMEM, "out of memory");
 
     if (rc == 0)
-        rc = tls_certificate_new(k->authority.data, k->authority_key.data, &subject, &certificate, &key, err);
+        rc = tls_certificate_new(k->authority.data, k->authority_key.data, &subject, &certificate,
+                                 &key, err);
     if (rc == 0)
         rc = write_file(folder, "tls.key", &key, err);
     if (rc == 0)

@@ -110,7 +110,8 @@ static int free_port(const struct task *tasks, uint32_t n, uint16_t *port, struc
         if (rc == 0)
             return 0;
     }
-    return err_set(err, ERR_IO, "no free port between %d and %d on 127.0.0.1", PORT_FIRST, PORT_LAST);
+    return err_set(err, ERR_IO, "no free port between %d and %d on 127.0.0.1", PORT_FIRST,
+                   PORT_LAST);
 }
 
 static char *tf_config(const struct local *l, uint32_t index)
@@ -202,7 +203,8 @@ static void start(struct local *l, struct task *t)
     size_t last = 0;
 
     if (l->metrics != NULL) {
-        snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", (unsigned)(atoi(l->metrics) + (int)t->index));
+        snprintf(metrics, sizeof(metrics), "127.0.0.1:%u",
+                 (unsigned)(atoi(l->metrics) + (int)t->index));
         argv[7] = (char *)"--metrics";
         argv[8] = metrics;
     }
@@ -311,7 +313,8 @@ static void ended(struct local *l, struct task *t, int status)
         t->done = true;
         l->code = t->code;
         log_error("task_failed", "worker %u ended: %s; %s", t->index, how,
-                  t->code < 128 ? "a restart cannot help, ending the others" : "restarted too often, ending the others");
+                  t->code < 128 ? "a restart cannot help, ending the others"
+                                : "restarted too often, ending the others");
         stop_all(l, SIGTERM);
     } else {
         t->pause_ms = t->pause_ms == 0 || lived >= YOUNG_MS ? FIRST_PAUSE_MS : t->pause_ms * 2;
@@ -349,7 +352,8 @@ static void on_signal(struct local *l)
             log_warn("stop", "second signal: killing the tasks");
             stop_all(l, SIGKILL);
         } else {
-            log_info("stop", "stopping: every task saves and ends (a second signal kills the tasks)");
+            log_info("stop",
+                     "stopping: every task saves and ends (a second signal kills the tasks)");
             l->code = EXIT_STOPPED;
             stop_all(l, SIGTERM);
         }
@@ -479,8 +483,8 @@ static int prepare(struct local *l, const char *n, const char *restarts, struct 
     l->max_restarts = (uint32_t)v;
     v = 0;
     if (l->metrics != NULL && (!text_u64(l->metrics, 65535 - MAX_TASKS, &v) || v == 0))
-        return err_set(err, ERR_INPUT, "--metrics: expected the port of the first task, found '%.40s'",
-                       l->metrics);
+        return err_set(err, ERR_INPUT,
+                       "--metrics: expected the port of the first task, found '%.40s'", l->metrics);
     if (l->devices == NULL) {
         l->devices = "auto";
         l->shares_cores = sched_getaffinity(0, sizeof(l->cores), &l->cores) == 0;

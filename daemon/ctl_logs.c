@@ -52,7 +52,8 @@ static void ask(struct ctl_task *t)
         q.after = s->after;
         q.events_only = s->events_only;
         s->reply = NULL;
-        if (ctl_task_call(t, "Logs", &q.base, &trainerd__v1__logs_reply__descriptor, NULL, &reply, &s->err) < 0)
+        if (ctl_task_call(t, "Logs", &q.base, &trainerd__v1__logs_reply__descriptor, NULL, &reply,
+                          &s->err) < 0)
             return;
         s->reply = reply;
         if (s->after == 0 || s->reply->incarnation == s->incarnation)
@@ -204,9 +205,11 @@ static int logs(const char *name, bool events_only, int argc, char **argv)
     int rc = args_parse(table, COUNT_OF(table), &argc, argv, &err);
 
     if (rc == 0 && !asked && !text_u64(lines, UINT32_MAX, &v.n_last))
-        rc = err_set(&err, ERR_INPUT, "--lines: expected a number of records, found '%.40s'", lines);
+        rc =
+            err_set(&err, ERR_INPUT, "--lines: expected a number of records, found '%.40s'", lines);
     if (rc == 0 && (asked || argc != 2)) {
-        fprintf(asked ? stdout : stderr, "usage: trainerctl %s [--lines N] [--follow] [--json] ADDR\n\n", name);
+        fprintf(asked ? stdout : stderr,
+                "usage: trainerctl %s [--lines N] [--follow] [--json] ADDR\n\n", name);
         if (asked)
             args_help(table, COUNT_OF(table), stdout);
         return asked ? CTL_OK : CTL_USAGE;

@@ -67,7 +67,8 @@ static int print_reload(const void *packed, size_t n, bool json)
     for (size_t i = 0; i < m->n_changes; i++) {
         const Trainerd__V1__ReloadChange *c = m->changes[i];
 
-        printf("%s: %s -> %s%s%s\n", c->key, c->from, c->to, c->note[0] != '\0' ? "; not applied: " : "", c->note);
+        printf("%s: %s -> %s%s%s\n", c->key, c->from, c->to,
+               c->note[0] != '\0' ? "; not applied: " : "", c->note);
     }
     trainerd__v1__reload_reply__free_unpacked(m, NULL);
     return CTL_OK;
@@ -96,7 +97,8 @@ static int remote(const struct remote *m, int argc, char **argv)
     }
     rc = security_open(&(struct security_opts){ .host = NULL }, &security, &err);
     if (rc == 0)
-        rc = rdzv_call(argv[1], security.tls, security.token, m->method, m->deadline_ms, &reply, &n, &err);
+        rc = rdzv_call(argv[1], security.tls, security.token, m->method, m->deadline_ms, &reply, &n,
+                       &err);
     security_close(&security);
     if (rc < 0) {
         fprintf(stderr, "trainerctl: %s\n", err.text);

@@ -196,8 +196,8 @@ static int make_plan(struct run *r, struct err *err)
     n = plan_rounded(r->plan, &first);
     if (n > 0)
         fprintf(stderr,
-                "trainerctl: warning: %u node%s of float64 %s computed in float32 (first '%s')\n", n,
-                n > 1 ? "s" : "", n > 1 ? "are" : "is", first);
+                "trainerctl: warning: %u node%s of float64 %s computed in float32 (first '%s')\n",
+                n, n > 1 ? "s" : "", n > 1 ? "are" : "is", first);
     notes = plan_notes(r->plan, &n);
     for (uint32_t i = 0; i < n; i++)
         fprintf(stderr, "trainerctl: warning: %s\n", notes[i]);
@@ -263,8 +263,10 @@ static int write_array(struct run *r, const char *kind, const char *name, const 
     rc = strcmp(r->format, "pb") == 0 ? graph_write_tensor_file(path, name, t, err)
                                       : npy_write(path, t, err);
     if (rc == ERR_UNSUPPORTED && strcmp(r->format, "npy") == 0)
-        return err_set(err, rc, "%s '%s': .npy has no type for %s; expected another format: run again with --format pb",
-                       kind, name, tensor_dtype_name(t->dtype));
+        return err_set(
+            err, rc,
+            "%s '%s': .npy has no type for %s; expected another format: run again with --format pb",
+            kind, name, tensor_dtype_name(t->dtype));
     if (rc == 0)
         printf("%-8s %s %s %s %s\n", kind, name, tensor_dtype_name(t->dtype),
                shape_print(&t->shape, shape, sizeof(shape)), path);

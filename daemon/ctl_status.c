@@ -19,15 +19,17 @@ void ctl_status_line(const Trainerd__V1__StatusReply *s, struct buf *out)
 {
     buf_printf(out, "%s", s->phase);
     if (s->total_steps > 0)
-        buf_printf(out, "  step %llu/%llu  epoch %llu", (ull)s->step, (ull)s->total_steps, (ull)s->epoch);
+        buf_printf(out, "  step %llu/%llu  epoch %llu", (ull)s->step, (ull)s->total_steps,
+                   (ull)s->epoch);
     if (s->step > 0) {
         char left[32] = "?";
 
         if (s->samples_per_second > 0) {
             buf_printf(out, "  loss %.4g  %.0f samples/s", s->loss, s->samples_per_second);
             if (s->step_seconds > 0 && s->total_steps >= s->step)
-                text_duration(left, sizeof(left),
-                              (uint64_t)(s->step_seconds * 1e9 * (double)(s->total_steps - s->step)));
+                text_duration(
+                    left, sizeof(left),
+                    (uint64_t)(s->step_seconds * 1e9 * (double)(s->total_steps - s->step)));
             buf_printf(out, "  ETA %s", left);
         }
         buf_printf(out, "  [data %.0f%% compute %.0f%% reduction %.0f%%]", 100 * s->share_data,
@@ -44,7 +46,8 @@ static void gpu_line(const Trainerd__V1__Gpu *g, struct buf *out)
     if (g->idle >= 0)
         buf_printf(out, ", %.1f %% of a step without work", 100 * g->idle);
     if (g->memory_used >= 0 && g->memory_total >= 0)
-        buf_printf(out, ", %.1f of %.1f GiB", g->memory_used / (1 << 30), g->memory_total / (1 << 30));
+        buf_printf(out, ", %.1f of %.1f GiB", g->memory_used / (1 << 30),
+                   g->memory_total / (1 << 30));
     if (g->temperature >= 0)
         buf_printf(out, ", %.0f C", g->temperature);
     if (g->power >= 0)
@@ -83,7 +86,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
         buf_printf(out, "\nregrouped   %s", s->cause);
     if (s->lease[0] != '\0')
         buf_printf(out, "\nstorage     %s", s->lease);
-    buf_printf(out, "\ncheckpoint  %s\n", s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
+    buf_printf(out, "\ncheckpoint  %s\n",
+               s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
     if (s->skipped_records > 0)
         buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);
     if (s->loss_scale > 0)
@@ -102,12 +106,13 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
         if (t->step > 0)
             buf_printf(out, ", step %llu", (ull)t->step);
         if (t->phase[0] != '\0')
-            buf_printf(out, ", %s for %.1f s, heard %.1f s ago", t->phase, (double)t->phase_ms / 1e3,
-                       (double)t->heard_ms / 1e3);
+            buf_printf(out, ", %s for %.1f s, heard %.1f s ago", t->phase,
+                       (double)t->phase_ms / 1e3, (double)t->heard_ms / 1e3);
         if (t->last_error[0] != '\0')
             buf_printf(out, ", %s", t->last_error);
         if (t->quarantine_ms > 0)
-            buf_printf(out, "; next test of its data paths in %.1f s", (double)t->quarantine_ms / 1e3);
+            buf_printf(out, "; next test of its data paths in %.1f s",
+                       (double)t->quarantine_ms / 1e3);
         buf_str(out, "\n");
     }
 }

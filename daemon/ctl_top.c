@@ -43,7 +43,8 @@ static void on_signal(int signum)
 static int ask(struct top *t, Trainerd__V1__StatusReply **out, struct err *err)
 {
     void *reply = NULL;
-    int rc = ctl_task_call(&t->asked, "Status", NULL, &trainerd__v1__status_reply__descriptor, NULL, &reply, err);
+    int rc = ctl_task_call(&t->asked, "Status", NULL, &trainerd__v1__status_reply__descriptor, NULL,
+                           &reply, err);
 
     *out = reply;
     return rc;
@@ -115,7 +116,8 @@ static bool wait_for_next(uint64_t ms, bool reads_keys)
     struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
     char key = 0;
 
-    if (poll(&in, reads_keys ? 1 : 0, (int)ms) > 0 && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q'))
+    if (poll(&in, reads_keys ? 1 : 0, (int)ms) > 0 &&
+        (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q'))
         return false;
     return !is_interrupted;
 }
@@ -199,7 +201,8 @@ int ctl_top(int argc, char **argv)
     int rc = args_parse(table, COUNT_OF(table), &argc, argv, &err);
 
     if (rc == 0 && (!text_u64(interval, 3600, &seconds) || seconds == 0))
-        rc = err_set(&err, ERR_INPUT, "--interval: expected 1 to 3600 seconds, found '%.40s'", interval);
+        rc = err_set(&err, ERR_INPUT, "--interval: expected 1 to 3600 seconds, found '%.40s'",
+                     interval);
     if (rc == 0 && (asked || argc != 2)) {
         fprintf(asked ? stdout : stderr, "usage: trainerctl top [--once] [--interval SECONDS] ADDR\n"
                                          "A live view of the tasks: phases, rates, and where the time of a step goes. "

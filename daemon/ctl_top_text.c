@@ -38,8 +38,8 @@ static void add_head(const Trainerd__V1__StatusReply *s, struct top_size size, s
     text_duration(since, sizeof(since), s->phase_ms * 1000000);
     text_duration(up, sizeof(up), s->uptime_ms * 1000000);
     ctl_add_text(out, s->job);
-    buf_printf(out, "  generation %llu: %zu of %zu tasks, %s  up %s", (unsigned long long)s->generation, s->n_view,
-               s->n_tasks, s->state, up);
+    buf_printf(out, "  generation %llu: %zu of %zu tasks, %s  up %s",
+               (unsigned long long)s->generation, s->n_view, s->n_tasks, s->state, up);
     end_line(out, at, size);
     at = out->len;
     ctl_status_line(s, out);
@@ -47,11 +47,11 @@ static void add_head(const Trainerd__V1__StatusReply *s, struct top_size size, s
         buf_printf(out, " for %s", since);
     end_line(out, at, size);
     at = out->len;
-    buf_printf(out, "lanes %u  batch %u  %s  checkpoint %llu", s->lanes, s->global_batch, s->devices,
-               (unsigned long long)s->checkpoint_step);
+    buf_printf(out, "lanes %u  batch %u  %s  checkpoint %llu", s->lanes, s->global_batch,
+               s->devices, (unsigned long long)s->checkpoint_step);
     if (s->evaluation != NULL)
-        buf_printf(out, "  evaluation after step %llu: loss %.4g", (unsigned long long)s->evaluation->step,
-                   s->evaluation->loss);
+        buf_printf(out, "  evaluation after step %llu: loss %.4g",
+                   (unsigned long long)s->evaluation->step, s->evaluation->loss);
     for (size_t i = 0; s->evaluation != NULL && i < s->evaluation->n_metrics; i++) {
         buf_str(out, ", ");
         ctl_add_text(out, s->evaluation->metrics[i]->name);
@@ -81,7 +81,8 @@ static void add_task(task_ref t, struct top_size size, struct buf *out)
     char name[80], since[32] = "", step[32] = "", took[32] = "", rate[32] = "", lanes[32] = "";
     struct buf phase = { 0 };
 
-    snprintf(name, sizeof(name), "%.40s %u", t->task != NULL ? t->task->type : "?", t->task != NULL ? t->task->index : 0);
+    snprintf(name, sizeof(name), "%.40s %u", t->task != NULL ? t->task->type : "?",
+             t->task != NULL ? t->task->index : 0);
     ctl_add_text(&phase, t->phase);
     if (t->phase[0] != '\0')
         text_duration(since, sizeof(since), t->phase_ms * 1000000);
@@ -93,8 +94,8 @@ static void add_task(task_ref t, struct top_size size, struct buf *out)
         snprintf(rate, sizeof(rate), "%.0f", t->samples_per_second);
     if (t->n_devices > 0)
         snprintf(lanes, sizeof(lanes), "%u/%u", t->n_devices, t->lanes);
-    buf_printf(out, "%-12s %-8.8s %-20.20s %10s %9s %9s %10s", name, t->state, phase.data != NULL ? phase.data : "",
-               since, step, rate, took);
+    buf_printf(out, "%-12s %-8.8s %-20.20s %10s %9s %9s %10s", name, t->state,
+               phase.data != NULL ? phase.data : "", since, step, rate, took);
     buf_fini(&phase);
     add_share(out, time, time != NULL ? time->data : 0);
     add_share(out, time, time != NULL ? time->compute : 0);
@@ -154,8 +155,9 @@ void top_text(const Trainerd__V1__StatusReply *s, struct top_size size, struct b
 
     add_head(s, size, out);
     at = out->len;
-    buf_printf(out, "%-12s %-8s %-20s %10s %9s %9s %10s %7s %7s %7s %7s %8s", "TASK", "STATE", "PHASE", "FOR", "STEP",
-               "SAMPLES/S", "STEP TIME", "DATA", "COMPUTE", "REDUCE", "CKPT", "DEV/LANE");
+    buf_printf(out, "%-12s %-8s %-20s %10s %9s %9s %10s %7s %7s %7s %7s %8s", "TASK", "STATE",
+               "PHASE", "FOR", "STEP", "SAMPLES/S", "STEP TIME", "DATA", "COMPUTE", "REDUCE",
+               "CKPT", "DEV/LANE");
     end_line(out, at, size);
     add_table(s, size, out);
     remove_controls(out);

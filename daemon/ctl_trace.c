@@ -53,7 +53,8 @@ static int call_trace(struct ctl_task *t, uint64_t offset, bool clock_only, uint
 
     q.offset = offset;
     q.clock_only = clock_only;
-    rc = ctl_task_call(t, "Trace", &q.base, &trainerd__v1__trace_reply__descriptor, times, &reply, err);
+    rc = ctl_task_call(t, "Trace", &q.base, &trainerd__v1__trace_reply__descriptor, times, &reply,
+                       err);
     *out = reply;
     return rc;
 }
@@ -96,7 +97,8 @@ static int copy_parts(struct ctl_task *t, struct output *o, struct trace_merge *
             break;
         if (part->total > MAX_BYTES || (offset > 0 && part->total != total) ||
             (part->data.len == 0 && offset < part->total))
-            rc = err_set(err, ERR_IO, "its file of %llu bytes changed while it was read; try again", (unsigned long long)total);
+            rc = err_set(err, ERR_IO, "its file of %llu bytes changed while it was read; try again",
+                         (unsigned long long)total);
         total = part->total;
         if (rc == 0)
             rc = trace_merge_add(m, (const char *)part->data.data, part->data.len, &out, err);
@@ -129,7 +131,8 @@ static int add_task(struct ctl_task *t, struct output *o, struct err *err)
         return err_wrap(err, rc, "trace of %s", t->name);
     buf_str(&o->clocks, o->n_tasks > 0 ? ",{\"task\":" : "{\"task\":");
     buf_json(&o->clocks, t->name);
-    buf_printf(&o->clocks, ",\"shift_ns\":%" PRId64 ",\"error_ns\":%" PRIu64 "}", m.shift_ns, c->error_ns);
+    buf_printf(&o->clocks, ",\"shift_ns\":%" PRId64 ",\"error_ns\":%" PRIu64 "}", m.shift_ns,
+               c->error_ns);
     o->n_tasks++;
     return 0;
 }
@@ -165,7 +168,8 @@ static int write_all(struct ctl_group *g, struct output *o, struct err *err)
     for (size_t i = 0; rc == 0 && i < g->n; i++)
         if (((struct clock_of *)g->tasks[i].arg)->rc == 0)
             rc = add_task(&g->tasks[i], o, err);
-    buf_printf(&end, "\n],\"otherData\":{\"clocks\":[%s]}}\n", o->clocks.data != NULL ? o->clocks.data : "");
+    buf_printf(&end, "\n],\"otherData\":{\"clocks\":[%s]}}\n",
+               o->clocks.data != NULL ? o->clocks.data : "");
     if (rc == 0 && (end.failed || o->clocks.failed))
         rc = err_set(err, ERR_NOMEM, "out of memory");
     if (rc == 0)
@@ -215,8 +219,8 @@ static int trace(const char *address, const char *path, struct err *err)
         if (clocks[i].rc == 0 && clocks[i].error_ns > worst)
             worst = clocks[i].error_ns;
     if (rc == 0)
-        printf("%s: %llu of %zu tasks, clocks agree within %.0f us\n", path, (unsigned long long)o.n_tasks, g.n,
-               2 * (double)worst / 1e3);
+        printf("%s: %llu of %zu tasks, clocks agree within %.0f us\n", path,
+               (unsigned long long)o.n_tasks, g.n, 2 * (double)worst / 1e3);
     ctl_group_close(&g);
     free(clocks);
     return rc;

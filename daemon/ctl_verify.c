@@ -22,8 +22,9 @@ static void one(void *arg, const struct ckpt_info *info, int rc, const char *why
     }
     c->good++;
     text_bytes(size, sizeof(size), info->bytes);
-    printf("ok   %s: step %llu, epoch %llu, %s%s\n", info->path, (unsigned long long)info->meta.step,
-           (unsigned long long)info->meta.epoch, size, info->meta.complete ? ", job complete" : "");
+    printf("ok   %s: step %llu, epoch %llu, %s%s\n", info->path,
+           (unsigned long long)info->meta.step, (unsigned long long)info->meta.epoch, size,
+           info->meta.complete ? ", job complete" : "");
 }
 
 /* Recognizes a checkpoint by its name, as the readers do: a damaged one may lack any file. */

@@ -109,8 +109,8 @@ static void print_column(const struct curve *c, enum column column, struct buf *
 static void print_evaluation(const struct curve_evaluation *e, const char *const *names,
                              uint32_t n_names, struct buf *out)
 {
-    buf_printf(out, "{\"step\": %llu, \"time_us\": %llu, \"loss\": ",
-               (unsigned long long)e->step, (unsigned long long)e->time_us);
+    buf_printf(out, "{\"step\": %llu, \"time_us\": %llu, \"loss\": ", (unsigned long long)e->step,
+               (unsigned long long)e->time_us);
     buf_f64(out, e->loss);
     buf_str(out, ", \"metrics\": {");
     for (uint32_t i = 0; i < n_names; i++) {

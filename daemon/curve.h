@@ -54,6 +54,7 @@ void curve_add(struct curve *c, const struct curve_step *s);
 void curve_add_evaluation(struct curve *c, const struct curve_evaluation *e);
 /* Appends a JSON object: arrays of equal length with an entry for each point. An unknown number is
  * null. n_names <= 8: the metrics. */
-void curve_print(const struct curve *c, const char *const *names, uint32_t n_names, struct buf *out);
+void curve_print(const struct curve *c, const char *const *names, uint32_t n_names,
+                 struct buf *out);
 
 #endif

@@ -35,7 +35,7 @@ void exit_codes_help(FILE *out)
 {
     for (size_t i = 0; i < n_exit_codes; i++)
         if (!exit_codes[i].is_signal)
-            fprintf(out, "%s%-3d  %s\n", i == 0 ? "exit codes:  " : "             ", exit_codes[i].code,
-                    exit_codes[i].meaning);
+            fprintf(out, "%s%-3d  %s\n", i == 0 ? "exit codes:  " : "             ",
+                    exit_codes[i].code, exit_codes[i].meaning);
     fprintf(out, "             `trainerctl explain CODE` shows more\n");
 }

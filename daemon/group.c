@@ -29,7 +29,8 @@ static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
         g->loss = *loss;
     g->is_broken = true;
     pthread_mutex_unlock(&g->lock);
-    log_debug("link", "link to member %u broke, %u dead paths: %s", loss->member, loss->n_dead_paths, why);
+    log_debug("link", "link to member %u broke, %u dead paths: %s", loss->member,
+              loss->n_dead_paths, why);
 }
 
 /* Returns MEMBER_NO_RANK if the view has no member with this index. */
@@ -62,7 +63,8 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
 {
     struct group *g = r->group;
     struct member_loss loss = loss_of(g);
-    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH || code == ERR_CANCELED || code == ERR_TIMEOUT);
+    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH ||
+                                         code == ERR_CANCELED || code == ERR_TIMEOUT);
     bool is_of_files = code == ERR_NOENT || code == ERR_CORRUPT; /* those of other hosts may be good */
     enum member_failure kind = is_symptom                          ? MEMBER_FAIL_PEER
                                : is_of_files && generation == 0    ? MEMBER_FAIL_FILES
@@ -365,7 +367,8 @@ static void reply_checkpoint(struct run *r, uint64_t step, const char *path, con
     rdzv_checkpoint_done(r->group->rdzv, step, path, error);
 }
 
-static void reply_reload(struct run *r, uint64_t number, const struct reload_changes *changes, const char *error)
+static void reply_reload(struct run *r, uint64_t number, const struct reload_changes *changes,
+                         const char *error)
 {
     struct rdzv_change list[RELOAD_CHANGES_MAX];
 

@@ -7,7 +7,8 @@
 #include "base/err.h"
 #include "graph/graph.h"
 
-int inspect_attention_copy(struct inspect_attention *a, const struct plan *p, struct arena *mem, struct err *err)
+int inspect_attention_copy(struct inspect_attention *a, const struct plan *p, struct arena *mem,
+                           struct err *err)
 {
     uint32_t n, i;
     const struct plan_attention *from = plan_attentions(p, &n);

@@ -17,7 +17,8 @@ struct inspect_attention {
 
 /* Copies the attentions of the plan into `mem`; replaces the previous content of *a.
  * Errors: ERR_NOMEM. */
-int inspect_attention_copy(struct inspect_attention *a, const struct plan *p, struct arena *mem, struct err *err);
+int inspect_attention_copy(struct inspect_attention *a, const struct plan *p, struct arena *mem,
+                           struct err *err);
 /* Prints a line for each attention on stdout. */
 void inspect_attention_print(const struct inspect_attention *a);
 /* Appends a comma and the key "attention" with a list. */

@@ -16,8 +16,8 @@ void inspect_tensors_print(const struct graph *g)
         char shape[192];
 
         printf("%-11s%-40s %-20s %s: %s", i == 0 ? "tensors" : "", t[i].name,
-               shape_print(&t[i].shape, shape, sizeof(shape)), graph_class_name(t[i].classification),
-               t[i].reason);
+               shape_print(&t[i].shape, shape, sizeof(shape)),
+               graph_class_name(t[i].classification), t[i].reason);
         if (t[i].name_in_file != NULL)
             printf("; in the file: %s", t[i].name_in_file);
         for (k = 0; k < t[i].n_tied; k++)
@@ -47,7 +47,8 @@ void inspect_tensors_json(const struct graph *g, struct buf *out)
         buf_json(out, t[i].name);
         buf_printf(out, ", \"dtype\": \"%s\", \"shape\": ", tensor_dtype_name(t[i].dtype));
         add_shape(out, &t[i].shape);
-        buf_printf(out, ", \"verdict\": \"%s\", \"reason\": ", graph_class_name(t[i].classification));
+        buf_printf(out,
+                   ", \"verdict\": \"%s\", \"reason\": ", graph_class_name(t[i].classification));
         buf_json(out, t[i].reason);
         if (t[i].name_in_file != NULL) {
             buf_str(out, ", \"name_in_file\": ");

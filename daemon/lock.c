@@ -32,10 +32,12 @@ enum {
  * checkpoint.directory '...' since ...". */
 static void describe_holder(const struct run *r, const struct lease_state *s, char *text, size_t n)
 {
-    snprintf(text, n, "checkpoint.directory '%s': %s, process %" PRIu64 " on %s, holds lease %" PRIu64 " since %s",
-             r->s->train.checkpoint.directory, s->name[0] != '\0' ? s->name : "an unknown task", s->process.pid,
-             s->process.host[0] != '\0' ? s->process.host : "an unknown host", s->token,
-             s->process.since[0] != '\0' ? s->process.since : "an unknown time");
+    snprintf(text, n,
+             "checkpoint.directory '%s': %s, process %" PRIu64 " on %s, holds lease %" PRIu64
+             " since %s",
+             r->s->train.checkpoint.directory, s->name[0] != '\0' ? s->name : "an unknown task",
+             s->process.pid, s->process.host[0] != '\0' ? s->process.host : "an unknown host",
+             s->token, s->process.since[0] != '\0' ? s->process.since : "an unknown time");
 }
 
 static void tell_wait(struct run *r, const struct lease_state *s)
@@ -47,8 +49,8 @@ static void tell_wait(struct run *r, const struct lease_state *s)
     r->lock.token_told = s->token;
     r->lock.checks_completion = true;
     describe_holder(r, s, holder, sizeof(holder));
-    snprintf(text, sizeof(text), "%s; waiting until it is released, or not renewed for %d s", holder,
-             MEMBER_EXPIRY_MS / 1000);
+    snprintf(text, sizeof(text), "%s; waiting until it is released, or not renewed for %d s",
+             holder, MEMBER_EXPIRY_MS / 1000);
     report_trouble(r->report, text);
     log_warn("lock", "%s", text);
 }
@@ -84,7 +86,8 @@ static void request(struct run *r)
 static void handle_state(struct run *r, const struct lease_state *s)
 {
     struct lock *l = &r->lock;
-    bool is_other = s->token != 0 && !s->is_mine && !s->is_expired && (s->is_foreign || l->was_mine);
+    bool is_other =
+        s->token != 0 && !s->is_mine && !s->is_expired && (s->is_foreign || l->was_mine);
 
     l->has_state = true;
     l->is_reachable = s->is_reachable;
@@ -236,7 +239,8 @@ int lock_may_save(struct run *r, struct err *err)
     struct lease *l = r->lock.lease;
     uint64_t begin = clock_ms();
 
-    while (lease_hold_until(l) == 0 && clock_ms() - begin < SAVE_WAIT_MS && !cancel_requested(&r->cancel))
+    while (lease_hold_until(l) == 0 && clock_ms() - begin < SAVE_WAIT_MS &&
+           !cancel_requested(&r->cancel))
         usleep(LOOK_MS * 1000);
     if (lease_hold_until(l) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");

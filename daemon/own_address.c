@@ -31,8 +31,8 @@ static int list_addresses(struct found *f, struct err *err)
     for (const struct ifaddrs *a = all; a != NULL && f->n < FOUND_MAX; a = a->ifa_next) {
         struct in_addr ip;
 
-        if (a->ifa_addr == NULL || a->ifa_addr->sa_family != AF_INET || (a->ifa_flags & IFF_UP) == 0 ||
-            (a->ifa_flags & IFF_LOOPBACK) != 0)
+        if (a->ifa_addr == NULL || a->ifa_addr->sa_family != AF_INET ||
+            (a->ifa_flags & IFF_UP) == 0 || (a->ifa_flags & IFF_LOOPBACK) != 0)
             continue;
         ip = ((const struct sockaddr_in *)a->ifa_addr)->sin_addr;
         if ((ntohl(ip.s_addr) & 0xffff0000) == 0xa9fe0000) /* 169.254.0.0/16 */
@@ -87,7 +87,8 @@ static size_t find_routed(const struct found *f)
     return i;
 }
 
-int own_address(const char *host, char out[OWN_ADDRESS_BYTES], char *why, size_t n_why, struct err *err)
+int own_address(const char *host, char out[OWN_ADDRESS_BYTES], char *why, size_t n_why,
+                struct err *err)
 {
     struct in6_addr numeric;
     struct found f;
@@ -110,7 +111,8 @@ int own_address(const char *host, char out[OWN_ADDRESS_BYTES], char *why, size_t
     }
     if (f.n > 1 && i == f.n) {
         i = find_routed(&f);
-        snprintf(why, n_why, "the default route uses it, and '%s' resolves to no address of this host", host);
+        snprintf(why, n_why,
+                 "the default route uses it, and '%s' resolves to no address of this host", host);
     }
     if (i == f.n)
         return err_set(err, ERR_INPUT, "--bind any: cannot choose the address at which peers reach '%s': this host has %zu "

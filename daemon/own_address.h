@@ -18,6 +18,7 @@ enum { OWN_ADDRESS_BYTES = 256 };
  *   - of several: the one to which `host` resolves, else the source address of the default route.
  * May wait for the name service, only if there are several addresses. Any thread.
  * Errors: ERR_INPUT (several addresses and no rule applies, or none), ERR_IO. */
-int own_address(const char *host, char out[OWN_ADDRESS_BYTES], char *why, size_t n_why, struct err *err);
+int own_address(const char *host, char out[OWN_ADDRESS_BYTES], char *why, size_t n_why,
+                struct err *err);
 
 #endif

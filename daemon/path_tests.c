@@ -66,13 +66,15 @@ static void *run(void *arg)
     struct path_test *t = arg;
     struct err err;
 
-    if (comm_test_paths((const char *const *)t->addresses, t->n, MEMBER_REACH_MS, t->is_dead, &err) < 0)
+    if (comm_test_paths((const char *const *)t->addresses, t->n, MEMBER_REACH_MS, t->is_dead,
+                        &err) < 0)
         log_warn("group", "%s", err.text);
     loop_post(t->tests->loop, on_done, t);
     return NULL;
 }
 
-void path_tests_start(struct path_tests *tests, const struct rdzv_action *a, path_tests_fn *fn, void *arg)
+void path_tests_start(struct path_tests *tests, const struct rdzv_action *a, path_tests_fn *fn,
+                      void *arg)
 {
     struct path_test *t = calloc(1, sizeof(*t));
     struct err err;

@@ -21,7 +21,8 @@ typedef void path_tests_fn(void *arg, uint64_t round, const struct member_loss *
 
 /* Starts the tests of a REACH action; they end within MEMBER_REACH_MS. If no thread can be created, no path counts as
  * dead, and fn is called at once. */
-void path_tests_start(struct path_tests *tests, const struct rdzv_action *a, path_tests_fn *fn, void *arg);
+void path_tests_start(struct path_tests *tests, const struct rdzv_action *a, path_tests_fn *fn,
+                      void *arg);
 /* Waits for the threads; their results are not reported. */
 void path_tests_abandon(struct path_tests *tests);
 

@@ -59,7 +59,8 @@ static void add_change(void *arg, const struct conf_change *change)
     copy_value(to->to, change->to != NULL ? change->to : "");
 }
 
-int reload_compare(const struct conf *was, const struct conf *now, struct reload_changes *out, struct err *err)
+int reload_compare(const struct conf *was, const struct conf *now, struct reload_changes *out,
+                   struct err *err)
 {
     struct sorter s = { .out = out };
     char values[2 * RELOAD_VALUE_BYTES + 16] = "", more[32] = "";
@@ -134,8 +135,8 @@ static void set_log_every(struct reload *r)
 static void set_checkpoint(struct reload *r)
 {
     if (r->train != NULL)
-        train_set_checkpoint(r->train, r->now->checkpoint.every_steps, r->now->checkpoint.every_seconds,
-                             r->now->checkpoint.max_to_keep);
+        train_set_checkpoint(r->train, r->now->checkpoint.every_steps,
+                             r->now->checkpoint.every_seconds, r->now->checkpoint.max_to_keep);
 }
 
 /* move_curves() has already moved the curves, because opening them may fail and a reload applies
@@ -225,7 +226,8 @@ static void *work(void *arg)
         w->rc = conf_read(w->path, &w->read, &w->err);
         break;
     case OPEN:
-        w->rc = summary_open(w->read->summary.directory, w->step > 0 ? w->step + 1 : 0, &w->fresh, &w->err);
+        w->rc = summary_open(w->read->summary.directory, w->step > 0 ? w->step + 1 : 0, &w->fresh,
+                             &w->err);
         break;
     case END:
         report_end_summary(w->ended);
@@ -252,7 +254,7 @@ static bool start(struct reload *r, enum stage stage)
     r->work.stage = stage;
     r->work.rc = 0;
     r->worked = false; /* no lock is needed: no thread runs */
-    sigfillset(&all); /* only the loop's thread handles signals */
+    sigfillset(&all);  /* only the loop's thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     r->running = pthread_create(&r->thread, NULL, work, r) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -270,7 +272,8 @@ static void report_done(const struct reload *r, const char *error)
 
 static void refuse(struct reload *r)
 {
-    log_error("reload_refused", "reload: %s; no change was applied, the job continues", r->work.err.text);
+    log_error("reload_refused", "reload: %s; no change was applied, the job continues",
+              r->work.err.text);
     report_done(r, r->work.err.text);
     conf_free(r->work.read);
     r->work.read = NULL;
@@ -282,8 +285,8 @@ static void apply_new_job(struct reload *r)
     const struct conf *was = r->now;
 
     for (uint32_t i = 0; i < r->changes.n; i++)
-        r->changes.list[i].is_overridden = r->opts.level_is_given &&
-                                           strcmp(r->changes.list[i].pointer, "/log/level") == 0;
+        r->changes.list[i].is_overridden =
+            r->opts.level_is_given && strcmp(r->changes.list[i].pointer, "/log/level") == 0;
     r->now = r->work.read;
     apply(r);
     log_changes(r, was);

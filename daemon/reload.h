@@ -35,7 +35,8 @@ struct reload_changes {
 /* Lists the changed keys that may change.
  * Errors: ERR_REFUSED, a key differs that must not change (the text has the first such key, both
  * values and the number of others); ERR_NOMEM. */
-int reload_compare(const struct conf *was, const struct conf *now, struct reload_changes *out, struct err *err);
+int reload_compare(const struct conf *was, const struct conf *now, struct reload_changes *out,
+                   struct err *err);
 
 /* ---- reloading; the loop's thread ---- */
 struct reload_opts {

@@ -30,20 +30,25 @@ static void open_metrics(struct report *r)
     char labels[512];
 
     snprintf(labels, sizeof(labels), "version=\"%s\"", r->opts.version);
-    metric_set(metrics_gauge(m, "trainerd_build_info", labels, "1, with the version as a label."), 1);
+    metric_set(metrics_gauge(m, "trainerd_build_info", labels, "1, with the version as a label."),
+               1);
     r->step = metrics_gauge(m, "trainerd_step", NULL, "Optimizer steps completed.");
     r->epoch = metrics_gauge(m, "trainerd_epoch", NULL, "Epoch of the last step, from 0.");
     r->loss = metrics_gauge(m, "trainerd_loss", NULL, "Mean training loss of the last step.");
     r->rate = metrics_gauge(m, "trainerd_learning_rate", NULL, "Learning rate of the last step.");
-    r->norm = metrics_gauge(m, "trainerd_gradient_norm", NULL, "Norm of the gradient before clipping.");
-    r->speed = metrics_gauge(m, "trainerd_samples_per_second", NULL, "Samples per second of the group.");
-    r->eval_loss = metrics_gauge(m, "trainerd_eval_loss", NULL, "Mean loss of the last evaluation.");
+    r->norm =
+        metrics_gauge(m, "trainerd_gradient_norm", NULL, "Norm of the gradient before clipping.");
+    r->speed =
+        metrics_gauge(m, "trainerd_samples_per_second", NULL, "Samples per second of the group.");
+    r->eval_loss =
+        metrics_gauge(m, "trainerd_eval_loss", NULL, "Mean loss of the last evaluation.");
     for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
         snprintf(labels, sizeof(labels), "metric=\"%s\"", r->opts.train->metrics[i].name);
-        r->eval_metric[i] = metrics_gauge(m, "trainerd_eval_metric", labels,
-                                          "A metric of the last evaluation.");
+        r->eval_metric[i] =
+            metrics_gauge(m, "trainerd_eval_metric", labels, "A metric of the last evaluation.");
     }
-    r->steps_total = metrics_counter(m, "trainerd_steps_total", NULL, "Steps done by this process.");
+    r->steps_total =
+        metrics_counter(m, "trainerd_steps_total", NULL, "Steps done by this process.");
     r->samples_total = metrics_counter(m, "trainerd_samples_total", NULL,
                                        "Samples of the group used since this process started.");
     r->skipped_total = metrics_counter(m, "trainerd_skipped_records_total", NULL,
@@ -57,17 +62,21 @@ static void open_metrics(struct report *r)
     r->reduce_work_seconds = metrics_counter(m, "trainerd_reduce_work_seconds_total", NULL,
                                              "Time in the reductions of the first replica, also while "
                                              "it computed.");
-    r->saved_step = metrics_gauge(m, "trainerd_checkpoint_step", NULL, "Step of the last verified checkpoint.");
+    r->saved_step =
+        metrics_gauge(m, "trainerd_checkpoint_step", NULL, "Step of the last verified checkpoint.");
     r->saved_time = metrics_gauge(m, "trainerd_checkpoint_timestamp_seconds", NULL,
                                   "When the last checkpoint was verified, seconds since 1970.");
-    r->copy_seconds = metrics_counter(m, "trainerd_checkpoint_copy_seconds_total", NULL,
-                                      "Time the first replica copied its state for the checkpoint writer.");
+    r->copy_seconds =
+        metrics_counter(m, "trainerd_checkpoint_copy_seconds_total", NULL,
+                        "Time the first replica copied its state for the checkpoint writer.");
     r->save_seconds = metrics_gauge(m, "trainerd_checkpoint_seconds", NULL,
                                     "From the copy to the verified checkpoint.");
-    r->skipped_steps = metrics_counter(m, "trainerd_skipped_steps_total", NULL,
-                                       "Steps that this process skipped: loss or gradient were not finite.");
+    r->skipped_steps =
+        metrics_counter(m, "trainerd_skipped_steps_total", NULL,
+                        "Steps that this process skipped: loss or gradient were not finite.");
     if (loss_scale_is_on(&r->opts.train->run.loss_scale)) {
-        r->loss_scale = metrics_gauge(m, "trainerd_loss_scale", NULL, "What the loss of the next step is multiplied by.");
+        r->loss_scale = metrics_gauge(m, "trainerd_loss_scale", NULL,
+                                      "What the loss of the next step is multiplied by.");
         r->overflowed_steps = metrics_counter(m, "trainerd_overflowed_steps_total", NULL,
                                               "Steps that this process skipped because their gradient left the range "
                                               "of float16: the loss scale was halved.");
@@ -110,7 +119,8 @@ void report_close(struct report *r)
 
 /* ---- events ---- */
 
-static void add_step(struct window *w, const struct train_step_report *s, uint32_t n_devices, uint64_t now)
+static void add_step(struct window *w, const struct train_step_report *s, uint32_t n_devices,
+                     uint64_t now)
 {
     for (uint32_t i = 0; s->device_idle != NULL && i < n_devices; i++)
         if (!isnan(s->device_idle[i])) {
@@ -262,22 +272,27 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
         metric_set(r->saved_step, (double)e->step);
         metric_set(r->saved_time, (double)clock_wall_us() / 1e6);
         metric_set(r->save_seconds, (double)e->ns / 1e9);
-        log_record(LOG_INFO, "checkpoint", fields, COUNT_OF(fields), "checkpoint %s: %s written and verified in %s",
-                   e->path, size, took);
+        log_record(LOG_INFO, "checkpoint", fields, COUNT_OF(fields),
+                   "checkpoint %s: %s written and verified in %s", e->path, size, took);
         break;
     case CKPT_FAILED:
         metric_add(r->save_failures, 1);
         report_trouble(r, e->text);
-        log_record(e->final ? LOG_ERROR : e->again ? LOG_DEBUG : LOG_WARN, "checkpoint_failed", fields, COUNT_OF(fields),
-                   "checkpoint of step %llu: %s%s", (unsigned long long)e->step, e->text,
+        log_record(e->final   ? LOG_ERROR
+                   : e->again ? LOG_DEBUG
+                              : LOG_WARN,
+                   "checkpoint_failed", fields, COUNT_OF(fields), "checkpoint of step %llu: %s%s",
+                   (unsigned long long)e->step, e->text,
                    e->final ? "" : "; training goes on, it will be tried again");
         break;
     case CKPT_DISCARDED:
-        log_record(e->again ? LOG_DEBUG : LOG_WARN, "checkpoint_discarded", fields, COUNT_OF(fields),
-                   "checkpoint of step %llu is discarded: %s", (unsigned long long)e->step, e->text);
+        log_record(e->again ? LOG_DEBUG : LOG_WARN, "checkpoint_discarded", fields,
+                   COUNT_OF(fields), "checkpoint of step %llu is discarded: %s",
+                   (unsigned long long)e->step, e->text);
         break;
     case CKPT_REMOVED:
-        log_record(LOG_DEBUG, "checkpoint_removed", fields, COUNT_OF(fields), "removed %s", e->path);
+        log_record(LOG_DEBUG, "checkpoint_removed", fields, COUNT_OF(fields), "removed %s",
+                   e->path);
         break;
     }
 }
@@ -334,8 +349,9 @@ static void on_profile(struct report *r, const struct trace_profile *p)
     r->now.trace_path = r->opts.train->trace;
     pthread_mutex_unlock(&r->lock);
     for (uint32_t i = 0; log_is_text() && i < p->n_parts; i++)
-        log_info("profile", "%6.2f %%  %10.3f ms  %s %s", 100 * p->parts[i].seconds / p->step_seconds,
-                 1e3 * p->parts[i].seconds, p->parts[i].what, p->parts[i].direction);
+        log_info("profile", "%6.2f %%  %10.3f ms  %s %s",
+                 100 * p->parts[i].seconds / p->step_seconds, 1e3 * p->parts[i].seconds,
+                 p->parts[i].what, p->parts[i].direction);
 }
 
 void report_event(struct report *r, const struct train_event *e)

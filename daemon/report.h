@@ -55,7 +55,8 @@ void report_set_log_every(struct report *r, uint32_t steps);
 /* Curves go on with the next point in `fresh`, which is open in `directory` (copied); both NULL: no more curves.
  * *old: those until now, for the caller to end off the loop; NULL: none. false: nothing is done, because this
  * task draws, and needs `fresh` for that directory. Where it does not draw yet, the directory is where it will. */
-bool report_set_summary(struct report *r, const char *directory, struct summary *fresh, struct summary **old);
+bool report_set_summary(struct report *r, const char *directory, struct summary *fresh,
+                        struct summary **old);
 void report_end_summary(struct summary *s); /* writes the last points, for at most 10 s; NULL is fine */
 
 void report_progress(struct report *r, struct rdzv_progress *out);

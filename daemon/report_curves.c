@@ -70,7 +70,8 @@ void curves_point(struct report *r, uint64_t step, const char *tag, float value)
     pthread_mutex_unlock(&r->curves_lock);
 }
 
-void curves_step(struct report *r, const struct train_step_report *s, double speed, double device_idle)
+void curves_step(struct report *r, const struct train_step_report *s, double speed,
+                 double device_idle)
 {
     curves_point(r, s->step, "loss", (float)s->loss);
     curves_point(r, s->step, "learning_rate", (float)s->learning_rate);
@@ -121,7 +122,8 @@ void curves_open(struct report *r, uint64_t step)
     }
 }
 
-bool report_set_summary(struct report *r, const char *directory, struct summary *fresh, struct summary **old)
+bool report_set_summary(struct report *r, const char *directory, struct summary *fresh,
+                        struct summary **old)
 {
     char *next = copy(directory);
     bool is_enough;

@@ -62,7 +62,8 @@ void history_checkpoint(struct report *r, const struct ckpt_event *e)
         *k = (struct kept_checkpoint){ .step = e->step, .bytes = e->bytes, .ns = e->ns,
                                        .time_us = clock_wall_us(), .state = states[e->kind] };
         snprintf(k->path, sizeof(k->path), "%s", e->path != NULL ? e->path : "");
-        snprintf(k->reason, sizeof(k->reason), "%s", e->kind != CKPT_WRITTEN && e->text != NULL ? e->text : "");
+        snprintf(k->reason, sizeof(k->reason), "%s",
+                 e->kind != CKPT_WRITTEN && e->text != NULL ? e->text : "");
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -95,7 +96,7 @@ static char *text(struct arena *a, const char *s)
     char *out = arena_strdup(a, s);
 
     CHECK(out != NULL);
-    for (size_t i = 0, n = strlen(out), bytes; i < n; i += bytes > 0 ? bytes : 1) {
+    for (size_t i = 0, n = strlen(out), bytes; i<n; i += bytes> 0 ? bytes : 1) {
         bytes = text_utf8_char(out + i, n - i);
         if (bytes == 0)
             out[i] = '?';

@@ -119,7 +119,8 @@ void curves_end(struct report *r);
 void curves_open(struct report *r, uint64_t step); /* behind this step, if this task leads */
 void curves_point(struct report *r, uint64_t step, const char *tag, float value);
 /* device_idle: NaN: not known. */
-void curves_step(struct report *r, const struct train_step_report *s, double speed, double device_idle);
+void curves_step(struct report *r, const struct train_step_report *s, double speed,
+                 double device_idle);
 void curves_check(struct report *r); /* says if points were lost */
 
 #endif

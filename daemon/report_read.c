@@ -22,11 +22,14 @@ static void left(const struct report *r, const struct rdzv_progress *p, char *ou
         snprintf(out, n, "?");
         return;
     }
-    text_duration(out, n, (clock_ns() - r->first_step_ns) / (p->step - r->first_step) * (p->total_steps - p->step));
+    text_duration(out, n,
+                  (clock_ns() - r->first_step_ns) / (p->step - r->first_step) *
+                      (p->total_steps - p->step));
 }
 
 /* Without a terminal a long index or load still says that it moves. */
-static void log_long_phase(struct report *r, const struct rdzv_progress *p, uint64_t done, uint64_t all)
+static void log_long_phase(struct report *r, const struct rdzv_progress *p, uint64_t done,
+                           uint64_t all)
 {
     uint64_t now = clock_ms();
 

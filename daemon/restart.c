@@ -37,7 +37,8 @@ static int move(const char *directory, char *to, size_t n, struct err *err)
         if (errno != EEXIST)
             return err_sys(err, errno, "rename '%s' to '%s'", directory, to);
     }
-    return err_set(err, ERR_INPUT, "'%s': all %d names for old checkpoint directories are in use; remove some",
+    return err_set(err, ERR_INPUT,
+                   "'%s': all %d names for old checkpoint directories are in use; remove some",
                    directory, NAMES_MAX);
 }
 

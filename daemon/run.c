@@ -87,7 +87,8 @@ static void on_stored(struct run *r, const struct ckpt_event *e)
     CHECK(m != NULL);
     *m = (struct stored){ .run = r, .step = e->step, .failed = e->kind != CKPT_WRITTEN };
     if (m->failed)
-        snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s", (unsigned long long)e->step, e->text);
+        snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s",
+                 (unsigned long long)e->step, e->text);
     else
         snprintf(m->text, sizeof(m->text), "%s", e->path);
     loop_post(r->loop, handle_stored, m);
@@ -257,7 +258,8 @@ static void on_hangup(void *arg, int signum)
     (void)reload_start(r->reload); /* the log has the result */
 }
 
-static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes, const char *error)
+static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes,
+                           const char *error)
 {
     struct run *r = arg;
 
@@ -307,7 +309,8 @@ static void prepare_gpus(const struct settled *s)
 
     if (s->gpus == NULL || s->replicas < 2)
         return;
-    comm_nccl_environment(s->cluster->is_local ? NULL : s->cluster->self->address, text, sizeof(text));
+    comm_nccl_environment(s->cluster->is_local ? NULL : s->cluster->self->address, text,
+                          sizeof(text));
     log_info("nccl", "%s", text);
 }
 
@@ -405,7 +408,8 @@ static void limit_shutdown(const struct run *r)
 
     shutdown_limit.code = r->exit.code;
     shutdown_limit.stage = "the control plane";
-    snprintf(shutdown_limit.before, sizeof(shutdown_limit.before), "trainerd: shutdown exceeded %u s in ", seconds);
+    snprintf(shutdown_limit.before, sizeof(shutdown_limit.before),
+             "trainerd: shutdown exceeded %u s in ", seconds);
     snprintf(shutdown_limit.after, sizeof(shutdown_limit.after), "; exiting with code %d\n",
              r->exit.code);
     signal(SIGALRM, on_shutdown_timeout);

@@ -90,8 +90,9 @@ bool run_diverged_again(struct run *r, const char *why, char *text, size_t n)
 {
     if (++r->n_diverged < DIVERGED_MAX)
         return false;
-    snprintf(text, n, "the results of this task diverged %d times; check the hardware of its host: %s", DIVERGED_MAX,
-             why);
+    snprintf(text, n,
+             "the results of this task diverged %d times; check the hardware of its host: %s",
+             DIVERGED_MAX, why);
     return true;
 }
 

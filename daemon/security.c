@@ -22,8 +22,10 @@ static int check_token(const char *token, struct err *err)
 
     for (size_t i = 0; i < n; i++)
         if (token[i] < ' ' || token[i] > '~')
-            return err_set(err, ERR_INPUT, "the token: expected printable ASCII characters, found byte %u at position %zu",
-                           (unsigned char)token[i], i + 1);
+            return err_set(
+                err, ERR_INPUT,
+                "the token: expected printable ASCII characters, found byte %u at position %zu",
+                (unsigned char)token[i], i + 1);
     if (n < SECURITY_TOKEN_MIN)
         return err_set(err, ERR_INPUT, "the token: expected at least %d characters, found %zu; `openssl rand -hex 32` "
                                        "prints a good one",
@@ -34,8 +36,8 @@ static int check_token(const char *token, struct err *err)
 static int store_token(const char *text, char out[SECURITY_TOKEN_BYTES], struct err *err)
 {
     if (strlen(text) >= SECURITY_TOKEN_BYTES)
-        return err_set(err, ERR_INPUT, "the token: expected at most %d characters, found %zu", SECURITY_TOKEN_BYTES - 1,
-                       strlen(text));
+        return err_set(err, ERR_INPUT, "the token: expected at most %d characters, found %zu",
+                       SECURITY_TOKEN_BYTES - 1, strlen(text));
     snprintf(out, SECURITY_TOKEN_BYTES, "%s", text);
     return check_token(out, err);
 }
@@ -48,7 +50,8 @@ static int read_token(const char *file, char out[SECURITY_TOKEN_BYTES], struct e
     if (rc == 0 && text.data != NULL)
         text.data[strcspn(text.data, "\r\n")] = '\0';
     if (rc == 0 && (text.data == NULL || text.data[0] == '\0'))
-        rc = err_set(err, ERR_INPUT, "'%s' is empty: write a secret of at least %d characters into it", file,
+        rc = err_set(err, ERR_INPUT,
+                     "'%s' is empty: write a secret of at least %d characters into it", file,
                      SECURITY_TOKEN_MIN);
     if (rc == 0)
         rc = store_token(text.data, out, err);
@@ -76,8 +79,9 @@ static int open_folder(const char *folder, const char *from, struct tls **out, s
     char *certificate = fs_join(folder, "tls.crt"), *key = fs_join(folder, "tls.key");
     char *authority = fs_join(folder, "ca.crt");
     struct tls_files files = { .certificate = certificate, .key = key, .authority = authority };
-    int rc = certificate != NULL && key != NULL && authority != NULL ? tls_open(&files, out, err)
-                                                                     : err_set(err, ERR_NOMEM, "out of memory");
+    int rc = certificate != NULL && key != NULL && authority != NULL
+                 ? tls_open(&files, out, err)
+                 : err_set(err, ERR_NOMEM, "out of memory");
 
     free(certificate);
     free(key);
@@ -115,7 +119,8 @@ void security_refresh(const struct security *s, int64_t *warned_s)
     rc = tls_refresh(s->tls, &err);
     left_s = tls_expires(s->tls) - now_s;
     if (rc > 0)
-        log_info("tls", "new certificates are in use for new connections; they are valid for %lld days",
+        log_info("tls",
+                 "new certificates are in use for new connections; they are valid for %lld days",
                  (long long)(left_s / 86400));
     if ((rc >= 0 && left_s > WEEK_S) || now_s - *warned_s < HOUR_S)
         return;
@@ -123,8 +128,10 @@ void security_refresh(const struct security *s, int64_t *warned_s)
     if (rc < 0)
         log_warn("tls", "the new certificates are not used: %s", err.text);
     else
-        log_warn("tls", "the certificate of this task ends in %lld h; replace its files, which are read again at once",
-                 (long long)(left_s / HOUR_S));
+        log_warn(
+            "tls",
+            "the certificate of this task ends in %lld h; replace its files, which are read again at once",
+            (long long)(left_s / HOUR_S));
 }
 
 void security_close(struct security *s)

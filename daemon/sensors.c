@@ -73,11 +73,14 @@ static void update_metrics(struct metrics *m, const struct rdzv_gpu *g)
         double v = *(const double *)(const void *)((const char *)g + rows[i].at);
 
         if (v >= 0)
-            metric_set(metrics_gauge(m, rows[i].name, labels.data, rows[i].help), v * rows[i].scale);
+            metric_set(metrics_gauge(m, rows[i].name, labels.data, rows[i].help),
+                       v * rows[i].scale);
     }
-    metric_set(metrics_gauge(m, "trainerd_gpu_throttled", labels.data,
-                             "1 while power, temperature or hardware limits the clock (Status names the limit)."),
-               g->throttled[0] != '\0');
+    metric_set(
+        metrics_gauge(
+            m, "trainerd_gpu_throttled", labels.data,
+            "1 while power, temperature or hardware limits the clock (Status names the limit)."),
+        g->throttled[0] != '\0');
     buf_fini(&labels);
 }
 
@@ -211,8 +214,9 @@ static struct metric *idle_metric(struct metrics *m, const struct rdzv_gpu *g)
 
     labels_of(g, &labels);
     CHECK(!labels.failed);
-    out = metrics_gauge(m, "trainerd_device_idle_ratio", labels.data,
-                        "Share of the last step in which the GPU had no work of this task, 0 to 1.");
+    out =
+        metrics_gauge(m, "trainerd_device_idle_ratio", labels.data,
+                      "Share of the last step in which the GPU had no work of this task, 0 to 1.");
     buf_fini(&labels);
     return out;
 }

@@ -43,7 +43,8 @@ void service_ready(void)
 void service_reloading(void)
 {
     if (phase == RUNNING)
-        (void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_ns() / 1000));
+        (void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu",
+                         (unsigned long long)(clock_ns() / 1000));
 }
 
 void service_reloaded(void)
@@ -135,23 +136,26 @@ void service_watchdog(bool training_ok)
 void service_status_text(const struct rdzv_progress *p, uint64_t generation, uint32_t present,
                          uint32_t world, uint64_t now_ms, char *out, size_t n)
 {
-    bool trains = p->step > 0 && (strcmp(p->phase, "train") == 0 || strcmp(p->phase, "evaluate") == 0);
+    bool trains =
+        p->step > 0 && (strcmp(p->phase, "train") == 0 || strcmp(p->phase, "evaluate") == 0);
     char steps[96] = "", group[96] = "";
 
     if (p->step > 0 && p->total_steps > 0)
         snprintf(steps, sizeof(steps), "step %llu of %llu (%llu %%)%s", (unsigned long long)p->step,
-                 (unsigned long long)p->total_steps, (unsigned long long)(100 * p->step / p->total_steps),
-                 trains ? "" : " done");
+                 (unsigned long long)p->total_steps,
+                 (unsigned long long)(100 * p->step / p->total_steps), trains ? "" : " done");
     if (world > 1 && generation > 0)
-        snprintf(group, sizeof(group), ", generation %llu, %u of %u tasks present", (unsigned long long)generation,
-                 present, world);
+        snprintf(group, sizeof(group), ", generation %llu, %u of %u tasks present",
+                 (unsigned long long)generation, present, world);
     else if (world > 1)
         snprintf(group, sizeof(group), ", %u of %u tasks present", present, world);
     if (trains)
         snprintf(out, n, "%s: %s, loss %.4g%s", p->phase, steps, p->loss, group);
     else
         snprintf(out, n, "%s for %llu s%s%s%s", p->phase,
-                 (unsigned long long)(now_ms > p->phase_since_ms ? (now_ms - p->phase_since_ms) / 1000 : 0),
+                 (unsigned long long)(now_ms > p->phase_since_ms
+                                          ? (now_ms - p->phase_since_ms) / 1000
+                                          : 0),
                  steps[0] != '\0' ? ", " : "", steps, group);
     if (p->last_trouble[0] != '\0')
         snprintf(out + strlen(out), n - strlen(out), "; last trouble: %s", p->last_trouble);

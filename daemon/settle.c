@@ -62,7 +62,8 @@ static int settle_cluster(const struct settled_args *args, struct settled *s, st
     if (args->profile != NULL && strcmp(args->profile, "tf") == 0)
         o.profile = CLUSTER_TF;
     else if (args->profile != NULL && strcmp(args->profile, "strict") != 0)
-        return err_set(err, ERR_INPUT, "--profile: expected strict or tf, found '%.80s'", args->profile);
+        return err_set(err, ERR_INPUT, "--profile: expected strict or tf, found '%.80s'",
+                       args->profile);
     if (read_first_port(args->port, &o.first_port, err) < 0)
         return ERR_INPUT;
     /* The name of a machine ends in a number for many reasons; the name of a pod for one. */
@@ -99,10 +100,12 @@ static int settle_devices(const struct settled_args *args, struct settled *s, st
     int rc = device_parse(spec, 0, s->devices, &s->n_devices, err);
 
     if (rc == 0)
-        rc = device_parse(spec, first_core(s->cluster, s->n_devices), s->devices, &s->n_devices, err);
+        rc = device_parse(spec, first_core(s->cluster, s->n_devices), s->devices, &s->n_devices,
+                          err);
     if (rc < 0) /* asked for and not there: another try finds the same */
         return err_wrap(err, rc == ERR_DEVICE ? ERR_INPUT : rc, "--devices %s", spec);
-    snprintf(s->devices_from, sizeof(s->devices_from), "%s%s", is_auto(args) ? "" : "--devices ", spec);
+    snprintf(s->devices_from, sizeof(s->devices_from), "%s%s", is_auto(args) ? "" : "--devices ",
+             spec);
     return 0;
 }
 
@@ -124,8 +127,8 @@ static void fit_devices(struct settled *s)
     if (best == 0 || best == cores)
         return;
     s->n_devices = best;
-    snprintf(s->devices_from, sizeof(s->devices_from), "auto: %u of %u cores, so that lanes and batch divide",
-             best, cores);
+    snprintf(s->devices_from, sizeof(s->devices_from),
+             "auto: %u of %u cores, so that lanes and batch divide", best, cores);
 }
 
 static int settle_elastic(struct settled *s, struct err *err)
@@ -156,7 +159,8 @@ static bool is_exposed(const struct settled *s)
         return false;
     host = s->cluster->self->host;
     return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
-           (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 && strcmp(host, "::1") != 0);
+           (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 &&
+            strcmp(host, "::1") != 0);
 }
 
 static int settle_security(struct settled *s, bool is_allowed_insecure, struct err *err)
@@ -253,7 +257,8 @@ static int settle_train(struct settled *s, struct err *err)
 }
 
 /* "step.json" of worker 1 of several is "step.worker-1.json": tasks may be given the same flags. */
-static int name_file(const struct settled *s, const char *flag, const char *given, char out[4096], struct err *err)
+static int name_file(const struct settled *s, const char *flag, const char *given, char out[4096],
+                     struct err *err)
 {
     enum { ROOM = 4096 };
     const struct cluster_task *self = s->cluster->self;
@@ -265,8 +270,8 @@ static int name_file(const struct settled *s, const char *flag, const char *give
     if (dot == NULL || dot == slash)
         dot = slash + strlen(slash);
     if (s->cluster->world > 1)
-        n = snprintf(out, ROOM, "%.*s.%s-%u%s", (int)(dot - given), given, cluster_type_name(self->type),
-                     self->index, dot);
+        n = snprintf(out, ROOM, "%.*s.%s-%u%s", (int)(dot - given), given,
+                     cluster_type_name(self->type), self->index, dot);
     else
         n = snprintf(out, ROOM, "%s", given);
     if (n < 0 || n >= ROOM)
@@ -280,11 +285,13 @@ static int settle_trace(const struct settled_args *args, struct settled *s, stru
     uint64_t steps = STEPS;
 
     if (args->trace_steps != NULL && (!text_u64(args->trace_steps, MOST, &steps) || steps == 0))
-        return err_set(err, ERR_INPUT, "--trace-steps: expected a number from 1 to %d, found '%.80s'", MOST,
+        return err_set(err, ERR_INPUT,
+                       "--trace-steps: expected a number from 1 to %d, found '%.80s'", MOST,
                        args->trace_steps);
     if (args->trace == NULL) {
         if (args->trace_steps != NULL)
-            return err_set(err, ERR_INPUT, "--trace-steps %s: of what? --trace FILE says where a trace goes",
+            return err_set(err, ERR_INPUT,
+                           "--trace-steps %s: of what? --trace FILE says where a trace goes",
                            args->trace_steps);
         return 0;
     }

@@ -68,7 +68,7 @@ struct settled {
 /* Returns the largest number of samples that one of `replicas` replicas computes in a step; 0: lanes
  * or batch are not divisible. */
 uint64_t settle_most_samples(const struct conf *c, uint64_t replicas);
-int settle_lanes(struct settled *s, struct err *err);         /* Errors: ERR_INPUT, ERR_NOMEM */
+int settle_lanes(struct settled *s, struct err *err); /* Errors: ERR_INPUT, ERR_NOMEM */
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n);
 void settled_print_lanes(const struct settled *s, struct buf *out);
 

@@ -27,8 +27,8 @@ static int check_channels(const struct conf_map *m, uint32_t i, const struct dat
     if (m->step.op != DATA_NORMALIZE || m->n_mean == channels)
         return 0;
     return err_set(err, ERR_INPUT,
-                   "/data/map/%u/mean: %u values, and feature '%s' has %lld channels: one for each", i,
-                   m->n_mean, f->name, (long long)channels);
+                   "/data/map/%u/mean: %u values, and feature '%s' has %lld channels: one for each",
+                   i, m->n_mean, f->name, (long long)channels);
 }
 
 static int settle_steps(struct settled *s, struct data_feature *f, struct data_step *to,

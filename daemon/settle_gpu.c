@@ -12,10 +12,12 @@
 /* Numbers of libraries as they count themselves: they are to be equal, not to be read. */
 static void describe_kernels(struct settled *s, const struct cuda_versions *v)
 {
-    snprintf(s->kernels, sizeof(s->kernels), "cuda %d.%d, driver for %d.%d, cublaslt %d, cudnn %d, sm_%u%u",
-             v->runtime / 1000, v->runtime % 1000 / 10, v->driver / 1000, v->driver % 1000 / 10, v->cublaslt,
-             v->cudnn, s->gpus[0].major, s->gpus[0].minor);
-    snprintf(s->nccl, sizeof(s->nccl), "%d.%d.%d", v->nccl / 10000, v->nccl / 100 % 100, v->nccl % 100);
+    snprintf(s->kernels, sizeof(s->kernels),
+             "cuda %d.%d, driver for %d.%d, cublaslt %d, cudnn %d, sm_%u%u", v->runtime / 1000,
+             v->runtime % 1000 / 10, v->driver / 1000, v->driver % 1000 / 10, v->cublaslt, v->cudnn,
+             s->gpus[0].major, s->gpus[0].minor);
+    snprintf(s->nccl, sizeof(s->nccl), "%d.%d.%d", v->nccl / 10000, v->nccl / 100 % 100,
+             v->nccl % 100);
 }
 
 /* GPUs of one task share its sums as those of several do. */
@@ -85,8 +87,8 @@ void settled_print_devices(const struct settled *s, struct buf *out)
         buf_json(out, s->gpus[i].name);
         buf_str(out, ", \"uuid\": ");
         buf_json(out, s->gpus[i].uuid);
-        buf_printf(out, ", \"compute_capability\": \"%u.%u\", \"memory_bytes\": %llu}", s->gpus[i].major,
-                   s->gpus[i].minor, (unsigned long long)s->gpus[i].memory_bytes);
+        buf_printf(out, ", \"compute_capability\": \"%u.%u\", \"memory_bytes\": %llu}",
+                   s->gpus[i].major, s->gpus[i].minor, (unsigned long long)s->gpus[i].memory_bytes);
     }
     buf_str(out, "],\n  \"kernels\": ");
     buf_json(out, s->kernels);

@@ -45,7 +45,8 @@ static uint32_t largest_share(uint32_t lanes, uint32_t replicas)
 
 uint64_t settle_most_samples(const struct conf *c, uint64_t replicas)
 {
-    uint64_t lanes = c->train.lanes != 0 ? c->train.lanes : replicas, batch = c->train.global_batch_size;
+    uint64_t lanes = c->train.lanes != 0 ? c->train.lanes : replicas,
+             batch = c->train.global_batch_size;
 
     if (replicas > COMM_MAX_RANKS || lanes % replicas != 0 || batch % lanes != 0)
         return 0;
@@ -77,8 +78,11 @@ int settle_lanes(struct settled *s, struct err *err)
     uint64_t batch, replicas = (uint64_t)s->cluster->world * s->n_devices;
 
     if (replicas > COMM_MAX_RANKS)
-        return err_set(err, ERR_INPUT, "%" PRIu64 " replicas (%u tasks with %u devices each) are above %d, the most there can be",
-                       replicas, s->cluster->world, s->n_devices, COMM_MAX_RANKS);
+        return err_set(
+            err, ERR_INPUT,
+            "%" PRIu64
+            " replicas (%u tasks with %u devices each) are above %d, the most there can be",
+            replicas, s->cluster->world, s->n_devices, COMM_MAX_RANKS);
     s->replicas = (uint32_t)replicas;
     s->lanes.n = c->train.lanes != 0 ? c->train.lanes : s->replicas;
     s->lanes.from = c->train.lanes != 0 ? "job" : "replicas of the full cluster";
@@ -86,7 +90,8 @@ int settle_lanes(struct settled *s, struct err *err)
     if (batch == 0)
         batch = (uint64_t)c->train.batch_size_per_replica * s->replicas;
     if (batch > UINT32_MAX)
-        return err_set(err, ERR_INPUT, "/train/batch_size_per_replica: %u samples on %u replicas are too many",
+        return err_set(err, ERR_INPUT,
+                       "/train/batch_size_per_replica: %u samples on %u replicas are too many",
                        c->train.batch_size_per_replica, s->replicas);
     s->lanes.global_batch = (uint32_t)batch;
     if (s->lanes.n % s->replicas != 0)
@@ -130,7 +135,7 @@ void settled_print_lanes(const struct settled *s, struct buf *out)
         buf_str(out, ", \"uneven\": ");
         buf_json(out, s->lanes.uneven);
     }
-    buf_printf(out, "},\n  \"global_batch_size\": %u,\n  \"learning_rate\": ",
-               s->lanes.global_batch);
+    buf_printf(out,
+               "},\n  \"global_batch_size\": %u,\n  \"learning_rate\": ", s->lanes.global_batch);
     buf_f64(out, s->learning_rate);
 }

@@ -107,8 +107,8 @@ static void evaluation_json(const Trainerd__V1__Evaluation *e, struct buf *out)
 
 static void checkpoint_json(const Trainerd__V1__CheckpointStatus *c, struct buf *out)
 {
-    buf_printf(out, "{\"step\": %llu, \"bytes\": %llu, \"time_us\": %llu", (ull)c->step, (ull)c->bytes,
-               (ull)c->time_us);
+    buf_printf(out, "{\"step\": %llu, \"bytes\": %llu, \"time_us\": %llu", (ull)c->step,
+               (ull)c->bytes, (ull)c->time_us);
     number(out, "seconds", c->seconds);
     field(out, "state", c->state);
     field(out, "path", c->path);
@@ -122,8 +122,8 @@ void status_json_records(const Trainerd__V1__LogsReply *l, struct buf *out)
     for (size_t i = 0; i < l->n_records; i++) {
         const Trainerd__V1__LogRecord *r = l->records[i];
 
-        buf_printf(out, "%s{\"number\": %llu, \"time_us\": %llu", i > 0 ? ",\n" : "", (ull)r->number,
-                   (ull)r->time_us);
+        buf_printf(out, "%s{\"number\": %llu, \"time_us\": %llu", i > 0 ? ",\n" : "",
+                   (ull)r->number, (ull)r->time_us);
         field(out, "level", r->level);
         field(out, "event", r->event);
         field(out, "message", r->message);
@@ -163,8 +163,8 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     else
         buf_str(out, "null");
     number(out, "share_checkpoint", s->share_checkpoint);
-    buf_printf(out, ", \"lanes\": %u, \"global_batch\": %u, \"time_us\": %llu", s->lanes, s->global_batch,
-               (ull)s->time_us);
+    buf_printf(out, ", \"lanes\": %u, \"global_batch\": %u, \"time_us\": %llu", s->lanes,
+               s->global_batch, (ull)s->time_us);
     field(out, "devices", s->devices);
     evaluation_json(s->evaluation, out);
     buf_str(out, ", \"checkpoints\": [");

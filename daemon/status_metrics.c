@@ -33,13 +33,17 @@ struct status_metrics *status_metrics_new(struct metrics *m)
 
     CHECK(x != NULL);
     x->m = m;
-    x->generation = metrics_gauge(m, "trainerd_generation", NULL, "Number of the present generation.");
+    x->generation =
+        metrics_gauge(m, "trainerd_generation", NULL, "Number of the present generation.");
     x->generations = metrics_counter(m, "trainerd_generations_total", NULL,
                                      "Generations that this process has trained in or waited for.");
     x->expected = metrics_gauge(m, "trainerd_tasks", NULL, "Training tasks of the cluster.");
-    x->members = metrics_gauge(m, "trainerd_members", NULL, "Tasks in the present generation; 0: it has ended.");
-    x->leads = metrics_gauge(m, "trainerd_leads", NULL, "1: this task leads the group, 0: it does not.");
-    x->phase_seconds = metrics_gauge(m, "trainerd_phase_seconds", NULL, "Time since the present phase began.");
+    x->members = metrics_gauge(m, "trainerd_members", NULL,
+                               "Tasks in the present generation; 0: it has ended.");
+    x->leads =
+        metrics_gauge(m, "trainerd_leads", NULL, "1: this task leads the group, 0: it does not.");
+    x->phase_seconds =
+        metrics_gauge(m, "trainerd_phase_seconds", NULL, "Time since the present phase began.");
     return x;
 }
 
@@ -64,12 +68,14 @@ static void update_phase(struct status_metrics *x, const Trainerd__V1__StatusRep
     snprintf(x->phase_name, sizeof(x->phase_name), "%s", s->phase);
     metrics_label(&labels, "phase", s->phase);
     CHECK(!labels.failed);
-    x->phase = metrics_gauge(x->m, "trainerd_phase", labels.data, "1, with the present phase as a label.");
+    x->phase =
+        metrics_gauge(x->m, "trainerd_phase", labels.data, "1, with the present phase as a label.");
     metric_set(x->phase, 1);
     buf_fini(&labels);
 }
 
-static void open_task(struct status_metrics *x, struct task_metrics *t, const Trainerd__V1__Task *task)
+static void open_task(struct status_metrics *x, struct task_metrics *t,
+                      const Trainerd__V1__Task *task)
 {
     struct buf labels = { 0 };
     char name[80];
@@ -79,16 +85,18 @@ static void open_task(struct status_metrics *x, struct task_metrics *t, const Tr
     metrics_label(&labels, "task", name);
     CHECK(!labels.failed);
     n = labels.len;
-    t->present = metrics_gauge(x->m, "trainerd_task_present", labels.data,
-                               "1: the task is in the group, 0: it is missing. Known to the leader.");
+    t->present =
+        metrics_gauge(x->m, "trainerd_task_present", labels.data,
+                      "1: the task is in the group, 0: it is missing. Known to the leader.");
     t->restarts = metrics_counter(x->m, "trainerd_task_restarts_total", labels.data,
                                   "Further processes of the task since this task first saw one.");
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         labels.len = n;
         metrics_label(&labels, "part", parts[i]);
         CHECK(!labels.failed);
-        t->seconds[i] = metrics_gauge(x->m, "trainerd_task_step_seconds", labels.data,
-                                      "Where the time of a step goes: mean of the last window of the task.");
+        t->seconds[i] =
+            metrics_gauge(x->m, "trainerd_task_step_seconds", labels.data,
+                          "Where the time of a step goes: mean of the last window of the task.");
     }
     buf_fini(&labels);
 }

@@ -133,7 +133,8 @@ static bool print_curve(void *arg, struct buf *out)
 static bool print_events(void *arg, struct buf *out)
 {
     struct log_ring_record *records = malloc(LOG_RING_RECORDS * sizeof(*records));
-    Trainerd__V1__LogRecord *list = calloc(LOG_RING_RECORDS, sizeof(*list)), *refs[LOG_RING_RECORDS];
+    Trainerd__V1__LogRecord *list = calloc(LOG_RING_RECORDS, sizeof(*list)),
+                            *refs[LOG_RING_RECORDS];
     Trainerd__V1__LogsReply reply = TRAINERD__V1__LOGS_REPLY__INIT;
 
     (void)arg;

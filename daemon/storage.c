@@ -21,13 +21,14 @@ bool storage_has_failed(const struct storage_seen *seen, char *text, size_t n)
         stall_ms = STALL_MS_MIN;
     /* ERR_CORRUPT is excluded: a checkpoint that does not verify ends this task
      * (save_check_storage()). */
-    if ((seen->ckpt->failures >= FAILURES && seen->ckpt->code != ERR_CORRUPT) || seen->ckpt->stalled_ms >= stall_ms) {
+    if ((seen->ckpt->failures >= FAILURES && seen->ckpt->code != ERR_CORRUPT) ||
+        seen->ckpt->stalled_ms >= stall_ms) {
         snprintf(text, n, "%s", seen->ckpt->text);
         return true;
     }
     if (seen->needs_lease && seen->lease_ms >= LEASE_MS) {
-        snprintf(text, n, "the lease has not been renewed or acquired for %" PRIu64 " ms: %s", seen->lease_ms,
-                 seen->lease_text);
+        snprintf(text, n, "the lease has not been renewed or acquired for %" PRIu64 " ms: %s",
+                 seen->lease_ms, seen->lease_text);
         return true;
     }
     return false;

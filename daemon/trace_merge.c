@@ -12,7 +12,8 @@
 #include "base/err.h"
 #include "base/text.h"
 
-static const char first_line[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", last_line[] = "]}";
+static const char first_line[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[",
+                  last_line[] = "]}";
 
 enum { LINE_MAX_BYTES = 1 << 20 };
 
@@ -43,14 +44,15 @@ static bool read_us(const char *text, int64_t *ns)
 }
 
 /* One event: everything is copied except the values of pid and ts. */
-static int add_event(const struct trace_merge *m, const char *line, struct buf *out, struct err *err)
+static int add_event(const struct trace_merge *m, const char *line, struct buf *out,
+                     struct err *err)
 {
     const char *pid = value_of(line, "\"pid\":"), *ts = value_of(line, "\"ts\":");
     bool has_time = value_of(line, "\"ph\":\"X\"") != NULL;
     int64_t ns = 0;
 
-    if (!text_starts(line, "{\"ph\":") || pid == NULL || has_time != (ts != NULL) || (has_time && ts < pid) ||
-        (has_time && !read_us(ts, &ns)))
+    if (!text_starts(line, "{\"ph\":") || pid == NULL || has_time != (ts != NULL) ||
+        (has_time && ts < pid) || (has_time && !read_us(ts, &ns)))
         return refuse(err, line);
     ns += m->shift_ns;
     if (has_time && ns < 0)
@@ -85,7 +87,8 @@ static int add_line(struct trace_merge *m, char *line, size_t n, struct buf *out
     return add_event(m, line, out, err);
 }
 
-int trace_merge_add(struct trace_merge *m, const char *text, size_t n, struct buf *out, struct err *err)
+int trace_merge_add(struct trace_merge *m, const char *text, size_t n, struct buf *out,
+                    struct err *err)
 {
     int rc = 0;
 

@@ -23,7 +23,8 @@ struct trace_merge {
 
 /* Appends the events of the next n bytes to *out, each as ",\n{...}". Errors: ERR_INPUT (no file of
  * trainerd; a time would be negative). */
-int trace_merge_add(struct trace_merge *m, const char *text, size_t n, struct buf *out, struct err *err);
+int trace_merge_add(struct trace_merge *m, const char *text, size_t n, struct buf *out,
+                    struct err *err);
 /* Errors: ERR_INPUT (the file is incomplete). Frees the memory in any case. */
 int trace_merge_end(struct trace_merge *m, struct err *err);
 

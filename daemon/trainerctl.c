@@ -58,7 +58,8 @@ int main(int argc, char **argv)
     setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
     if (argc < 2)
         return help(stderr);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0)
         return help(stdout);
     if (strcmp(argv[1], "--version") == 0) {
         printf("trainerctl " TRAINERD_VERSION "\n");

@@ -64,7 +64,8 @@ static int init_log(const struct flags *f, struct err *err)
         return err_set(err, ERR_INPUT, "--log-format: expected text or json, found '%.80s'",
                        f->log_format);
     if (f->log_level != NULL && !log_parse_level(f->log_level, &level))
-        return err_set(err, ERR_INPUT, "--log-level: expected debug, info, warn or error, found '%.80s'",
+        return err_set(err, ERR_INPUT,
+                       "--log-level: expected debug, info, warn or error, found '%.80s'",
                        f->log_level);
     log_init(format, level);
     return 0;
@@ -149,7 +150,8 @@ static void log_plan(const struct settled *s)
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
     if (!s->cluster->is_local && s->security.tls == NULL)
-        log_warn("tls", "control port %s: connections are neither encrypted nor authenticated", s->listen);
+        log_warn("tls", "control port %s: connections are neither encrypted nor authenticated",
+                 s->listen);
     if (s->lanes.uneven[0] != '\0')
         log_warn("plan", "%s", s->lanes.uneven);
     device_name(&s->devices[0], name, sizeof(name));
@@ -169,7 +171,8 @@ static void on_verify_progress(void *arg, uint64_t done, uint64_t all)
 
     (void)arg, (void)done, (void)all;
     service_watchdog(true);
-    if (sigpending(&waiting) != 0 || !(sigismember(&waiting, SIGTERM) || sigismember(&waiting, SIGINT)))
+    if (sigpending(&waiting) != 0 ||
+        !(sigismember(&waiting, SIGTERM) || sigismember(&waiting, SIGINT)))
         return;
     log_info("end", "exit %d: %s", EXIT_STOPPED, text);
     service_end(EXIT_STOPPED, text);
@@ -228,7 +231,8 @@ static int run(const struct flags *f)
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
         log_set_level(s->conf->log.level);
-    if (s->cluster->self->rank == CLUSTER_NO_RANK && (s->conf != NULL || s->cluster->self->type == CLUSTER_PS)) {
+    if (s->cluster->self->rank == CLUSTER_NO_RANK &&
+        (s->conf != NULL || s->cluster->self->type == CLUSTER_PS)) {
         char text[256];
 
         snprintf(text, sizeof(text), "%s has no part in synchronous data-parallel training: start trainerd "

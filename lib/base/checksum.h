@@ -38,8 +38,9 @@ extern const uint32_t checksum_factor[CHECKSUM_COLUMNS]; /* F */
 #ifdef __CUDACC__ /* kernels compute it too */
 __host__ __device__
 #endif
-/* K: the finalizer of SplitMix64, reduced to 1 .. M - 1 */
-static inline uint32_t checksum_key(uint64_t chunk)
+    /* K: the finalizer of SplitMix64, reduced to 1 .. M - 1 */
+    static inline uint32_t
+    checksum_key(uint64_t chunk)
 {
     uint64_t x = chunk + UINT64_C(0x9e3779b97f4a7c15);
 

@@ -81,8 +81,9 @@ static uint64_t load(const uint8_t *p)
     return word;
 }
 
-__attribute__((target("sse4.2,pclmul"))) static uint64_t
-three_streams(uint64_t crc, const uint8_t *p, const struct stride *s)
+__attribute__((target("sse4.2,pclmul"))) static uint64_t three_streams(uint64_t crc,
+                                                                       const uint8_t *p,
+                                                                       const struct stride *s)
 {
     uint64_t second = 0, third = 0;
 

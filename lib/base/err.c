@@ -24,8 +24,8 @@ static const struct code_name names[] = {
 
 /* Like vsnprintf, but truncates between characters, so that the text stays valid UTF-8. Returns the
  * length. */
-__attribute__((format(printf, 2, 0))) static size_t
-format_text(char out[ERR_TEXT_BYTES], const char *fmt, va_list ap)
+__attribute__((format(printf, 2, 0))) static size_t format_text(char out[ERR_TEXT_BYTES],
+                                                                const char *fmt, va_list ap)
 {
     int n = vsnprintf(out, ERR_TEXT_BYTES, fmt, ap);
     size_t len;

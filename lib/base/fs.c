@@ -196,8 +196,7 @@ static int make_dir(const char *path, struct err *err)
     if (errnum != EIO && stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return 0;
-        return err_set(err, ERR_EXISTS, "create directory '%s': a file of this name exists",
-                       path);
+        return err_set(err, ERR_EXISTS, "create directory '%s': a file of this name exists", path);
     }
     return err_sys(err, errnum, "create directory '%s'", path);
 }

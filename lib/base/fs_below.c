@@ -48,9 +48,9 @@ int fs_open_below(const char *dir, const char *location, const char *what, struc
         next = strtok_r(NULL, "/", &rest);
         if (strcmp(part, "..") == 0) {
             close(fd);
-            fd = err_set(err, ERR_INPUT,
-                         "%s '%s' leaves the folder '%s'; keep it below that folder", what,
-                         location, dir);
+            fd =
+                err_set(err, ERR_INPUT, "%s '%s' leaves the folder '%s'; keep it below that folder",
+                        what, location, dir);
             break;
         }
         fd = descend(fd, what, location, part, next == NULL, err);

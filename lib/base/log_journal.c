@@ -66,11 +66,13 @@ static bool send_datagram(const char *bytes, size_t n)
 
     if (fd < 0)
         fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    return fd >= 0 && sendto(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&to, sizeof(to)) >= 0;
+    return fd >= 0 && sendto(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL,
+                             (const struct sockaddr *)&to, sizeof(to)) >= 0;
 }
 
-bool log_journal_send(struct buf *scratch, enum log_level level, const char *task, const char *event,
-                      const char *message, const struct log_field *fields, uint32_t n_fields)
+bool log_journal_send(struct buf *scratch, enum log_level level, const char *task,
+                      const char *event, const char *message, const struct log_field *fields,
+                      uint32_t n_fields)
 {
     const char *prefix = log_sink_prefix(level);
 

@@ -16,7 +16,8 @@ struct buf;
  * and TRAINERD_<KEY> for each field. Never waits. Returns true if the journal has received the
  * record; false: stderr is not the journal, its socket takes nothing, or memory is exhausted: the
  * caller then writes the line to stderr. `scratch` is overwritten. Threads: one at a time. */
-bool log_journal_send(struct buf *scratch, enum log_level level, const char *task, const char *event,
-                      const char *message, const struct log_field *fields, uint32_t n_fields);
+bool log_journal_send(struct buf *scratch, enum log_level level, const char *task,
+                      const char *event, const char *message, const struct log_field *fields,
+                      uint32_t n_fields);
 
 #endif

@@ -77,7 +77,8 @@ size_t log_ring_read(uint64_t after, bool events_only, struct log_ring_record *o
         int from = 0;
 
         for (int k = 0; k < RINGS; k++) {
-            const struct log_ring_record *r = at[k] < counts[k] ? &rings[k][at[k] % LOG_RING_RECORDS] : NULL;
+            const struct log_ring_record *r =
+                at[k] < counts[k] ? &rings[k][at[k] % LOG_RING_RECORDS] : NULL;
 
             if (r != NULL && (next == NULL || r->number < next->number)) {
                 next = r;

@@ -119,7 +119,8 @@ static bool stderr_is_journal(void)
     struct stat s;
 
     (void)pthread_once(&once, read_environment); /* cannot fail with these arguments */
-    return stream.is_set && fstat(STDERR_FILENO, &s) == 0 && s.st_dev == stream.device && s.st_ino == stream.inode;
+    return stream.is_set && fstat(STDERR_FILENO, &s) == 0 && s.st_dev == stream.device &&
+           s.st_ino == stream.inode;
 }
 
 const char *log_sink_prefix(enum log_level level)

@@ -27,6 +27,7 @@ bool process_read(uint64_t pid, struct process *out)
     n = (size_t)(close - open - 1);
     memcpy(out->name, open + 1, n < sizeof(out->name) - 1 ? n : sizeof(out->name) - 1);
     return sscanf(close + 1,
-                  " %c %" SCNu64 " %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
+                  " %c %" SCNu64
+                  " %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
                   &out->state, &out->parent, &out->started) == 3;
 }

@@ -123,11 +123,13 @@ int ckpt_create_directory(const char *directory, struct err *err);
 
 /* Starts the writer's thread. Does not access the storage, which may hang; only the thread does. On
  * success the caller owns *out. Errors: ERR_INPUT (names), ERR_UNSUPPORTED, ERR_NOMEM. */
-int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **out, struct err *err);
+int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **out,
+                     struct err *err);
 /* Copies the state, the only time the caller waits, and returns; the thread writes the copy.
  * Replaces a state that waits for a retry. Errors: ERR_EXISTS (the previous state is still being
  * written; nothing was done). */
-int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, struct err *err);
+int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state,
+               struct err *err);
 /* Returns true while a state is being written, so that ckpt_write() would fail with ERR_EXISTS. */
 bool ckpt_is_busy(struct ckpt_writer *w);
 /* ckpt_write() in parts, for copies by several threads: ckpt_begin() returns the staging area
@@ -187,7 +189,8 @@ int ckpt_newest(const char *directory, const char *match_model,
 /* Finds the newest checkpoint of this model by its manifest only (step, job, `complete`). Checks
  * that its files exist with their sizes, without reading them. Skips checkpoints with an invalid
  * manifest. Errors: ERR_NOENT (no checkpoint). */
-int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *out, struct err *err);
+int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *out,
+              struct err *err);
 /* Verifies one checkpoint directory: manifest, sizes, checksums, safetensors headers, name lengths.
  * Errors: ERR_CORRUPT, ERR_NOENT, ERR_IO. */
 int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),

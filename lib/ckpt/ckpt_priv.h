@@ -46,7 +46,7 @@ int ckpt_unexpected(const struct json *doc, const cJSON *value, const char *expe
                     struct err *err);
 /* Reads an integer from 0 to max. Errors: ERR_CORRUPT. */
 int ckpt_read_integer(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
-               struct err *err);
+                      struct err *err);
 int ckpt_corrupt(struct err *err); /* changes the code of an existing error to ERR_CORRUPT */
 
 /* ---- read.c ---- */

@@ -28,7 +28,7 @@ int ckpt_corrupt(struct err *err)
 }
 
 int ckpt_read_integer(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
-               struct err *err)
+                      struct err *err)
 {
     const char *text = json_number_text(doc, value);
     char expected[64];

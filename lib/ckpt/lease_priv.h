@@ -63,7 +63,7 @@ int lease_store_read(const char *directory, struct lease_found *found, struct er
  * the record was visible. Errors: ERR_EXISTS (another task acquired the token), those of the
  * storage, after which the record may exist. */
 int lease_store_acquire(const char *directory, const struct lease_record *r, uint64_t *begin_ns,
-                     struct err *err);
+                        struct err *err);
 /* Writes the heartbeat of a token. Not synced. */
 int lease_store_beat(const char *directory, uint64_t token, uint64_t incarnation, uint64_t count,
                      bool is_released, struct err *err);

@@ -53,5 +53,6 @@ bool lease_process_has_ended(const struct lease_process *p)
         return false;
     if (kill((pid_t)p->pid, 0) < 0 && errno == ESRCH)
         return true;
-    return process_read(p->pid, &now) && (now.state == 'Z' || (p->started != 0 && now.started != p->started));
+    return process_read(p->pid, &now) &&
+           (now.state == 'Z' || (p->started != 0 && now.started != p->started));
 }

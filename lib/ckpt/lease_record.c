@@ -20,7 +20,8 @@ static void print_process(const struct lease_process *p, struct buf *out)
 
     if (p->pid == 0)
         return;
-    buf_printf(out, ",\n  \"process\": {\"pid\": %" PRIu64 ", \"started\": %" PRIu64, p->pid, p->started);
+    buf_printf(out, ",\n  \"process\": {\"pid\": %" PRIu64 ", \"started\": %" PRIu64, p->pid,
+               p->started);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         buf_printf(out, ", \"%s\": ", texts[i][0]);
         buf_json(out, texts[i][1]);
@@ -105,7 +106,8 @@ static int read_incarnation(const struct json *doc, uint64_t *out, struct err *e
     return 0;
 }
 
-static int copy_text(const struct json *doc, const cJSON *value, char *out, size_t room, struct err *err)
+static int copy_text(const struct json *doc, const cJSON *value, char *out, size_t room,
+                     struct err *err)
 {
     if (!cJSON_IsString(value) || strlen(value->valuestring) >= room)
         return ckpt_unexpected(doc, value, "a text within its length limit", err);
@@ -113,7 +115,8 @@ static int copy_text(const struct json *doc, const cJSON *value, char *out, size
     return 0;
 }
 
-static int read_text(const struct json *doc, const char *name, char out[LEASE_NAME_BYTES], struct err *err)
+static int read_text(const struct json *doc, const char *name, char out[LEASE_NAME_BYTES],
+                     struct err *err)
 {
     const cJSON *value = member(doc, name, err);
 
@@ -121,9 +124,12 @@ static int read_text(const struct json *doc, const char *name, char out[LEASE_NA
 }
 
 /* Reads a text that older versions lack. */
-static int read_optional_text(const struct json *doc, const char *name, char out[LEASE_NAME_BYTES], struct err *err)
+static int read_optional_text(const struct json *doc, const char *name, char out[LEASE_NAME_BYTES],
+                              struct err *err)
 {
-    return cJSON_GetObjectItemCaseSensitive(json_root(doc), name) != NULL ? read_text(doc, name, out, err) : 0;
+    return cJSON_GetObjectItemCaseSensitive(json_root(doc), name) != NULL
+               ? read_text(doc, name, out, err)
+               : 0;
 }
 
 /* Reads the process, which older versions lack. Unknown members are ignored. */

@@ -97,7 +97,8 @@ static int find_newest(const char *directory, uint64_t *out, struct err *err)
 static int read_prefix(const char *path, char *out, size_t room, size_t *n, struct err *err)
 {
     struct stat st;
-    int fd = FAULT_TRY("lease.read", open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)), rc = 0;
+    int fd = FAULT_TRY("lease.read", open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)),
+        rc = 0;
     ssize_t got = 1;
 
     *n = 0;
@@ -208,7 +209,8 @@ int lease_store_read(const char *directory, struct lease_found *found, struct er
 
 static int write_new(const char *path, const struct buf *text, struct err *err)
 {
-    int fd = FAULT_TRY("lease.create", open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666)), rc;
+    int fd = FAULT_TRY("lease.create", open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666)),
+        rc;
 
     if (fd < 0) {
         rc = err_sys(err, errno, "create '%s'", path);
@@ -246,7 +248,7 @@ static int link_record(const char *temporary, const char *path, struct err *err)
 }
 
 int lease_store_acquire(const char *directory, const struct lease_record *r, uint64_t *begin_ns,
-                     struct err *err)
+                        struct err *err)
 {
     char path[PATH_BYTES], temporary[PATH_BYTES], rest[40];
     struct buf text = { 0 };
@@ -285,8 +287,8 @@ int lease_store_beat(const char *directory, uint64_t token, uint64_t incarnation
     if (rc < 0)
         return rc;
     lease_beat_print(incarnation, count, is_released, line);
-    fd = FAULT_TRY("lease.beat", open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
-                                0666));
+    fd = FAULT_TRY("lease.beat",
+                   open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666));
     if (fd < 0)
         return err_sys(err, errno, "renew '%s'", path);
     n = FAULT_TRY("lease.beat", pwrite(fd, line, LEASE_BEAT_BYTES, 0));
@@ -309,8 +311,7 @@ void lease_store_prune(const char *directory, uint64_t token)
     while ((entry = readdir(d)) != NULL) {
         uint64_t number = token_of(entry->d_name, &rest);
 
-        if (number == 0 || number > token ||
-            (number + 1 >= token && !text_starts(rest, ".new-")))
+        if (number == 0 || number > token || (number + 1 >= token && !text_starts(rest, ".new-")))
             continue;
         path = fs_join(directory, entry->d_name);
         if (path != NULL)

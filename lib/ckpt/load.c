@@ -23,7 +23,7 @@ struct expected_tensors {
 };
 
 static int expected_init(struct expected_tensors *w, const struct ckpt_tensor *tensors, uint32_t n,
-                       struct err *err)
+                         struct err *err)
 {
     *w = (struct expected_tensors){ .tensors = tensors, .n = n };
     w->found = calloc(n > 0 ? n : 1, sizeof(*w->found));

@@ -232,8 +232,8 @@ static int check_format(const struct json *doc, const cJSON *root, struct err *e
     if (ckpt_read_integer(doc, format, UINT32_MAX, &number, err) < 0)
         return ERR_CORRUPT;
     if (number != CKPT_FORMAT)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "checkpoint format %" PRIu64 ", this version reads %d", number, CKPT_FORMAT);
+        return err_set(err, ERR_UNSUPPORTED, "checkpoint format %" PRIu64 ", this version reads %d",
+                       number, CKPT_FORMAT);
     return 0;
 }
 

@@ -59,7 +59,7 @@ static void add_piece(struct ckpt_layout *l, size_t offset, size_t bytes)
 
 /* Places the largest element types first, so that each tensor is aligned to its element size. */
 static void place_tensors(struct ckpt_layout *l, const struct ckpt_tensor *tensors, uint32_t n,
-                  struct safetensors_entry *entries)
+                          struct safetensors_entry *entries)
 {
     uint64_t at = 0;
     size_t n_placed = 0;
@@ -267,7 +267,7 @@ static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
 /* Returns true if the same checkpoint exists and verifies. The state is a function of job and step,
  * so it need not be written again. */
 static bool same_exists(const char *visible, const struct ckpt_meta *meta, struct ckpt_watch *watch,
-                     uint64_t *bytes)
+                        uint64_t *bytes)
 {
     struct ckpt_progress progress = { .watch = watch };
     struct ckpt_manifest m;
@@ -283,7 +283,7 @@ static bool same_exists(const char *visible, const struct ckpt_meta *meta, struc
  * aside to a hidden name first. If the process ends in between, the next writer moves it back
  * (ckpt_folder_clean()). */
 static int replace_in_two_renames(const char *directory, const char *hidden, const char *visible,
-                          uint64_t step, struct err *err)
+                                  uint64_t step, struct err *err)
 {
     char name[CKPT_NAME_BYTES], *aside;
     int rc = ckpt_hidden_name(step, "old", name, err);
@@ -330,14 +330,15 @@ static int publish(const char *directory, const char *hidden, const char *visibl
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
         return err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
     if (same_exists(visible, meta, right->watch, &bytes)) { /* another writer published the same */
-        (void)fs_remove_tree(hidden, NULL);      /* else the next writer removes it */
+        (void)fs_remove_tree(hidden, NULL);                 /* else the next writer removes it */
         return 0;
     }
     /* checked again, because same_exists() may have taken long */
     rc = ckpt_check_right(right, err);
     if (rc < 0)
         return rc;
-    if (FAULT_TRY("ckpt.exchange", renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
+    if (FAULT_TRY("ckpt.exchange",
+                  renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
         return replace_in_two_renames(directory, hidden, visible, meta->step, err);
     (void)fs_remove_tree(hidden, NULL); /* the replaced one; else the next writer removes it */
     return 0;
@@ -395,14 +396,13 @@ static int add_free_space(const char *directory, const struct ckpt_layout *layou
         return rc;
     text_bytes(need, sizeof(need), bytes);
     text_bytes(have, sizeof(have), (uint64_t)fs.f_bavail * fs.f_frsize);
-    return err_wrap(err, rc, "a checkpoint needs %s, but '%s' has %s free", need, directory,
-                    have);
+    return err_wrap(err, rc, "a checkpoint needs %s, but '%s' has %s free", need, directory, have);
 }
 
 static int save_new(const char *directory, const char *hidden, const char *visible,
-                    const struct ckpt_layout *layouts, uint32_t n_layouts,
-                    struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
-                    uint64_t *bytes, struct err *err)
+                    const struct ckpt_layout *layouts, uint32_t n_layouts, struct ckpt_right *right,
+                    const struct ckpt_meta *meta, const void *state, uint64_t *bytes,
+                    struct err *err)
 {
     int rc = ckpt_check_right(right, err);
 
@@ -416,7 +416,7 @@ static int save_new(const char *directory, const char *hidden, const char *visib
     if (rc == 0)
         return 0;
     rc = add_free_space(directory, layouts, n_layouts, rc, err); /* before the space is freed */
-    (void)fs_remove_tree(hidden, NULL);                     /* else the next writer removes it */
+    (void)fs_remove_tree(hidden, NULL); /* else the next writer removes it */
     return rc;
 }
 

@@ -210,8 +210,8 @@ static int check_model(const struct ckpt_manifest *m, const char *match_model, s
 
 /* Reports ERR_INPUT if the manifest of any checkpoint has another model digest. Manifests that
  * cannot be read are reported later by the search for the newest checkpoint. */
-static int check_models(const char *directory, const uint64_t *steps, size_t n, const char *match_model,
-                        struct err *err)
+static int check_models(const char *directory, const uint64_t *steps, size_t n,
+                        const char *match_model, struct err *err)
 {
     struct ckpt_manifest m;
     int rc = 0;

@@ -225,7 +225,8 @@ static int choose(const char *dir, const struct choice *index, const struct choi
     if (best->n == 0)
         return err_set(err, ERR_INPUT,
                        "the folder '%s' has neither *" INDEX_END " nor *" FILE_END
-                       "; convert other formats with safetensors.torch.save_file()", dir);
+                       "; convert other formats with safetensors.torch.save_file()",
+                       dir);
     if (best->n > 1 && !best->is_usual)
         return err_set(err, ERR_INPUT,
                        "the folder '%s' has %" PRIu32 " such files ('%s', ...); name one of them",

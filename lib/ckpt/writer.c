@@ -43,7 +43,8 @@ static int allocate(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, 
 
     w->directory = strdup(opts->directory);
     w->owns_staging = opts->staging == NULL;
-    w->staging = w->owns_staging ? malloc(opts->state_bytes > 0 ? opts->state_bytes : 1) : opts->staging;
+    w->staging =
+        w->owns_staging ? malloc(opts->state_bytes > 0 ? opts->state_bytes : 1) : opts->staging;
     if (w->directory == NULL || w->staging == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a copy of %zu bytes of state",
                        opts->state_bytes);
@@ -184,7 +185,8 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     pthread_mutex_unlock(&w->thread.lock);
 }
 
-int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, struct err *err)
+int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state,
+               struct err *err)
 {
     void *staging;
     int rc = ckpt_begin(w, &staging, err);
@@ -205,7 +207,8 @@ void ckpt_set_max_to_keep(struct ckpt_writer *w, uint32_t max_to_keep)
  * Caller holds the lock. */
 static uint64_t stalled_ms(const struct ckpt_writer *w)
 {
-    uint64_t now = clock_ns(), moved = atomic_load_explicit(&w->watch.progress_ns, memory_order_relaxed);
+    uint64_t now = clock_ns(),
+             moved = atomic_load_explicit(&w->watch.progress_ns, memory_order_relaxed);
 
     return w->state == WRITER_WRITING && now > moved ? (now - moved) / 1000000 : 0;
 }

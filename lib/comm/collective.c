@@ -311,8 +311,8 @@ static int all_reduce_small(struct work *w)
         return -1;
     for (uint32_t i = 0; i < w->n; i++)
         r->sources[i] = host_small(w->c, w->first + i, r->call.number);
-    reduce(&own, 1, r->sources, w->n, node_leaves(w), r->call.count, (enum tensor_dtype)r->call.dtype,
-           (enum comm_op)r->call.op);
+    reduce(&own, 1, r->sources, w->n, node_leaves(w), r->call.count,
+           (enum tensor_dtype)r->call.dtype, (enum comm_op)r->call.op);
     return 0;
 }
 
@@ -437,8 +437,9 @@ static int barrier(struct work *w)
         return -1;
     if (w->c->topo.kind == TOPOLOGY_ONE_NODE)
         return 0;
-    if (is_channel(w) && run_segments(w, w->c->topo.kind == TOPOLOGY_DIRECT ? SCHEDULE_ALL_GATHER
-                                                                            : SCHEDULE_DOUBLING) < 0)
+    if (is_channel(w) &&
+        run_segments(w, w->c->topo.kind == TOPOLOGY_DIRECT ? SCHEDULE_ALL_GATHER
+                                                           : SCHEDULE_DOUBLING) < 0)
         return -1;
     return meet(w);
 }

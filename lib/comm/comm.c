@@ -222,7 +222,7 @@ int comm_connect(struct comm *c, struct err *err)
     if (rc == 0)
         return 0;
     comm_unwatch(c, false);
-    comm_close_tethers(c); /* there is no connection that a call could use */
+    comm_close_tethers(c);        /* there is no connection that a call could use */
     if (c->opts.listener != NULL) /* arenas in use are kept: they may be needed at once */
         maps_prune(listener_maps(c->opts.listener), TRIES_KEPT);
     err_set(err, rc, "%s", why.text);

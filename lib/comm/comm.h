@@ -88,8 +88,8 @@ const char *comm_host_key(void);
  * listener outlives generations; one communicator uses it at a time. `host` as in TF_CONFIG: the
  * address to bind (name or literal). Binds the first free port of first_port..last_port; both 0:
  * the system chooses. On success the caller owns *out. Errors: ERR_IO, ERR_INPUT, ERR_NOMEM. */
-int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port, struct comm_listener **out,
-                       struct err *err);
+int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port,
+                       struct comm_listener **out, struct err *err);
 const char *comm_listener_address(const struct comm_listener *l); /* "ip:port" as bound */
 void comm_listener_close(struct comm_listener *l); /* NULL is allowed; no comm may use it any
                                                       more */
@@ -101,7 +101,8 @@ void comm_listener_sweep(struct comm_listener *l);
 /* Tests the data paths to n listeners ("ip:port") at the same time (path.c). Sets is_dead[i] if no
  * answer arrived within limit_ms, or not all bytes were acknowledged. Blocks for at most limit_ms;
  * any thread. Errors: ERR_NOMEM. */
-int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms, bool *is_dead, struct err *err);
+int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms, bool *is_dead,
+                    struct err *err);
 
 /* Computes the topology; makes no connection. The data that `opts` refers to is borrowed until
  * comm_connect() returns. On success the caller owns *out. Errors: ERR_INPUT (the members cannot

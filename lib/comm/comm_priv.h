@@ -296,7 +296,7 @@ int collective(struct comm *c, struct comm_rank *r, void *data);
 int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct err *err);
 
 /* ---- listener.c ---- */
-int listener_fd(const struct comm_listener *l); /* non-blocking */
+int listener_fd(const struct comm_listener *l);            /* non-blocking */
 struct maps *listener_maps(const struct comm_listener *l); /* of the arenas of this host */
 /* Marks the begin or end of a handshake, which alone accepts connections meanwhile. */
 void listener_claim(struct comm_listener *l, bool is_claimed);

@@ -47,7 +47,8 @@ size_t conn_limit_victim(size_t n, conn_limit_source *source, const void *arg)
     for (size_t i = 0; i < n; i++) {
         const char *from = source(arg, i, &since);
 
-        if (from == NULL || (host != NULL && !is_same_host(from, host)) || (victim != SIZE_MAX && since >= oldest))
+        if (from == NULL || (host != NULL && !is_same_host(from, host)) ||
+            (victim != SIZE_MAX && since >= oldest))
             continue;
         victim = i;
         oldest = since;

@@ -178,8 +178,8 @@ void comm_abort(struct comm *c, const char *why)
 
 int comm_path_lost(struct comm *c, uint32_t member)
 {
-    return comm_fail(c, ERR_PATH, member, "%s acknowledges nothing on the data path for %.3g s", c->names[member],
-                     (double)COMM_PATH_MS / 1e3);
+    return comm_fail(c, ERR_PATH, member, "%s acknowledges nothing on the data path for %.3g s",
+                     c->names[member], (double)COMM_PATH_MS / 1e3);
 }
 
 int comm_link_lost(struct comm *c, uint32_t rank, const char *why)

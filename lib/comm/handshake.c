@@ -99,13 +99,15 @@ static void want_life(struct handshake_state *s, struct comm_life *life)
 {
     bool is_line = life->kind != LIFE_STAR;
 
-    want(s, is_line ? HANDSHAKE_LIFE : HANDSHAKE_HOST, s->c->self, life->member, life->member, &life->fd);
+    want(s, is_line ? HANDSHAKE_LIFE : HANDSHAKE_HOST, s->c->self, life->member, life->member,
+         &life->fd);
     life->has_code = is_line && s->opts->encrypts;
     if (life->has_code)
         s->wants[s->n_wants - 1].key = life->key;
 }
 
-static void want_link(struct handshake_state *s, struct comm_link *link, uint32_t own, uint32_t member)
+static void want_link(struct handshake_state *s, struct comm_link *link, uint32_t own,
+                      uint32_t member)
 {
     want(s, HANDSHAKE_LINK, own, link->peer, member, &link->fd);
     if (s->opts->encrypts)
@@ -333,7 +335,9 @@ static int poll_wait_ms(const struct handshake_state *s, uint64_t deadline_ns)
     for (size_t i = 0; i < s->n_conns; i++)
         if (s->conns[i].expires_ns < due)
             due = s->conns[i].expires_ns;
-    return due <= now ? 0 : due - now > COMM_SLICE_MS * 1000000ull ? COMM_SLICE_MS : (int)((due - now) / 1000000 + 1);
+    return due <= now                               ? 0
+           : due - now > COMM_SLICE_MS * 1000000ull ? COMM_SLICE_MS
+                                                    : (int)((due - now) / 1000000 + 1);
 }
 
 static bool has_left(const struct comm *c, uint32_t member)
@@ -371,7 +375,8 @@ static void wait_and_advance(struct handshake_state *s, uint64_t deadline_ns)
 {
     size_t n = s->n_conns;
     uint32_t n_lives = life_polls(s->c, s->polls);
-    struct pollfd *links = s->polls + n_lives, *listeners = links + s->n_wants, *conn = listeners + 2;
+    struct pollfd *links = s->polls + n_lives, *listeners = links + s->n_wants,
+                  *conn = listeners + 2;
     bool accepts = clock_ns() >= s->accept_again_ns;
     uint64_t now;
 
@@ -384,7 +389,7 @@ static void wait_and_advance(struct handshake_state *s, uint64_t deadline_ns)
     for (size_t i = 0; i < n; i++)
         conn[i] = (struct pollfd){ .fd = s->conns[i].fd, .events = handshake_events(&s->conns[i]) };
     if (poll(s->polls, n_lives + s->n_wants + 2 + n, poll_wait_ms(s, deadline_ns)) < 0)
-        return; /* EINTR */
+        return;                            /* EINTR */
     life_advance(s->c, s->polls, n_lives); /* lives first: they report the cause */
     check_links(s, links);
     now = clock_ns();

@@ -127,8 +127,8 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
         return handshake_note_error(n, "its listener does not know the key");
     if (!proven)
         return handshake_note_error(n,
-                             "its listener does not know the key and is at generation %llu",
-                             (unsigned long long)ch.generation);
+                                    "its listener does not know the key and is at generation %llu",
+                                    (unsigned long long)ch.generation);
     switch (ch.verdict) {
     case HANDSHAKE_OK:
         handshake_proof_write(n->hello, n->challenge, s->opts->key, n->proof);
@@ -230,8 +230,8 @@ static enum outcome accept_hello(struct handshake_state *s, struct conn *n)
     }
     if (n->want == NULL)
         (void)handshake_note_foreign(s, n, "requested generation %llu, but this member is at %llu",
-                             (unsigned long long)h.generation,
-                             (unsigned long long)s->here.generation);
+                                     (unsigned long long)h.generation,
+                                     (unsigned long long)s->here.generation);
     if (make_nonce(s, ch.nonce) != CONTINUE)
         return DROP;
     handshake_challenge_write(&ch, n->hello, s->opts->key, n->challenge);
@@ -249,7 +249,8 @@ static enum outcome accept_proof(struct handshake_state *s, struct conn *n)
     if (!handshake_proof_check(n->proof, n->hello, n->challenge, s->opts->key)) {
         n->want->unproven = true;
         (void)handshake_note_foreign(s, n, "did not know the key");
-        return handshake_note_error(n, "a connection from %s claimed to be this peer, but did not know the key", n->from);
+        return handshake_note_error(
+            n, "a connection from %s claimed to be this peer, but did not know the key", n->from);
     }
     handshake_ready_write(n->ready);
     return CONTINUE;
@@ -294,8 +295,7 @@ enum outcome handshake_advance(struct handshake_state *s, struct conn *n)
                 return CONTINUE;
             if (k <= 0)
                 return handshake_note_error(n, "the handshake was interrupted: %s",
-                                     k == 0 ? "connection closed"
-                                            : errno_text(errno));
+                                            k == 0 ? "connection closed" : errno_text(errno));
             n->done += (size_t)k;
             if ((size_t)k < rest)
                 continue;

@@ -97,8 +97,7 @@ static void handle_message(struct comm *c, struct comm_life *l)
     }
     l->is_over = true;
     if (shares)
-        comm_fail(c, ERR_PEER, l->member, "%s passed memory on a connection of another kind",
-                  name);
+        comm_fail(c, ERR_PEER, l->member, "%s passed memory on a connection of another kind", name);
     else if (m.what == LIFE_BYE)
         atomic_store(&l->left, true);
     else

@@ -202,10 +202,12 @@ int host_check(struct comm *c)
     /* The process that wrote the reason may have died before it was complete: continue without
        it. */
     if (atomic_load(&p->broken) != 2)
-        return comm_fail(c, ERR_PEER, COMM_NO_MEMBER, "another process of this host ended the generation");
+        return comm_fail(c, ERR_PEER, COMM_NO_MEMBER,
+                         "another process of this host ended the generation");
     memcpy(why, p->why, sizeof(why));
     why[sizeof(why) - 1] = '\0';
     /* read once: other processes can write the field */
     culprit = __atomic_load_n(&p->culprit, __ATOMIC_RELAXED);
-    return comm_fail(c, ERR_PEER, culprit < c->topo.n_members ? culprit : COMM_NO_MEMBER, "%s", why);
+    return comm_fail(c, ERR_PEER, culprit < c->topo.n_members ? culprit : COMM_NO_MEMBER, "%s",
+                     why);
 }

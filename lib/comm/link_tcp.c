@@ -136,9 +136,9 @@ static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f,
         return comm_fail(c, ERR_PEER, member, "%s sent part 0x%llx of %s, expected part 0x%llx",
                          comm_rank_text(c, f->rank).text, (unsigned long long)their_tag,
                          comm_call_text(&theirs).text, (unsigned long long)tag);
-    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_rank_text(c, f->rank).text,
-                     comm_call_text(&theirs).text, comm_rank_text(c, r->rank).text,
-                     comm_call_text(&r->call).text);
+    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s",
+                     comm_rank_text(c, f->rank).text, comm_call_text(&theirs).text,
+                     comm_rank_text(c, r->rank).text, comm_call_text(&r->call).text);
 }
 
 /* Adds the piece that just became complete, the `bytes` bytes before `end`, to the own range. */
@@ -159,7 +159,8 @@ static int receive(struct comm *c, struct flow *f, void *to, size_t bytes)
     if (fault_hit("comm.recv"))
         n = -1, errno = ECONNRESET;
     else
-        n = f->tls != NULL ? tls_stream_recv(f->tls, to, bytes) : recv(f->fd, to, bytes, MSG_DONTWAIT);
+        n = f->tls != NULL ? tls_stream_recv(f->tls, to, bytes)
+                           : recv(f->fd, to, bytes, MSG_DONTWAIT);
     if (n <= 0)
         return broken(c, f, n, errno);
     f->done += (size_t)n;

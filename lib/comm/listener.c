@@ -119,8 +119,8 @@ static int listen_port(const char *host, uint16_t port, int *fd, struct err *err
     return 0;
 }
 
-int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port, struct comm_listener **out,
-                       struct err *err)
+int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port,
+                       struct comm_listener **out, struct err *err)
 {
     struct comm_listener *l;
     int rc = 0, fd = -EADDRINUSE;
@@ -311,13 +311,11 @@ int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *
     if (brackets)
         at++, n -= 2;
     if (n == 0 || n >= sizeof(host) || (!brackets && memchr(at, ':', n) != NULL))
-        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port",
-                       address);
+        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port", address);
     memcpy(host, at, n);
     host[n] = '\0';
     if (getaddrinfo(host, colon + 1, &hints, &found) != 0)
-        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port",
-                       address);
+        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port", address);
     memcpy(out, found->ai_addr, found->ai_addrlen);
     *n_out = found->ai_addrlen;
     freeaddrinfo(found);

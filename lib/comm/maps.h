@@ -13,8 +13,8 @@
 struct err;
 struct maps;
 
-struct maps *maps_new(void);       /* NULL: out of memory */
-void maps_free(struct maps *m);    /* no memory may be in use; NULL is allowed */
+struct maps *maps_new(void);    /* NULL: out of memory */
+void maps_free(struct maps *m); /* no memory may be in use; NULL is allowed */
 
 /* Maps the first `bytes` bytes of the memory of fd, or returns the existing mapping if it is not in
  * use. The caller keeps fd, and ends the use with maps_release(). Errors: ERR_PEER (the memory is

@@ -135,7 +135,8 @@ int comm_nccl_state(struct cuda_comm *c, struct err *err)
     return state == ncclSuccess ? 1 : complain(state, c->nccl, err);
 }
 
-int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err)
+int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s,
+                         struct err *err)
 {
     ncclResult_t said;
     int rc = 0;

@@ -10,7 +10,8 @@ int comm_nccl_id(unsigned char id[CUDA_ID_BYTES], struct err *err);
 int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
                    const struct cancel *cancel, struct cuda_comm **out, struct err *err);
 int comm_nccl_state(struct cuda_comm *c, struct err *err);
-int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
+int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s,
+                         struct err *err);
 int comm_nccl_abort(struct cuda_comm *c, struct err *err);
 int comm_nccl_close(struct cuda_comm *c, struct err *err);
 

@@ -28,7 +28,8 @@ static struct addrinfo *resolve(const char *address)
 
     if (colon == NULL || colon == address)
         return NULL;
-    snprintf(host, sizeof(host), "%.*s", (int)(colon - address - (brackets ? 2 : 0)), address + (brackets ? 1 : 0));
+    snprintf(host, sizeof(host), "%.*s", (int)(colon - address - (brackets ? 2 : 0)),
+             address + (brackets ? 1 : 0));
     return getaddrinfo(host, NULL, &hints, &found) == 0 ? found : NULL;
 }
 
@@ -50,7 +51,8 @@ static bool is_same(const struct sockaddr *a, const struct sockaddr *b)
                ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
     return a->sa_family == AF_INET6 &&
            memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr,
+                  sizeof(struct in6_addr)) == 0;
 }
 
 static const char *interface_of(const struct ifaddrs *all, const struct sockaddr *a)

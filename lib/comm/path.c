@@ -32,8 +32,9 @@ bool path_is_silent(int fd)
     struct tcp_info info;
     socklen_t n = sizeof(info);
 
-    return fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == TCP_ESTABLISHED &&
-           info.tcpi_last_ack_recv >= SILENT_MS && (info.tcpi_unacked > 0 || info.tcpi_probes > 0);
+    return fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 &&
+           info.tcpi_state == TCP_ESTABLISHED && info.tcpi_last_ack_recv >= SILENT_MS &&
+           (info.tcpi_unacked > 0 || info.tcpi_probes > 0);
 }
 
 void path_add(struct comm_loss *loss, uint32_t member)
@@ -135,7 +136,8 @@ static void advance(struct test *t, const uint8_t *message, bool *is_dead)
         decide(t, is_dead, false);
 }
 
-int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms, bool *is_dead, struct err *err)
+int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms, bool *is_dead,
+                    struct err *err)
 {
     struct handshake_hello h = { .kind = HANDSHAKE_TEST };
     uint64_t until_ms = clock_ms() + limit_ms;

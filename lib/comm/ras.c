@@ -120,7 +120,8 @@ static int dial(const char *address, uint64_t begin_ms)
         snprintf(host, sizeof(host), "%.*s", (int)(colon - address - 2), address + 1);
     else
         snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
-    if (getaddrinfo(strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, colon + 1, &hints, &to) != 0)
+    if (getaddrinfo(strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, colon + 1, &hints, &to) !=
+        0)
         return -1;
     fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     failed = fd < 0 ? errno : connect_in_time(fd, to, begin_ms);

@@ -51,7 +51,8 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
                            { .fd = fd, .events = POLLOUT } };
 
     if (now >= deadline_ns)
-        return err_set(err, ERR_TIMEOUT, "it did not receive the shared memory before the deadline");
+        return err_set(err, ERR_TIMEOUT,
+                       "it did not receive the shared memory before the deadline");
     (void)poll(p, for_room ? 2 : 1, for_room ? (int)((deadline_ns - now) / 1000000 + 1) : 1);
     return comm_has_failed(c) ? -1 : 0;
 }
@@ -97,9 +98,9 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
             return cannot_send(c, life, errno);
         /* ETOOMANYREFS: the limit of descriptors in transit per user; some will arrive */
         else if (wait_to_send(c, life->fd, errno != ETOOMANYREFS, deadline_ns, err) < 0)
-            return comm_has_failed(c) ? -1
-                                      : err_wrap(err, ERR_TIMEOUT, "share memory with %s",
-                                                 c->names[life->member]);
+            return comm_has_failed(c)
+                       ? -1
+                       : err_wrap(err, ERR_TIMEOUT, "share memory with %s", c->names[life->member]);
     }
     return 0;
 }
@@ -144,17 +145,16 @@ static int make_page(struct comm *c, bool shared, struct err *err)
 }
 
 static int map_member(struct comm *c, struct comm_life *l, uint32_t member,
-                       const struct life_message *m, struct err *err)
+                      const struct life_message *m, struct err *err)
 {
     void *base;
     int rc;
 
     if (member >= c->topo.n_members || c->topo.host_of[member] != c->host ||
         c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
-        return err_set(err, ERR_PEER,
-                       "it passed the memory of member %u, which was not expected", member);
-    rc = maps_acquire(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
-                   err);
+        return err_set(err, ERR_PEER, "it passed the memory of member %u, which was not expected",
+                       member);
+    rc = maps_acquire(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base, err);
     if (rc < 0)
         return rc;
     c->shm.memory[member] =
@@ -170,7 +170,7 @@ static int map_member(struct comm *c, struct comm_life *l, uint32_t member,
 }
 
 static int map_page(struct comm *c, struct comm_life *l, const struct life_message *m,
-                     struct err *err)
+                    struct err *err)
 {
     void *p;
     int rc;
@@ -194,7 +194,8 @@ static int map_page(struct comm *c, struct comm_life *l, const struct life_messa
 }
 
 /* Handles a JOIN or PART that was received, with the descriptors l->passed. */
-static int receive_share(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
+static int receive_share(struct comm *c, struct comm_life *l, const struct life_message *m,
+                         struct err *err)
 {
     int rc;
 

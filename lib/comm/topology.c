@@ -232,8 +232,8 @@ uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t *out)
     return n;
 }
 
-void topology_represented(const struct topology *t, uint32_t node, uint32_t channel, uint32_t *first,
-                     uint32_t *end)
+void topology_represented(const struct topology *t, uint32_t node, uint32_t channel,
+                          uint32_t *first, uint32_t *end)
 {
     uint32_t ranks = topology_node_ranks(t, node);
 

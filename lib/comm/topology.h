@@ -59,8 +59,8 @@ uint32_t topology_node_ranks(const struct topology *t, uint32_t node);
 uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t *out);
 
 /* Writes the ranks [*first, *end) of a node whose slices channel `channel` carries. */
-void topology_represented(const struct topology *t, uint32_t node, uint32_t channel, uint32_t *first,
-                     uint32_t *end);
+void topology_represented(const struct topology *t, uint32_t node, uint32_t channel,
+                          uint32_t *first, uint32_t *end);
 
 /* Writes "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling"; returns out. */
 const char *topology_describe(const struct topology *t, char *out, size_t n);

@@ -64,7 +64,8 @@ static int read_source(struct cluster_draft *d, struct err *err)
         return cluster_nomem(err);
     d->c->source = d->label;
     if (file != NULL && hosts != NULL)
-        return cluster_reject(d, NULL, err, "both --cluster and --hosts are given; use one of them");
+        return cluster_reject(d, NULL, err,
+                              "both --cluster and --hosts are given; use one of them");
     if (file == NULL && hosts == NULL)
         return read_variable(d, err);
     if (variable != NULL && variable[0] != '\0')

@@ -110,8 +110,9 @@ static int read_host(const struct cluster_draft *d, struct cluster_entry *e, cha
                               e->task.address);
     if (n > 1 && host[n - 1] == '.')
         host[n - 1] = '\0';
-    host_error = n > 1 && strcmp(host + n - 2, ".") == 0 ? "the host ends in more than one dot"
-                                                    : find_host_error(host, cluster_is_strict(d));
+    host_error = n > 1 && strcmp(host + n - 2, ".") == 0
+                     ? "the host ends in more than one dot"
+                     : find_host_error(host, cluster_is_strict(d));
     if (host_error != NULL)
         return cluster_reject(d, e->at, err, NOT_A_PAIR "%s", e->task.address, host_error);
     e->task.host = host[0] == '\0' ? "localhost" : host;

@@ -230,9 +230,8 @@ static int check_metrics(const struct checker *k)
 
     for (uint32_t i = 0; i < c->objective.n_metrics; i++)
         if (!metric_applies(c->objective.metrics[i], losses[c->objective.loss.type].labels))
-            return refuse_metric(
-                k, c->objective.metrics[i],
-                cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i));
+            return refuse_metric(k, c->objective.metrics[i],
+                                 cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i));
     return 0;
 }
 
@@ -397,8 +396,9 @@ static int check_scale(const struct checker *k)
         if (value == NULL) /* a default that contradicts a given value */
             value = value_at(k->doc, "/train/loss_scale");
         if (fraction != 0.5)
-            return json_error(k->doc, value, k->err, "expected a power of two, such as %g, found %g",
-                              ldexp(1, e), rows[i].value);
+            return json_error(k->doc, value, k->err,
+                              "expected a power of two, such as %g, found %g", ldexp(1, e),
+                              rows[i].value);
         if (rows[i].value < rows[i].lowest || rows[i].value > rows[i].highest)
             return json_error(k->doc, value, k->err,
                               "%s is %.10g: expected min_scale <= initial_scale <= max_scale, "
@@ -439,11 +439,12 @@ static int check_cycle(const struct checker *k)
             continue;
         if (base <= own)
             return 0;
-        return json_error(k->doc, value, k->err, "%g is above the optimizer's \"%s\", which is %g", base,
-                          moves[i].key, own);
+        return json_error(k->doc, value, k->err, "%g is above the optimizer's \"%s\", which is %g",
+                          base, moves[i].key, own);
     }
-    return base > 0 ? json_error(k->doc, value, k->err,
-                                 "this optimizer has neither \"momentum\" nor \"beta1\" that could cycle")
+    return base > 0 ? json_error(
+                          k->doc, value, k->err,
+                          "this optimizer has neither \"momentum\" nor \"beta1\" that could cycle")
                     : 0;
 }
 
@@ -486,7 +487,8 @@ static int check_export(const struct checker *k)
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (rows[i].path != NULL && rows[i].other != NULL && strcmp(rows[i].path, rows[i].other) == 0)
+        if (rows[i].path != NULL && rows[i].other != NULL &&
+            strcmp(rows[i].path, rows[i].other) == 0)
             return json_error(k->doc, value_at(k->doc, rows[i].pointer), k->err,
                               "this file would overwrite %s: choose another file", rows[i].name);
     return 0;

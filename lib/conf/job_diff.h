@@ -16,6 +16,7 @@ struct conf_change { /* pointers are valid during the call of `each` */
 /* Calls `each` for every key whose value differs, in the order of the table of keys. Errors:
  * ERR_NOMEM. */
 int conf_diff(const struct conf *was, const struct conf *now,
-              void (*each)(void *arg, const struct conf_change *change), void *arg, struct err *err);
+              void (*each)(void *arg, const struct conf_change *change), void *arg,
+              struct err *err);
 
 #endif

@@ -212,7 +212,8 @@ static int read_real(const struct reader *r, const struct conf_key *k, const cJS
                       above ? "above" : "from", k->min, below ? "and below" : "to", k->max, found);
 }
 
-static int read_ports(const struct reader *r, const struct conf_key *k, const cJSON *value, struct conf_ports *out)
+static int read_ports(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                      struct conf_ports *out)
 {
     const char *text[2] = { "", "" };
     char first[8], found[FOUND_BYTES];
@@ -226,7 +227,8 @@ static int read_ports(const struct reader *r, const struct conf_key *k, const cJ
         snprintf(first, sizeof(first), "%.*s", n < sizeof(first) ? (int)n : 0, value->valuestring);
         text[0] = first;
         text[1] = value->valuestring[n] == '-' ? value->valuestring + n + 1 : first;
-    } else if (cJSON_GetArraySize(value) == 2 && cJSON_IsNumber(value->child) && cJSON_IsNumber(value->child->next)) {
+    } else if (cJSON_GetArraySize(value) == 2 && cJSON_IsNumber(value->child) &&
+               cJSON_IsNumber(value->child->next)) {
         text[0] = json_number_text(r->doc, value->child);
         text[1] = json_number_text(r->doc, value->child->next);
     }
@@ -354,8 +356,8 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
     case CONF_KEY_MAP:
         rc = read_items(r, k, value, base);
         if (rc == 0)
-            qsort(k->flags & CONF_KEY_ALLOCATED ? *(void **)at : at,
-                  *(uint32_t *)(base + k->count), k->stride, compare_names);
+            qsort(k->flags & CONF_KEY_ALLOCATED ? *(void **)at : at, *(uint32_t *)(base + k->count),
+                  k->stride, compare_names);
         return rc;
     }
     CHECK(!"a type without a reader");

@@ -102,7 +102,8 @@ static void schema_items(struct conf_out *o, const struct conf_key *k)
 static void schema_ports(struct conf_out *o, const struct conf_key *k)
 {
     conf_out_key(o, "type");
-    buf_printf(o->buf, "[\"integer\", \"string\", \"array\"%s]", k->flags & CONF_KEY_NULLABLE ? ", \"null\"" : "");
+    buf_printf(o->buf, "[\"integer\", \"string\", \"array\"%s]",
+               k->flags & CONF_KEY_NULLABLE ? ", \"null\"" : "");
     bound_u64(o, "minimum", k->lo);
     bound_u64(o, "maximum", k->hi);
     member(o, "pattern", "^[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?$");

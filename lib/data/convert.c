@@ -12,7 +12,7 @@
  * addition are rounded separately (-ffp-contract=off). */
 
 CLONES static void scale_u8(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
-                          float offset)
+                            float offset)
 {
     for (size_t i = 0; i < n; i++)
         dst[i] = (float)src[i] * scale + offset;

@@ -292,7 +292,7 @@ int csv_finish(struct data_set *s, struct err *err)
 /* ---- values ---- */
 
 static int not_a_number(const struct data_feature *f, const struct csv_field *field, size_t i,
-                     const char *expected, struct err *err)
+                        const char *expected, struct err *err)
 {
     return err_set(err, ERR_INPUT, "feature '%s': value %zu is '%.*s', expected %s", f->name, i,
                    field->n < 40 ? (int)field->n : 40, (const char *)field->at, expected);
@@ -311,7 +311,7 @@ static int parse_float(const struct data_feature *f, const struct csv_field *fie
 }
 
 static int parse_integer(const struct data_feature *f, const struct csv_field *field,
-                       const char *text, size_t i, uint8_t *room, struct err *err)
+                         const char *text, size_t i, uint8_t *room, struct err *err)
 {
     char *end;
     long long x;
@@ -336,7 +336,7 @@ static int parse_integer(const struct data_feature *f, const struct csv_field *f
 }
 
 static int parse_value(const struct data_feature *f, const struct csv_field *field, size_t i,
-                     uint8_t *room, struct err *err)
+                       uint8_t *room, struct err *err)
 {
     const uint8_t *at = field->at, *end = field->at + field->n;
     char text[NUMBER_BYTES];

@@ -198,13 +198,13 @@ int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offse
 int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n,
                       uint64_t offset, struct err *err);
 /* As data_file_read(), with retries. */
-int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out,
-                         size_t n, uint64_t offset, struct err *err);
+int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out, size_t n,
+                         uint64_t offset, struct err *err);
 void data_file_close(struct data_file *f);
 /* Called after an operation failed with rc: returns true, after a pause, if it should be retried.
  * The caller sets *tries to 0 before the first attempt. */
 bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *since_ns, int rc,
-                    struct err *err);
+                       struct err *err);
 
 /* ---- record.c ---- */
 /* A range of a file in memory; used by one thread. A zeroed struct is empty. */

@@ -95,7 +95,7 @@ static bool is_canceled(const struct data_retry *p)
 /* ERR_IO and ERR_NOENT are retried, because a failed disk or mount and an absent file may become
  * available again; errors of the content are not. */
 bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *since_ns, int rc,
-                    struct err *err)
+                       struct err *err)
 {
     uint64_t pause_ms, now = clock_ns(), end;
     char text[ERR_TEXT_BYTES], limit[32];
@@ -111,8 +111,8 @@ bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *si
         return false;
     }
     if (*tries == 0 && p->on_warning != NULL) {
-        snprintf(text, sizeof(text), "%s; retrying for %s",
-                 err != NULL ? err->text : "read failed", limit);
+        snprintf(text, sizeof(text), "%s; retrying for %s", err != NULL ? err->text : "read failed",
+                 limit);
         p->on_warning(p->arg, text);
     }
     pause_ms = PAUSE_MS_MIN << (*tries < 7 ? *tries : 7);
@@ -126,8 +126,8 @@ bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *si
     return !is_canceled(p);
 }
 
-int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out,
-                         size_t n, uint64_t offset, struct err *err)
+int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out, size_t n,
+                         uint64_t offset, struct err *err)
 {
     uint64_t since = 0;
     uint32_t tries = 0;

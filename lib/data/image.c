@@ -131,8 +131,8 @@ static void random_resized_part(struct view *v, const struct data_step *step, st
 
     for (int i = 0; i < CROP_TRIES; i++) {
         double area = (double)w * (double)h * draw_between(d, step->scale[0], step->scale[1]);
-        double proportion = step->ratio[0] * power_real(step->ratio[1] / step->ratio[0],
-                                                        draw_between(d, 0, 1));
+        double proportion =
+            step->ratio[0] * power_real(step->ratio[1] / step->ratio[0], draw_between(d, 0, 1));
         int64_t cw = (int64_t)(sqrt(area * proportion) + 0.5);
         int64_t ch = (int64_t)(sqrt(area / proportion) + 0.5);
 
@@ -291,7 +291,7 @@ static struct linear linear_of(const struct data_feature *f, const struct data_s
 }
 
 static void write_batch(const struct data_feature *f, const struct view *v, const struct linear *l,
-                const float *x, float *out)
+                        const float *x, float *out)
 {
     size_t plane = (size_t)v->ow * v->oh;
 

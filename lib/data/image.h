@@ -77,8 +77,8 @@ void resample_free(struct resample *r);
 /* Resizes `part` = x, y, w, h (in fractional pixels, inside `from`) to out [oh, ow, c]: each output
  * pixel is the weighted mean of the input pixels below a triangle of the width of two output pixels
  * (when enlarging: of two input pixels). `flip`: left to right. Errors: ERR_NOMEM. */
-int resample(struct resample *r, const struct image_pixels *from, const double part[4],
-             uint32_t ow, uint32_t oh, bool flip, float *out, struct err *err);
+int resample(struct resample *r, const struct image_pixels *from, const double part[4], uint32_t ow,
+             uint32_t oh, bool flip, float *out, struct err *err);
 /* Copies the part at (x, y) of size (ow, oh) without resizing; pixels outside `from` are black. */
 void resample_copy(const struct image_pixels *from, int64_t x, int64_t y, uint32_t ow, uint32_t oh,
                    bool flip, float *out);

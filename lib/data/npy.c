@@ -38,8 +38,8 @@ struct header {
 
 static int bad(struct header *h, const char *expected)
 {
-    return err_set(h->err, ERR_INPUT, "%s: invalid .npy header: expected %s at '%.*s'",
-                   h->what, expected, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
+    return err_set(h->err, ERR_INPUT, "%s: invalid .npy header: expected %s at '%.*s'", h->what,
+                   expected, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
 }
 
 static void skip_blanks(struct header *h)
@@ -285,9 +285,8 @@ int npy_write(const char *path, const struct tensor *t, struct err *err)
     buf_add(&file, (const uint8_t[]){ 1, 0, (uint8_t)header.len, (uint8_t)(header.len >> 8) }, 4);
     buf_add(&file, header.data, header.len);
     buf_add(&file, t->data, tensor_bytes(t));
-    rc = header.failed || file.failed
-             ? err_set(err, ERR_NOMEM, "write '%s': out of memory", path)
-             : fs_replace(path, file.data, file.len, err);
+    rc = header.failed || file.failed ? err_set(err, ERR_NOMEM, "write '%s': out of memory", path)
+                                      : fs_replace(path, file.data, file.len, err);
     buf_fini(&header);
     buf_fini(&file);
     return rc;

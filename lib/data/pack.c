@@ -80,8 +80,7 @@ static int plan_parts(struct data_set *s, struct plan *p, struct err *err)
         part->first = before;
         part->n = p->packs->n - before;
         if (part->n == 0)
-            return err_set(err, ERR_INPUT,
-                           "the files from '%s' on contain only bad records",
+            return err_set(err, ERR_INPUT, "the files from '%s' on contain only bad records",
                            s->files[data_file_of(s, first)].origin);
     }
     return 0;

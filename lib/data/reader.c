@@ -151,8 +151,8 @@ static void sort_piece(struct slot *slot, const struct piece *p)
 
     for (uint32_t i = 0; i < n; i++) {
         sorted[i] = p->begin + i;
-        is_sorted = is_sorted &&
-                    (i == 0 || slot->samples[p->begin + i - 1] <= slot->samples[p->begin + i]);
+        is_sorted =
+            is_sorted && (i == 0 || slot->samples[p->begin + i - 1] <= slot->samples[p->begin + i]);
     }
     if (is_sorted) /* without shuffling */
         return;
@@ -170,8 +170,8 @@ static void sort_piece(struct slot *slot, const struct piece *p)
 
 /* Returns the last sample that should be read together with the k-th sorted sample: the following
  * samples in the same file without a gap above GAP_BYTES. Packs are not read together. */
-static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
-                        const struct piece *p, uint32_t k)
+static uint64_t run_end(const struct data_reader *r, const struct slot *slot, const struct piece *p,
+                        uint32_t k)
 {
     const struct data_set *s = r->s;
     uint64_t last = slot->samples[slot->sorted[k]], from, to, end;
@@ -271,7 +271,7 @@ static bool claim(struct data_reader *r, struct piece *p)
 
 /* Records the result of a piece. Caller holds the lock. */
 static void finish_piece(struct data_reader *r, const struct piece *p, int rc, uint32_t bad_sample,
-                   const struct err *err)
+                         const struct err *err)
 {
     struct slot *slot = p->slot;
 
@@ -346,8 +346,8 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
         r->piece = PIECE_MIN;
     if (opts->last_step < opts->first_step)
         r->n_batches = 0;
-    else if (__builtin_mul_overflow(opts->last_step - opts->first_step + 1,
-                                    (uint64_t)opts->n_lanes, &r->n_batches))
+    else if (__builtin_mul_overflow(opts->last_step - opts->first_step + 1, (uint64_t)opts->n_lanes,
+                                    &r->n_batches))
         r->n_batches = UINT64_MAX; /* such a stream does not end in practice either */
     /* One slot for the consumer's batch, the others for prefetched batches. */
     r->n_slots = opts->threads > 0 ? opts->prefetch + 1 : 1;
@@ -405,8 +405,7 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_s
         return 0;
     file = file_being_read(r);
     if (file == NULL)
-        return err_set(err, ERR_IO,
-                       "no batch after %" PRIu64 " ms: decoding is too slow", ms);
+        return err_set(err, ERR_IO, "no batch after %" PRIu64 " ms: decoding is too slow", ms);
     *is_stuck = true;
     return err_set(err, ERR_IO, "no batch after %" PRIu64 " ms: a read of '%s' does not return", ms,
                    file);

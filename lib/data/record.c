@@ -152,7 +152,7 @@ static uint64_t batch_end(const struct data_file *f, uint64_t i, uint64_t last, 
 
 /* Reads [from, to) of the file to the window, without retries. */
 static int read_window(struct data_set *s, struct data_window *w, uint32_t file, uint64_t from,
-                uint64_t to, struct err *err)
+                       uint64_t to, struct err *err)
 {
     struct data_file *f = &s->files[file];
     bool is_temporary = false, copied = false, due = check_is_due(f);

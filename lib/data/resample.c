@@ -52,7 +52,8 @@ static bool make_taps(struct image_buffer *taps_room, struct image_buffer *weigh
         return false;
     for (uint32_t o = 0; o < n_out; o++) {
         double center = from + (o + 0.5) * scale, sum = 0, w[2] = { 0, 0 };
-        int64_t first = (int64_t)floor(center - reach + 0.5), last = (int64_t)floor(center + reach + 0.5);
+        int64_t first = (int64_t)floor(center - reach + 0.5),
+                last = (int64_t)floor(center + reach + 0.5);
         uint32_t n = 0;
 
         if (first < (int64_t)floor(low))
@@ -138,8 +139,8 @@ static void across_any(const float *row, uint32_t c, const struct taps *taps, co
         }
 }
 
-int resample(struct resample *r, const struct image_pixels *from, const double part[4],
-             uint32_t ow, uint32_t oh, bool flip, float *out, struct err *err)
+int resample(struct resample *r, const struct image_pixels *from, const double part[4], uint32_t ow,
+             uint32_t oh, bool flip, float *out, struct err *err)
 {
     size_t width = (size_t)from->w * from->c;
     ptrdiff_t step = flip ? -(ptrdiff_t)from->c : (ptrdiff_t)from->c;
@@ -147,8 +148,7 @@ int resample(struct resample *r, const struct image_pixels *from, const double p
     const struct taps *tx, *ty;
     const float *wx, *wy;
 
-    if (row == NULL ||
-        !make_taps(&r->taps[0], &r->weights[0], part[0], part[2], from->w, ow) ||
+    if (row == NULL || !make_taps(&r->taps[0], &r->weights[0], part[0], part[2], from->w, ow) ||
         !make_taps(&r->taps[1], &r->weights[1], part[1], part[3], from->h, oh))
         return err_set(err, ERR_NOMEM, "an image: out of memory");
     tx = r->taps[0].at;
@@ -178,7 +178,8 @@ void resample_copy(const struct image_pixels *from, int64_t x, int64_t y, uint32
         for (int64_t ox = 0; ox < ow; ox++) {
             int64_t sx = x + (flip ? ow - 1 - ox : ox), sy = y + oy;
             bool inside = sx >= 0 && sx < from->w && sy >= 0 && sy < from->h;
-            const uint8_t *p = from->at + (inside ? ((size_t)sy * from->w + (size_t)sx) * from->c : 0);
+            const uint8_t *p =
+                from->at + (inside ? ((size_t)sy * from->w + (size_t)sx) * from->c : 0);
 
             for (uint32_t k = 0; k < from->c; k++)
                 *out++ = inside ? (float)p[k] : 0;

@@ -35,7 +35,7 @@ static int tfrecord_fits(const struct data_set *s, struct err *err)
     for (uint32_t i = 0; i < s->n_features; i++)
         if (is_token_type(s->features[i].stored))
             return bad_feature(&s->features[i], "a TFRecord file",
-                       "an Example contains uint8 bytes, float32 and int64 lists", err);
+                               "an Example contains uint8 bytes, float32 and int64 lists", err);
     return 0;
 }
 
@@ -112,11 +112,10 @@ static int arrays_index(struct data_scan *w, struct err *err)
         head.dtype = TENSOR_U8;
     if (f->shape.rank == TENSOR_MAX_RANK || head.dtype != f->stored || head.shape.rank == 0 ||
         !shape_equal(&head.shape, &expected))
-        return err_set(err, ERR_INPUT,
-                       "'%s' is an array %s %s; feature '%s' expects items %s %s", w->f->origin,
-                       tensor_dtype_name(head.dtype), shape_print(&head.shape, has, sizeof(has)),
-                       f->name, tensor_dtype_name(f->stored),
-                       shape_print(&f->shape, wants, sizeof(wants)));
+        return err_set(err, ERR_INPUT, "'%s' is an array %s %s; feature '%s' expects items %s %s",
+                       w->f->origin, tensor_dtype_name(head.dtype),
+                       shape_print(&head.shape, has, sizeof(has)), f->name,
+                       tensor_dtype_name(f->stored), shape_print(&f->shape, wants, sizeof(wants)));
     if ((w->f->bytes - head.data_at) / item != (uint64_t)head.shape.dim[0] ||
         (w->f->bytes - head.data_at) % item != 0)
         return err_set(err, ERR_CORRUPT,
@@ -130,7 +129,7 @@ static int arrays_index(struct data_scan *w, struct err *err)
 }
 
 static int arrays_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
-                     struct err *err)
+                        struct err *err)
 {
     (void)n;
     (void)err;
@@ -176,10 +175,9 @@ static int tokens_index(struct data_scan *w, struct err *err)
     uint64_t tokens = w->f->bytes / width, ahead = has_labels(w->s);
 
     if (w->f->bytes % width != 0)
-        return err_set(err, ERR_INPUT,
-                       "'%s' has %" PRIu64 " bytes, expected a multiple of %zu: tokens of %s",
-                       w->f->origin, w->f->bytes, width,
-                       tensor_dtype_name(w->s->features[0].stored));
+        return err_set(
+            err, ERR_INPUT, "'%s' has %" PRIu64 " bytes, expected a multiple of %zu: tokens of %s",
+            w->f->origin, w->f->bytes, width, tensor_dtype_name(w->s->features[0].stored));
     w->f->data_at = 0;
     w->f->step = length * width;
     w->f->span = (length + ahead) * width;

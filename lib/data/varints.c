@@ -114,8 +114,9 @@ static const uint64_t low_bits[NUMBER_MAX + 1] = { 0,
                                                    0x7f7f7f7f7f7f7f7f };
 
 /* data_varints() with the PEXT instruction. */
-__attribute__((target("bmi,bmi2"))) static size_t
-numbers_pext(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
+__attribute__((target("bmi,bmi2"))) static size_t numbers_pext(const uint8_t *at, size_t bytes,
+                                                               uint64_t *out, size_t room,
+                                                               size_t *used)
 {
     const uint8_t *from = at;
     uint64_t *to = out, *last = out + room;

@@ -109,7 +109,8 @@ static int open_shard(struct data_writer *w, const char *prefix, uint32_t i, str
     struct shard *s = &w->shards[i];
 
     s->fd = -1;
-    if (asprintf(&s->path, "%s-%05" PRIu32 "-of-%05" PRIu32 ".tfrecord", prefix, i, w->n_shards) < 0)
+    if (asprintf(&s->path, "%s-%05" PRIu32 "-of-%05" PRIu32 ".tfrecord", prefix, i, w->n_shards) <
+        0)
         s->path = NULL;
     if (s->path == NULL || asprintf(&s->temporary, "%s.%ld.tmp", s->path, (long)getpid()) < 0) {
         s->temporary = NULL;

@@ -156,8 +156,8 @@ static void print_versions(const struct cuda_api *cuda, char *out, size_t n)
     struct cuda_versions v;
 
     cuda->versions(&v);
-    snprintf(out, n, "driver for CUDA %d.%d, plugin of CUDA %d.%d", v.driver / 1000, v.driver % 1000 / 10,
-             v.runtime / 1000, v.runtime % 1000 / 10);
+    snprintf(out, n, "driver for CUDA %d.%d, plugin of CUDA %d.%d", v.driver / 1000,
+             v.driver % 1000 / 10, v.runtime / 1000, v.runtime % 1000 / 10);
 }
 
 static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct cuda_gpu *gpus,
@@ -168,8 +168,9 @@ static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct c
 
     print_versions(cuda, versions, sizeof(versions));
     if (index >= n_gpus)
-        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver lists %u%s%s (%s)",
-                       index, n_gpus, n_gpus > 0 ? ", the first is " : "", n_gpus > 0 ? gpus[0].name : "", versions);
+        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver lists %u%s%s (%s)", index,
+                       n_gpus, n_gpus > 0 ? ", the first is " : "", n_gpus > 0 ? gpus[0].name : "",
+                       versions);
     if (10 * g->major + g->minor < cuda->least_capability)
         return err_set(err, ERR_DEVICE,
                        "GPU %u, %s, has compute capability %u.%u, the plugin has code for %u.%u and later (%s): "

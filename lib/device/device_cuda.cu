@@ -27,7 +27,8 @@ static void describe(const struct cudaDeviceProp *p, struct cuda_gpu *out)
     snprintf(out->name, sizeof(out->name), "%.*s", (int)sizeof(out->name) - 1, p->name);
     snprintf(out->uuid, sizeof(out->uuid),
              "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+             u[15]);
     out->major = (uint32_t)p->major;
     out->minor = (uint32_t)p->minor;
     out->processors = (uint32_t)p->multiProcessorCount;
@@ -81,7 +82,8 @@ int cuda_alloc(void **out, size_t bytes, struct err *err)
         (void)cudaGetLastError(); /* clear the error: it is reported here */
         if (cudaMemGetInfo(&unused, &all) == cudaSuccess)
             return err_set(err, rc, "allocate %.1f MiB of GPU memory: %.1f of %.1f MiB are free",
-                           (double)bytes / (1 << 20), (double)unused / (1 << 20), (double)all / (1 << 20));
+                           (double)bytes / (1 << 20), (double)unused / (1 << 20),
+                           (double)all / (1 << 20));
     }
     if (rc == 0)
         *out = p;
@@ -138,9 +140,10 @@ int cuda_stream_open(enum cuda_priority priority, struct cuda_stream **out, stru
 
     rc = cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), err, "open a stream");
     if (rc == 0)
-        rc = cuda_check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking,
-                                                     priority == CUDA_HIGH_PRIORITY ? greatest : least),
-                        err, "open a stream");
+        rc = cuda_check(
+            cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking,
+                                         priority == CUDA_HIGH_PRIORITY ? greatest : least),
+            err, "open a stream");
     if (rc == 0)
         *out = (struct cuda_stream *)(void *)s;
     return rc;
@@ -155,8 +158,9 @@ void cuda_stream_close(struct cuda_stream *s)
 int cuda_event_open(bool timed, struct cuda_event **out, struct err *err)
 {
     cudaEvent_t e;
-    int rc = cuda_check(cudaEventCreateWithFlags(&e, timed ? cudaEventDefault : cudaEventDisableTiming),
-                        err, "create an event");
+    int rc =
+        cuda_check(cudaEventCreateWithFlags(&e, timed ? cudaEventDefault : cudaEventDisableTiming),
+                   err, "create an event");
 
     if (rc == 0)
         *out = wrap_event(e);
@@ -217,15 +221,16 @@ int cuda_fill(void *to, int byte, size_t bytes, struct cuda_stream *s, struct er
 {
     if (bytes == 0)
         return 0;
-    return cuda_check(cudaMemsetAsync(to, byte, bytes, cuda_stream_of(s)), err, "fill memory of a GPU");
+    return cuda_check(cudaMemsetAsync(to, byte, bytes, cuda_stream_of(s)), err,
+                      "fill memory of a GPU");
 }
 
 /* ---- graphs ---- */
 
 int cuda_capture_begin(struct cuda_stream *s, struct err *err)
 {
-    return cuda_check(cudaStreamBeginCapture(cuda_stream_of(s), cudaStreamCaptureModeThreadLocal), err,
-                      "capture work");
+    return cuda_check(cudaStreamBeginCapture(cuda_stream_of(s), cudaStreamCaptureModeThreadLocal),
+                      err, "capture work");
 }
 
 int cuda_capture_end(struct cuda_stream *s, struct cuda_graph **out, struct err *err)

@@ -22,8 +22,8 @@ static inline int cuda_check(cudaError_t e, struct err *err, const char *what)
 {
     if (e == cudaSuccess)
         return 0;
-    return err_set(err, e == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_DEVICE, "%s: %s (%s)", what,
-                   cudaGetErrorString(e), cudaGetErrorName(e));
+    return err_set(err, e == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_DEVICE, "%s: %s (%s)",
+                   what, cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
 /* Called after kernel launches; reports a failed launch. Errors: ERR_DEVICE. */
@@ -58,7 +58,8 @@ void cuda_graph_close(struct cuda_graph *g);
 
 /* Allocates GPU memory and copies `from` to it, for tables that are created once. All streams may
  * use it. The caller frees it with cuda_free(). Errors: ERR_NOMEM, ERR_DEVICE. */
-template <typename T> static inline int cuda_upload(T **out, const void *from, size_t bytes, struct err *err)
+template <typename T>
+static inline int cuda_upload(T **out, const void *from, size_t bytes, struct err *err)
 {
     void *p = NULL;
     int rc = cuda_alloc(&p, bytes, err);

@@ -10,7 +10,7 @@
 enum { NVML_SUCCESS = 0 };
 enum { NVML_TEMPERATURE_GPU = 0, NVML_MEMORY_ERROR_UNCORRECTED = 1, NVML_VOLATILE_ECC = 0, NVML_CLOCK_SM = 1 };
 
-struct nvml_device; /* nvmlDevice_t points to one */
+struct nvml_device;       /* nvmlDevice_t points to one */
 struct nvml_utilisation { /* percent of the last sample period */
     unsigned int gpu, memory;
 };
@@ -124,11 +124,13 @@ static void read_sensors(struct nvml_device *d, struct cuda_reading *out)
         out->memory_used = (double)memory.used;
         out->memory_total = (double)memory.total;
     }
-    if (nvml.temperature != NULL && nvml.temperature(d, NVML_TEMPERATURE_GPU, &number) == NVML_SUCCESS)
+    if (nvml.temperature != NULL &&
+        nvml.temperature(d, NVML_TEMPERATURE_GPU, &number) == NVML_SUCCESS)
         out->celsius = number;
     if (nvml.power != NULL && nvml.power(d, &number) == NVML_SUCCESS)
         out->watts = number / 1e3;
-    if (nvml.ecc != NULL && nvml.ecc(d, NVML_MEMORY_ERROR_UNCORRECTED, NVML_VOLATILE_ECC, &large) == NVML_SUCCESS)
+    if (nvml.ecc != NULL &&
+        nvml.ecc(d, NVML_MEMORY_ERROR_UNCORRECTED, NVML_VOLATILE_ECC, &large) == NVML_SUCCESS)
         out->ecc_errors = (double)large;
     if (nvml.clock != NULL && nvml.clock(d, NVML_CLOCK_SM, &number) == NVML_SUCCESS)
         out->clock_mhz = number;
@@ -143,8 +145,8 @@ int nvml_read(uint32_t gpu, struct cuda_reading *out, struct err *err)
     int status, rc = open_once(err);
 
     memset(out, 0, sizeof(*out));
-    out->utilisation = out->memory_used = out->memory_total = out->celsius = out->watts = out->ecc_errors =
-        out->clock_mhz = -1;
+    out->utilisation = out->memory_used = out->memory_total = out->celsius = out->watts =
+        out->ecc_errors = out->clock_mhz = -1;
     /* NVML counts all GPUs of the host, CUDA only the visible ones: identify the GPU by its bus
      * address. */
     if (rc == 0)

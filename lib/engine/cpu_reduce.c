@@ -85,7 +85,8 @@ static void note_decision(const struct engine *e)
                  reduce_buckets(e), size);
     else if (reduce_buckets(e) == 1)
         snprintf(text, sizeof(text),
-                 "gradients are reduced after backward: they are smaller than a bucket of %s", size);
+                 "gradients are reduced after backward: they are smaller than a bucket of %s",
+                 size);
     else
         snprintf(text, sizeof(text),
                  "gradients are reduced after backward: all replicas are on this host, where an "

@@ -11,7 +11,7 @@ struct plan;
  * number that its model cannot use; those of gpu_wait(). */
 int gpu_check_trouble(struct engine_replica *r, const struct plan *plan, struct err *err);
 int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
-            struct err *err);                            /* a pass.run */
+            struct err *err);                                       /* a pass.run */
 int gpu_fetch_gradients(struct engine_replica *r, struct err *err); /* a pass.fetch_gradients */
 
 #endif

@@ -29,8 +29,8 @@ int gpu_all_reduce(struct engine_replica *r, size_t begin, size_t end, struct er
     if (rc == 0)
         rc = gpu_span_begin(r, TRACE_REDUCE, err);
     if (rc == 0)
-        rc = g->cuda->comm_all_reduce(g->comm, g->grads.tree[0] + begin, end - begin, g->streams.reduce,
-                               err);
+        rc = g->cuda->comm_all_reduce(g->comm, g->grads.tree[0] + begin, end - begin,
+                                      g->streams.reduce, err);
     return rc < 0 ? rc
                   : gpu_span_end(r, TRACE_REDUCE, TRACE_REDUCTION,
                                  (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);

@@ -100,7 +100,8 @@ static bool has_bias(const struct graph *g, const struct graph_node *n)
         const char *rest = m->name + layer.n;
 
         if (strncmp(m->name, layer.at, layer.n) == 0 &&
-            (text_starts(rest, "/BiasAdd") || text_starts(rest, "/Add") || text_starts(rest, "/add")))
+            (text_starts(rest, "/BiasAdd") || text_starts(rest, "/Add") ||
+             text_starts(rest, "/add")))
             return true;
         for (k = 0; k < m->n_in && is_op(m, "BatchNormalization"); k++)
             if (m->in[k] == n->out[0])
@@ -136,7 +137,8 @@ static void add_name(struct buf *names, uint32_t *n, const struct graph_node *no
 }
 
 static int report(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
-                uint32_t n_certain, const char *weight, const struct buf *possible, uint32_t n_possible, struct err *err)
+                  uint32_t n_certain, const char *weight, const struct buf *possible,
+                  uint32_t n_possible, struct err *err)
 {
     static const char how[] = "export with the script of `trainerctl recipe tensorflow`, which keeps "
                               "every variable, and copy the list that it prints to \"trainable\"";

@@ -304,8 +304,7 @@ int build_save(struct build *b, const char *path, struct err *err)
 {
     if (b->is_too_large)
         return err_set(err, ERR_UNSUPPORTED,
-                       "write '%s': the weights exceed the limit of an ONNX file of 2 GiB",
-                       path);
+                       "write '%s': the weights exceed the limit of an ONNX file of 2 GiB", path);
     if (b->failed)
         return err_set(err, ERR_NOMEM, "write '%s': out of memory", path);
     return graph_write_model(&b->proto, path, err);

@@ -87,13 +87,15 @@ static struct patterns trainable_of(const struct finder *f)
 /* ---- one tensor ---- */
 
 /* Returns false if memory runs out. */
-static bool find_tied(struct graph *g, const struct graph_metadata_tensor *t, struct graph_classified *out)
+static bool find_tied(struct graph *g, const struct graph_metadata_tensor *t,
+                      struct graph_classified *out)
 {
     const struct graph_metadata *e = &g->file.metadata;
     const char **names;
     uint32_t n = 0, k;
 
-    if (t == NULL || t->kind != METADATA_PARAMETER || e->targets[t->target].aliases == METADATA_NONE)
+    if (t == NULL || t->kind != METADATA_PARAMETER ||
+        e->targets[t->target].aliases == METADATA_NONE)
         return true;
     for (k = e->targets[t->target].aliases; k != METADATA_NONE; k = e->targets[k].next_alias)
         n++;
@@ -126,7 +128,7 @@ static int add_tensor(struct finder *f, uint32_t value, enum graph_class classif
 /* Handles a constant that is used as a weight while the file lacks a parameter: the exporter may
  * have computed the constant from the parameter. */
 static int classify_constant(struct finder *f, const char *name, bool is_weight,
-                          enum graph_class *out, const char **reason, struct err *err)
+                             enum graph_class *out, const char **reason, struct err *err)
 {
     *reason = "a constant: the signature of the module does not list it";
     if (!is_weight || !f->has_unseen)
@@ -142,8 +144,9 @@ static int classify_constant(struct finder *f, const char *name, bool is_weight,
                                name, remedy, name));
 }
 
-static int classify_by_metadata(struct finder *f, const struct graph_metadata_tensor *t, bool has_gradient,
-                          bool is_weight, enum graph_class *out, const char **reason, struct err *err)
+static int classify_by_metadata(struct finder *f, const struct graph_metadata_tensor *t,
+                                bool has_gradient, bool is_weight, enum graph_class *out,
+                                const char **reason, struct err *err)
 {
     *out = GRAPH_IS_CONSTANT;
     switch (t->kind) {
@@ -158,9 +161,9 @@ static int classify_by_metadata(struct finder *f, const struct graph_metadata_te
         return 0;
     case METADATA_PARAMETER:
         *out = GRAPH_IS_TRAINED;
-        *reason = t->reason != NULL       ? t->reason
+        *reason = t->reason != NULL     ? t->reason
                   : t->restored != NULL ? "a parameter of the module, restored from another form"
-                                          : "a parameter of the module";
+                                        : "a parameter of the module";
         break;
     case METADATA_FOLDED:
     case METADATA_CHANGED:
@@ -188,7 +191,8 @@ static const struct graph_node *cut_by(const struct finder *f, uint32_t value, u
         return NULL;
     n = &f->g->nodes[f->first_use[value] >> 16];
     *input = (uint32_t)(f->first_use[value] & 0xFFFF);
-    if (*input >= n->n_in || n->n_bodies > 0 || n->stops_gradient || !graph_passes_gradient(n->def) ||
+    if (*input >= n->n_in || n->n_bodies > 0 || n->stops_gradient ||
+        !graph_passes_gradient(n->def) ||
         ((n->def->diff | n->def->stat) & graph_input_bit(*input)) != 0)
         return NULL;
     for (k = 0; k < n->n_out; k++)
@@ -199,7 +203,8 @@ static const struct graph_node *cut_by(const struct finder *f, uint32_t value, u
 
 /* *reason receives why the value has no gradient. `expected`: the job or the module trains the
  * value, so a note is added. */
-static int without_gradient(struct finder *f, uint32_t value, bool expected, const char **reason, struct err *err)
+static int without_gradient(struct finder *f, uint32_t value, bool expected, const char **reason,
+                            struct err *err)
 {
     uint32_t input;
     const struct graph_node *n = cut_by(f, value, &input);
@@ -207,16 +212,17 @@ static int without_gradient(struct finder *f, uint32_t value, bool expected, con
     *reason = "it receives no gradient";
     if (n == NULL)
         return 0;
-    *reason = arena_printf(&f->g->mem, "%s '%s' does not differentiate its input %" PRIu32, n->def->name, n->name,
-                           input);
+    *reason = arena_printf(&f->g->mem, "%s '%s' does not differentiate its input %" PRIu32,
+                           n->def->name, n->name, input);
     if (*reason == NULL)
         return no_memory(err);
     return !expected ? 0
-                     : graph_note(f->g, err, "'%s' is a parameter, but is not trained: %s", f->g->values[value].name,
-                                  *reason);
+                     : graph_note(f->g, err, "'%s' is a parameter, but is not trained: %s",
+                                  f->g->values[value].name, *reason);
 }
 
-static void classify_by_form(const struct finder *f, uint32_t value, enum graph_class *out, const char **reason)
+static void classify_by_form(const struct finder *f, uint32_t value, enum graph_class *out,
+                             const char **reason)
 {
     *out = GRAPH_IS_CONSTANT;
     switch (form_classify(f, value, reason)) {

@@ -177,11 +177,11 @@ static const void *packed(struct exporter *e, const struct tensor *t)
 
 /* Replaces the data of a tensor, in any storage field, by raw bytes. */
 static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
-                   struct err *err)
+                        struct err *err)
 {
-    bool is_narrow = v->tensor.dtype == TENSOR_F32 &&
-                     tensor_is_half((enum tensor_dtype)t->data_type);
-    const void *data = is_narrow                                   ? narrowed(e, t, v)
+    bool is_narrow =
+        v->tensor.dtype == TENSOR_F32 && tensor_is_half((enum tensor_dtype)t->data_type);
+    const void *data = is_narrow                               ? narrowed(e, t, v)
                        : tensor_file_bits(v->tensor.dtype) < 8 ? packed(e, &v->tensor)
                                                                : value_data(e, v);
 
@@ -431,7 +431,7 @@ static void remove_unread(struct exporter *e)
 /* ---- external data ---- */
 
 static int add_external_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *value,
-                     struct err *err)
+                              struct err *err)
 {
     Onnx__StringStringEntryProto *entry = arena_alloc(&e->mem, sizeof(*entry));
 
@@ -445,7 +445,7 @@ static int add_external_entry(struct exporter *e, Onnx__TensorProto *t, char *ke
 }
 
 static int move_to_external(struct exporter *e, Onnx__TensorProto *t, const char *location,
-                        struct out *data, struct err *err)
+                            struct out *data, struct err *err)
 {
     static const uint8_t zeros[EXTERNAL_ALIGN];
     size_t gap = (EXTERNAL_ALIGN - data->written % EXTERNAL_ALIGN) % EXTERNAL_ALIGN;

@@ -445,13 +445,15 @@ static bool are_sinusoids(const struct pairs *q)
 
 /* Adds the pairs of a row: `apart` is the distance from the sine to the cosine, `step` the distance
  * to the next pair, `run` the number of pairs in a block of 2 * run elements. */
-static void add_row(struct pairs *q, const struct tensor *t, size_t at, size_t width, size_t run, size_t apart, size_t step)
+static void add_row(struct pairs *q, const struct tensor *t, size_t at, size_t width, size_t run,
+                    size_t apart, size_t step)
 {
     size_t block, i;
 
     for (block = 0; block + 2 * run <= width; block += 2 * run)
         for (i = 0; i < run; i++)
-            add_pair(q, (double)element(t, at + block + i * step), (double)element(t, at + block + i * step + apart));
+            add_pair(q, (double)element(t, at + block + i * step),
+                     (double)element(t, at + block + i * step + apart));
 }
 
 static bool is_zero_row(const struct tensor *t, size_t row, size_t width)
@@ -490,14 +492,16 @@ bool form_is_sinusoid(const struct graph_value *v)
     if (rows < 2 || width < 4 || width % 2 != 0 || (size_t)tensor_elements(t) != rows * width)
         return false;
     for (i = 0; i < rows; i++) {
-        if ((is_zero_row(t, i, width) && zeros++ == 0) /* padding row */ || (i > 0 && are_equal_rows(t, i, width)))
+        if ((is_zero_row(t, i, width) && zeros++ == 0) /* padding row */ ||
+            (i > 0 && are_equal_rows(t, i, width)))
             continue;
         add_row(&halves, t, i * width, width, width / 2, width / 2, 1);
         add_row(&mixed, t, i * width, width, width / 2, 1, 2);
         if (width % 4 == 0)
             add_row(&quarters, t, i * width, width, width / 4, width / 4, 1);
     }
-    return halves.n > 0 && (are_sinusoids(&halves) || are_sinusoids(&mixed) || (quarters.n > 0 && are_sinusoids(&quarters)));
+    return halves.n > 0 && (are_sinusoids(&halves) || are_sinusoids(&mixed) ||
+                            (quarters.n > 0 && are_sinusoids(&quarters)));
 }
 
 bool form_may_have_inner_weights(const struct graph *g)
@@ -539,8 +543,8 @@ enum form_class form_classify(const struct finder *f, uint32_t value, const char
         return FORM_CONSTANT;
     }
     if (tensor_elements(&v->tensor) > 1 &&
-        is_mask(&v->tensor, (role & (ROLE_ADDED | ROLE_SCALES)) == ROLE_ADDED &&
-                                is_vector(&v->tensor.shape))) {
+        is_mask(&v->tensor,
+                (role & (ROLE_ADDED | ROLE_SCALES)) == ROLE_ADDED && is_vector(&v->tensor.shape))) {
         *reason = "a mask";
         return FORM_CONSTANT;
     }
@@ -552,8 +556,7 @@ enum form_class form_classify(const struct finder *f, uint32_t value, const char
         *reason = "it has the name of a tensor of the module";
         return FORM_PARAMETER;
     }
-    if ((role & (ROLE_ADDED | ROLE_SCALES)) != 0 &&
-        (role & (ROLE_RAW | ROLE_OTHER)) == 0 &&
+    if ((role & (ROLE_ADDED | ROLE_SCALES)) != 0 && (role & (ROLE_RAW | ROLE_OTHER)) == 0 &&
         (is_vector(&v->tensor.shape) || (role & (ROLE_BIAS | ROLE_ONE_BIAS)) != 0)) {
         *reason = (role & ROLE_SCALES) != 0 ? "a vector that scales an activation"
                                             : "a vector that is added to an activation";

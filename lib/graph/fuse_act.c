@@ -194,7 +194,8 @@ int fuse_gated_product(struct fuser *f, uint32_t node, struct err *err)
         const struct plan_node *gate = fuse_producer(f, n->in[i]);
         const char *function =
             gate != NULL && fuse_is_exclusive(f, n->in[i]) ? gate_function(gate) : NULL;
-        const struct tensor *a = &f->p->values.at[n->in[i]].tensor, *b = &f->p->values.at[n->in[!i]].tensor;
+        const struct tensor *a = &f->p->values.at[n->in[i]].tensor,
+                            *b = &f->p->values.at[n->in[!i]].tensor;
 
         if (function == NULL || a->dtype != TENSOR_F32 || b->dtype != TENSOR_F32 ||
             !shape_equal(&a->shape, &b->shape) || n->in[0] == n->in[1])

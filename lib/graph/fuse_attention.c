@@ -313,7 +313,8 @@ static bool trace_weights(struct fuser *f, uint32_t value, struct softmax_end *e
     if (dropout != NULL) {
         e->stream = dropout->stream;
         if (!dropout_ratio(f, dropout, &e->ratio))
-            return fuse_blocked(f, "the ratio of Dropout '%s' is not known before the run", dropout->name);
+            return fuse_blocked(f, "the ratio of Dropout '%s' is not known before the run",
+                                dropout->name);
     }
     return true;
 }
@@ -376,8 +377,8 @@ int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct
     struct plan_attention a = { .node = name, .is_fused = is_fused, .why = "" };
 
     if (!is_fused)
-        a.why = arena_strdup(&f->p->mem, f->obstacle[0] != '\0' ? f->obstacle
-                                                                : "its operands do not match");
+        a.why = arena_strdup(&f->p->mem,
+                             f->obstacle[0] != '\0' ? f->obstacle : "its operands do not match");
     if (a.why == NULL || !VEC_PUSH(f->p->attentions, a))
         return plan_no_memory(err);
     return 0;

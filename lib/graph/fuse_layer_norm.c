@@ -92,8 +92,8 @@ static bool is_row(const struct fuser *f, uint32_t value, uint32_t like)
     const struct plan_value *v = &f->p->values.at[value];
     const struct shape *x = &f->p->values.at[like].tensor.shape;
 
-    return v->kind != PLAN_FEED && v->tensor.dtype == TENSOR_F32 && v->tensor.shape.rank == 1 && x->rank > 0 &&
-           v->tensor.shape.dim[0] == x->dim[x->rank - 1];
+    return v->kind != PLAN_FEED && v->tensor.dtype == TENSOR_F32 && v->tensor.shape.rank == 1 &&
+           x->rank > 0 && v->tensor.shape.dim[0] == x->dim[x->rank - 1];
 }
 
 int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err)

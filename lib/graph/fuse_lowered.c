@@ -40,7 +40,8 @@ static void trace(const struct fuser *f, const struct plan_node *n, uint32_t i, 
     o->axis = axis;
 }
 
-static void find_operands(const struct fuser *f, const struct plan_node *n, struct fuse_operand *all)
+static void find_operands(const struct fuser *f, const struct plan_node *n,
+                          struct fuse_operand *all)
 {
     const uint32_t rank = rank_of(f, n);
 
@@ -67,7 +68,8 @@ static bool read_steps(const struct plan_node *n, struct fuse_scores *c)
         return false;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t at = count - 1 - i;
-        const bool has_mask = strcmp(steps->strings[i], "scale") != 0 && strcmp(steps->strings[i], "cap") != 0;
+        const bool has_mask =
+            strcmp(steps->strings[i], "scale") != 0 && strcmp(steps->strings[i], "cap") != 0;
 
         c->step[at] = steps->strings[i];
         c->number[at] = numbers->floats[i];
@@ -115,7 +117,8 @@ int fuse_lowered_attention(struct fuser *f, uint32_t node, struct err *err)
         if (!fuse_add_perm(f->p, &row, perms[i], all[i].perm, rank))
             return plan_no_memory(err);
     }
-    if ((fuse_attr(n, "band") == NULL && !fuse_add_band(f, &row, &c, fuse_operand_dim(f, &all[0], rank - 2))) ||
+    if ((fuse_attr(n, "band") == NULL &&
+         !fuse_add_band(f, &row, &c, fuse_operand_dim(f, &all[0], rank - 2))) ||
         !fuse_add_steps(f->p, &row, &c, 1))
         return plan_no_memory(err);
     rc = fuse_into(f, node, &row, err);

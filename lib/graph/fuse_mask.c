@@ -167,8 +167,8 @@ static bool stays_hidden(const struct fuse_scores *c, uint32_t at)
     return true;
 }
 
-static bool step_is_band(const struct fuser *f, const struct fuse_scores *c, uint32_t i, int64_t rows,
-                         struct band *b)
+static bool step_is_band(const struct fuser *f, const struct fuse_scores *c, uint32_t i,
+                         int64_t rows, struct band *b)
 {
     const struct plan_value *v = c->mask[i] != GRAPH_NONE ? &f->p->values.at[c->mask[i]] : NULL;
     int64_t keys;

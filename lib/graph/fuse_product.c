@@ -83,10 +83,9 @@ static bool layer_of(const struct fuser *f, const struct plan_node *n, struct la
                          int_of(n, "transB") != 0 };
     return int_of(n, "transA") == 0 && (!gemm || (is_one(n, "alpha") && is_one(n, "beta"))) &&
            values[l->w].tensor.shape.rank == 2 && values[l->x].tensor.shape.rank >= 2 &&
-           (l->bias == GRAPH_NONE ||
-            (values[l->bias].tensor.shape.rank == 1 &&
-             values[l->bias].tensor.shape.dim[0] ==
-                values[l->w].tensor.shape.dim[l->trans ? 0 : 1]));
+           (l->bias == GRAPH_NONE || (values[l->bias].tensor.shape.rank == 1 &&
+                                      values[l->bias].tensor.shape.dim[0] ==
+                                          values[l->w].tensor.shape.dim[l->trans ? 0 : 1]));
 }
 
 /* The functions that the GPU library computes in its products; NULL: another function. */

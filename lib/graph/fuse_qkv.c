@@ -29,7 +29,8 @@ static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, stru
     int64_t columns, columns_in_view = 1;
 
     n = fuse_producer(f, piece);
-    if (n == NULL || !fuse_is(n, NULL, "Split") || n->n_out != 3 || n->out[which] != piece || f->readers[piece] != 1)
+    if (n == NULL || !fuse_is(n, NULL, "Split") || n->n_out != 3 || n->out[which] != piece ||
+        f->readers[piece] != 1)
         return false;
     columns = columns_of(f, n->in[0]);
     /* another axis, or parts of different sizes */
@@ -54,8 +55,9 @@ static uint32_t source_of_index(const struct fuser *f, uint32_t value, uint32_t 
         const struct op_attr *axis = fuse_attr(n, "axis");
         const struct plan_value *at = &f->p->values.at[n->in[1]];
 
-        return (axis == NULL || axis->i == 0) && at->kind == PLAN_CONST && at->tensor.dtype == TENSOR_I64 &&
-                       at->tensor.shape.rank == 0 && *(const int64_t *)at->tensor.data == which
+        return (axis == NULL || axis->i == 0) && at->kind == PLAN_CONST &&
+                       at->tensor.dtype == TENSOR_I64 && at->tensor.shape.rank == 0 &&
+                       *(const int64_t *)at->tensor.data == which
                    ? n->in[0]
                    : GRAPH_NONE;
     }

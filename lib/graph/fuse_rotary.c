@@ -22,7 +22,8 @@ static bool known_int(const struct fuser *f, uint32_t value, int64_t *out)
 {
     const struct plan_value *v = value != GRAPH_NONE ? &f->p->values.at[value] : NULL;
 
-    if (v == NULL || v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_I64 || tensor_elements(&v->tensor) != 1)
+    if (v == NULL || v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_I64 ||
+        tensor_elements(&v->tensor) != 1)
         return false;
     *out = *(const int64_t *)v->tensor.data;
     return true;
@@ -66,8 +67,7 @@ static bool is_rotated(const struct fuser *f, uint32_t value, uint32_t *x, bool 
         return false;
     *is_split = fuse_producer(f, minus->in[0]) != NULL &&
                 fuse_is(fuse_producer(f, minus->in[0]), NULL, "Split");
-    return is_half(f, minus->in[0], 1, x) &&
-           is_half(f, join->in[1], 0, &again) && again == *x;
+    return is_half(f, minus->in[0], 1, x) && is_half(f, join->in[1], 0, &again) && again == *x;
 }
 
 /* Sets *out to whether the value broadcasts to x, has all of its last axis, and is not trained. */
@@ -88,7 +88,8 @@ static int is_angle(const struct fuser *f, uint32_t value, uint32_t x, bool *out
 }
 
 /* Matches term = rotated(*x) * sine. */
-static bool find_sine(const struct fuser *f, uint32_t term, uint32_t *x, uint32_t *sine, bool *is_split)
+static bool find_sine(const struct fuser *f, uint32_t term, uint32_t *x, uint32_t *sine,
+                      bool *is_split)
 {
     const struct plan_node *n = fuse_made_by(f, term, "Mul");
 

@@ -99,7 +99,8 @@ static bool is_mask(struct fuser *f, uint32_t value, const char *step, const str
         t->shape.dim[t->shape.rank - 1] == scores->dim[scores->rank - 1] &&
         shape_broadcast(&t->shape, scores, &both) && shape_equal(&both, scores))
         return true;
-    return fuse_blocked(f, "mask '%s' is %s %s; expected %s with a number for each key, for scores %s",
+    return fuse_blocked(f,
+                        "mask '%s' is %s %s; expected %s with a number for each key, for scores %s",
                         name_of(f, value), tensor_dtype_name(t->dtype),
                         shape_print(&t->shape, text[0], sizeof(text[0])), tensor_dtype_name(dtype),
                         shape_print(scores, text[1], sizeof(text[1])));
@@ -134,8 +135,8 @@ static bool add_step(struct fuser *f, const struct plan_node *n, uint32_t i, str
     if (!shape_equal(&tensor_of(f, n->in[i])->shape, scores))
         return fuse_blocked(f, "%s '%s' changes the shape of the scores", n->def->name, n->name);
     if (c->n_steps == FUSE_STEPS || (mask != GRAPH_NONE && c->n_masks == FUSE_MASKS))
-        return fuse_blocked(f, "%s '%s' exceeds the limit of %d steps with %d masks",
-                            n->def->name, n->name, FUSE_STEPS, FUSE_MASKS);
+        return fuse_blocked(f, "%s '%s' exceeds the limit of %d steps with %d masks", n->def->name,
+                            n->name, FUSE_STEPS, FUSE_MASKS);
     c->step[c->n_steps] = step;
     c->number[c->n_steps] = number;
     c->mask[c->n_steps++] = mask;
@@ -158,8 +159,9 @@ static bool add_where(struct fuser *f, const struct plan_node *n, struct fuse_sc
         return add_step(f, n, 1, c, "keep", number, n->in[0]);
     if (uniform(f, n->in[1], &number))
         return add_step(f, n, 2, c, "fill", number, n->in[0]);
-    return fuse_blocked(f, "Where '%s' selects between the scores and '%s', which is not a single known number",
-                        n->name, name_of(f, n->in[scores_of(f, n, 1, 2) == 1 ? 2 : 1]));
+    return fuse_blocked(
+        f, "Where '%s' selects between the scores and '%s', which is not a single known number",
+        n->name, name_of(f, n->in[scores_of(f, n, 1, 2) == 1 ? 2 : 1]));
 }
 
 /* Adds a step for a tanh(x). "cap" computes a tanh(x / a), so that x is multiplied by a. */
@@ -266,8 +268,8 @@ static bool trace(struct fuser *f, uint32_t value, struct fuse_scores *c)
         return add_where(f, n, c);
     if (fuse_is(n, NULL, "Tanh"))
         return add_cap(f, n, c);
-    return fuse_blocked(f, "%s '%s', which computes '%s', is not a supported step",
-                        n->def->name, n->name, name_of(f, value));
+    return fuse_blocked(f, "%s '%s', which computes '%s', is not a supported step", n->def->name,
+                        n->name, name_of(f, value));
 }
 
 bool fuse_find_scores(struct fuser *f, uint32_t value, struct fuse_scores *out)

@@ -147,7 +147,8 @@ int fuse_unit_transpose(struct fuser *f, uint32_t node, struct err *err)
 
 /* Matches `value` [m, a, b] whose first axis merges the leading axes of *from; *swapped: a and b
  * are then swapped. */
-static bool is_merged(const struct fuser *f, uint32_t value, const struct shape *lead, uint32_t *from, bool *swapped)
+static bool is_merged(const struct fuser *f, uint32_t value, const struct shape *lead,
+                      uint32_t *from, bool *swapped)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Transpose"), *merge;
     uint32_t perm[TENSOR_MAX_RANK];
@@ -167,7 +168,8 @@ static bool is_merged(const struct fuser *f, uint32_t value, const struct shape 
     x = shape_of_value(f, merge->in[0]);
     y = shape_of_value(f, value);
     *from = merge->in[0];
-    if (x->rank != lead->rank || x->dim[x->rank - 1] != y->dim[2] || x->dim[x->rank - 2] != y->dim[1])
+    if (x->rank != lead->rank || x->dim[x->rank - 1] != y->dim[2] ||
+        x->dim[x->rank - 2] != y->dim[1])
         return false;
     for (uint32_t i = 0; i + 2 < x->rank; i++)
         if (x->dim[i] != lead->dim[i])
@@ -187,7 +189,8 @@ int fuse_merged_batch(struct fuser *f, uint32_t node, struct err *err)
         !fuse_is_exclusive(f, split->in[0]) || y->rank < 4)
         return 0;
     three = shape_of_value(f, split->in[0]);
-    if (three->rank != 3 || y->dim[y->rank - 1] != three->dim[2] || y->dim[y->rank - 2] != three->dim[1] ||
+    if (three->rank != 3 || y->dim[y->rank - 1] != three->dim[2] ||
+        y->dim[y->rank - 2] != three->dim[1] ||
         !is_merged(f, product->in[0], y, &row.in[0], &swapped[0]) ||
         !is_merged(f, product->in[1], y, &row.in[1], &swapped[1]))
         return 0;

@@ -203,7 +203,8 @@ ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescr
 /* ---- import_value.c ---- */
 /* Returns 0 if the list imports each domain once, otherwise ERR_INPUT. `what` names the owner of
  * the list in the message. */
-int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, size_t n, struct err *err);
+int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, size_t n,
+                       struct err *err);
 
 /* ---- sequence.c ---- */
 /* The row of an op on sequences of tensors. These have no kernels (plan_sequence.c). NULL: another
@@ -227,7 +228,7 @@ int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, 
 /* Maps `location`, a path below the folder of the model; each file is mapped once. No component
  * may be a symbolic link. Errors: ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int graph_external_map(struct graph_external *o, const char *location, const struct mapping **out,
-                      struct err *err);
+                       struct err *err);
 /* Returns ERR_IO if one of these files was truncated; data read from it is then invalid. */
 int graph_external_check(const struct graph_external *o, struct err *err);
 /* Closes the mappings; no value may point into them afterwards. */

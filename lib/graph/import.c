@@ -70,7 +70,9 @@ static int check_model(struct importer *im, struct err *err)
     if (m->graph == NULL)
         return err_set(err, ERR_INPUT, "the file contains no graph: is it an ONNX model?");
     if (!m->has_ir_version || m->ir_version < IR_VERSION_MIN)
-        return err_set(err, ERR_INPUT, "the model has ir_version %" PRId64 "; expected %d or later: is it an ONNX model?",
+        return err_set(err, ERR_INPUT,
+                       "the model has ir_version %" PRId64
+                       "; expected %d or later: is it an ONNX model?",
                        m->ir_version, IR_VERSION_MIN);
     rc = find_opset(m, &opset, err);
     if (rc == 0)

@@ -21,7 +21,8 @@ bool import_is_onnx(const char *domain)
     return domain == NULL || domain[0] == '\0' || strcmp(domain, "ai.onnx") == 0;
 }
 
-int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, size_t n, struct err *err)
+int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, size_t n,
+                       struct err *err)
 {
     struct map seen = { 0 };
     uint64_t first;
@@ -76,7 +77,8 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
     int rc = 0;
 
     if (p->n_sparse_initializer > 0)
-        return err_set(err, ERR_UNSUPPORTED, "a graph has %zu sparse initializers; store them as dense ones",
+        return err_set(err, ERR_UNSUPPORTED,
+                       "a graph has %zu sparse initializers; store them as dense ones",
                        p->n_sparse_initializer);
     for (i = 0; i < p->n_initializer && rc == 0; i++) {
         const Onnx__TensorProto *t = p->initializer[i];

@@ -230,9 +230,10 @@ static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__Node
             if (to == NULL)
                 continue; /* without a value and without a default: absent here too */
             if (from->type != 0 && to->type != 0 && from->type != to->type) {
-                (void)err_set(in->err, ERR_INPUT,
-                              "function '%s': attribute '%s' of type %d refers to '%s', which has type %d",
-                              or_empty(frame->f->name), or_empty(from->name), from->type, ref, to->type);
+                (void)err_set(
+                    in->err, ERR_INPUT,
+                    "function '%s': attribute '%s' of type %d refers to '%s', which has type %d",
+                    or_empty(frame->f->name), or_empty(from->name), from->type, ref, to->type);
                 return false;
             }
             copies[n] = *to;
@@ -327,7 +328,8 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
 enum { ATTRIBUTES_MAX = 256 }; /* limit for a call and for a function: all pairs are compared */
 
 /* Each attribute of a call must occur once and have one value. */
-static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const Onnx__NodeProto *call)
+static bool check_call(struct inliner *in, const Onnx__FunctionProto *f,
+                       const Onnx__NodeProto *call)
 {
     size_t i;
 
@@ -336,9 +338,10 @@ static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const O
             return false;
         /* references within a function are already resolved */
         if (or_empty(call->attribute[i]->ref_attr_name)[0] != '\0') {
-            (void)err_set(in->err, ERR_INPUT,
-                          "'%s' calls function '%s': attribute '%s' refers to a function's attribute outside of a function",
-                          or_empty(call->name), or_empty(f->name), or_empty(call->attribute[i]->name));
+            (void)err_set(
+                in->err, ERR_INPUT,
+                "'%s' calls function '%s': attribute '%s' refers to a function's attribute outside of a function",
+                or_empty(call->name), or_empty(f->name), or_empty(call->attribute[i]->name));
             return false;
         }
         if (call->n_attribute > ATTRIBUTES_MAX || or_empty(call->attribute[i]->name)[0] == '\0' ||
@@ -424,8 +427,7 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
 
     if (depth > 2 * GRAPH_MAX_DEPTH) {
         (void)err_set(in->err, ERR_UNSUPPORTED,
-                      "functions and nested graphs: more than %d levels of nesting",
-                      depth);
+                      "functions and nested graphs: more than %d levels of nesting", depth);
         return false;
     }
     for (i = 0; i < n; i++)
@@ -440,16 +442,20 @@ static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
     size_t n = f->n_attribute + f->n_attribute_proto, i, k;
 
     for (i = 0; i < n; i++) {
-        const char *name = i < f->n_attribute ? f->attribute[i] : or_empty(f->attribute_proto[i - f->n_attribute]->name);
-        bool twice = n > ATTRIBUTES_MAX ||
-                     (i >= f->n_attribute && find_attr(f->attribute_proto, i - f->n_attribute, name) != NULL);
+        const char *name = i < f->n_attribute
+                               ? f->attribute[i]
+                               : or_empty(f->attribute_proto[i - f->n_attribute]->name);
+        bool twice =
+            n > ATTRIBUTES_MAX || (i >= f->n_attribute &&
+                                   find_attr(f->attribute_proto, i - f->n_attribute, name) != NULL);
 
         for (k = 0; !twice && k < i && k < f->n_attribute; k++)
             twice = strcmp(f->attribute[k], name) == 0;
         if (twice) {
-            (void)err_set(in->err, ERR_INPUT,
-                          "function '%s' has %zu attributes, '%s' more than once; expected unique names", or_empty(f->name),
-                          n, name);
+            (void)err_set(
+                in->err, ERR_INPUT,
+                "function '%s' has %zu attributes, '%s' more than once; expected unique names",
+                or_empty(f->name), n, name);
             return false;
         }
     }
@@ -457,7 +463,8 @@ static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
 }
 
 /* Names of inputs and of outputs must be unique; an output may have the name of an input. */
-static bool check_names(struct inliner *in, const Onnx__FunctionProto *f, char *const *names, size_t n)
+static bool check_names(struct inliner *in, const Onnx__FunctionProto *f, char *const *names,
+                        size_t n)
 {
     struct map seen = { 0 };
     bool ok = true;
@@ -490,13 +497,15 @@ static bool check_functions(struct inliner *in)
 
     for (i = 0; i < in->n_functions && ok; i++) {
         const Onnx__FunctionProto *f = in->functions[i];
-        char what[160], *key = arena_printf(&in->g->mem, "%s\n%s\n%s", or_empty(f->name), or_empty(f->overload),
-                                            same_domain(f->domain, "") ? "" : f->domain);
+        char what[160],
+            *key = arena_printf(&in->g->mem, "%s\n%s\n%s", or_empty(f->name), or_empty(f->overload),
+                                same_domain(f->domain, "") ? "" : f->domain);
 
         snprintf(what, sizeof(what), "function '%.120s'", or_empty(f->name));
         if (key == NULL)
             (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
-        ok = key != NULL && graph_check_opsets(what, f->opset_import, f->n_opset_import, in->err) == 0 &&
+        ok = key != NULL &&
+             graph_check_opsets(what, f->opset_import, f->n_opset_import, in->err) == 0 &&
              check_formal(in, f) && check_names(in, f, f->input, f->n_input) &&
              check_names(in, f, f->output, f->n_output);
         switch (ok ? map_put(&seen, key, i) : MAP_NEW) {

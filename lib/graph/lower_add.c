@@ -23,7 +23,9 @@ uint32_t lower_add(struct lowering *l, const struct lower_node *from)
     if (has_failed(l, attrs != NULL && n.in != NULL))
         return GRAPH_NONE;
     n.def = op_find(from->domain, from->op,
-                    from->domain != NULL ? 1 : from->opset != 0 ? from->opset : p->g->opset);
+                    from->domain != NULL ? 1
+                    : from->opset != 0   ? from->opset
+                                         : p->g->opset);
     CHECK(n.def != NULL);
     memcpy(n.in, from->in, n.n_in * sizeof(*n.in));
     memcpy(attrs, from->attrs, n.n_attrs * sizeof(*attrs));
@@ -71,7 +73,8 @@ uint32_t lower_reshape(struct lowering *l, uint32_t x, const int64_t *dim, uint3
 {
     uint32_t shape = plan_add_ints(l->p, "(shape)", dim, rank);
 
-    return has_failed(l, shape != GRAPH_NONE) ? GRAPH_NONE : lower_op(l, "Reshape", x, shape, GRAPH_NONE);
+    return has_failed(l, shape != GRAPH_NONE) ? GRAPH_NONE
+                                              : lower_op(l, "Reshape", x, shape, GRAPH_NONE);
 }
 
 uint32_t lower_cast(struct lowering *l, uint32_t x, enum tensor_dtype to)
@@ -90,7 +93,8 @@ uint32_t lower_concat(struct lowering *l, uint32_t a, uint32_t b, int64_t axis)
     return lower_add(l, &n);
 }
 
-uint32_t lower_constant(struct lowering *l, enum tensor_dtype dtype, const struct shape *shape, void **data)
+uint32_t lower_constant(struct lowering *l, enum tensor_dtype dtype, const struct shape *shape,
+                        void **data)
 {
     struct tensor t = { .dtype = dtype, .shape = *shape };
     uint32_t value;
@@ -117,7 +121,8 @@ uint32_t lower_number(struct lowering *l, float number)
 
 uint32_t lower_in(const struct lowering *l, uint32_t i)
 {
-    return i < l->from->n_in && l->from->in[i] != GRAPH_NONE ? l->b->map[l->from->in[i]] : GRAPH_NONE;
+    return i < l->from->n_in && l->from->in[i] != GRAPH_NONE ? l->b->map[l->from->in[i]]
+                                                             : GRAPH_NONE;
 }
 
 const struct tensor *lower_tensor(const struct lowering *l, uint32_t value)

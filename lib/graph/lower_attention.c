@@ -72,12 +72,14 @@ static void read_attrs(struct attention_node *a)
         return;
     a->is_causal = causal != 0;
     if (!isfinite(a->scale) || !(a->cap >= 0) || isinf(a->cap))
-        LOWER_ERROR(l, ERR_INPUT, "scale %g and softcap %g; expected finite numbers, and softcap at least 0",
+        LOWER_ERROR(l, ERR_INPUT,
+                    "scale %g and softcap %g; expected finite numbers, and softcap at least 0",
                     (double)a->scale, (double)a->cap);
     else if (a->mode < 0 || a->mode > 3)
         LOWER_ERROR(l, ERR_INPUT, "qk_matmul_output_mode is %" PRId64 "; expected 0 to 3", a->mode);
     else if (a->left < -1 || a->right < -1 || a->left > INT32_MAX || a->right > INT32_MAX)
-        LOWER_ERROR(l, ERR_INPUT, "windows of %" PRId64 " and %" PRId64 "; expected -1 (no limit) to %d", a->left,
+        LOWER_ERROR(l, ERR_INPUT,
+                    "windows of %" PRId64 " and %" PRId64 "; expected -1 (no limit) to %d", a->left,
                     a->right, INT32_MAX);
     else if (precision != TENSOR_F32 && precision != TENSOR_F16 && precision != TENSOR_BF16)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "softmax_precision is %" PRId64 "; supported are 1 (float32), 10 and 16, "
@@ -120,7 +122,8 @@ static uint32_t operand(struct attention_node *a, uint32_t i, const char *heads_
 }
 
 /* Size of an axis of an operand, in the order [batch, heads, rows, columns]. */
-static int64_t size_of(const struct attention_node *a, uint32_t which, uint32_t value, uint32_t axis)
+static int64_t size_of(const struct attention_node *a, uint32_t which, uint32_t value,
+                       uint32_t axis)
 {
     static const uint32_t swapped[] = { 0, 2, 1, 3 };
 
@@ -128,7 +131,8 @@ static int64_t size_of(const struct attention_node *a, uint32_t which, uint32_t 
 }
 
 /* present = Concat(past, new), both [batch, heads, rows, columns]. */
-static void join_past(struct attention_node *a, uint32_t which, uint32_t past_input, uint32_t *value)
+static void join_past(struct attention_node *a, uint32_t which, uint32_t past_input,
+                      uint32_t *value)
 {
     struct lowering *l = a->l;
     const uint32_t past = lower_in(l, past_input);
@@ -139,7 +143,8 @@ static void join_past(struct attention_node *a, uint32_t which, uint32_t past_in
         *value = lower_transpose(l, *value, rows_first, 4);
     a->is_rows_first[which] = false;
     if (l->rc == 0 && lower_tensor(l, past)->shape.rank != 4) {
-        LOWER_ERROR(l, ERR_INPUT, "input %" PRIu32 ": expected [batch, heads, rows, columns]", past_input);
+        LOWER_ERROR(l, ERR_INPUT, "input %" PRIu32 ": expected [batch, heads, rows, columns]",
+                    past_input);
         return;
     }
     *value = lower_concat(l, past, *value, 2);
@@ -151,11 +156,13 @@ static void join_past(struct attention_node *a, uint32_t which, uint32_t past_in
 static void check_caches(struct attention_node *a)
 {
     struct lowering *l = a->l;
-    const bool key = lower_in(l, PAST_KEY) != GRAPH_NONE, value = lower_in(l, PAST_VALUE) != GRAPH_NONE,
+    const bool key = lower_in(l, PAST_KEY) != GRAPH_NONE,
+               value = lower_in(l, PAST_VALUE) != GRAPH_NONE,
                nonpad = lower_in(l, NONPAD) != GRAPH_NONE;
 
     if (key != value || (key && nonpad))
-        LOWER_ERROR(l, ERR_INPUT, "expected past_key and past_value together, without nonpad_kv_seqlen");
+        LOWER_ERROR(l, ERR_INPUT,
+                    "expected past_key and past_value together, without nonpad_kv_seqlen");
     else if ((key || nonpad) && l->p->purpose != PLAN_RUN)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "it reads a cache of keys and values, which a training step does not have; "
                     "export the model without one (transformers: config.use_cache = False, and no "
@@ -273,10 +280,11 @@ static void compute_visible(struct attention_node *a)
     n = lower_reshape(l, lower_cast(l, lower_in(l, NONPAD), TENSOR_F32), dim, 4);
     keys = numbers(a, a->s, 3);
     a->visible = lower_op(l, "Less", keys, n, GRAPH_NONE);
-    at = lower_op(l, "Add", numbers(a, a->t, 2), lower_op(l, "Sub", n, lower_number(l, (float)a->t), GRAPH_NONE),
-                  GRAPH_NONE);
+    at = lower_op(l, "Add", numbers(a, a->t, 2),
+                  lower_op(l, "Sub", n, lower_number(l, (float)a->t), GRAPH_NONE), GRAPH_NONE);
     if (a->is_causal || a->right >= 0) {
-        near = a->is_causal ? at : lower_op(l, "Add", at, lower_number(l, (float)a->right), GRAPH_NONE);
+        near = a->is_causal ? at
+                            : lower_op(l, "Add", at, lower_number(l, (float)a->right), GRAPH_NONE);
         a->visible = lower_op(l, "And", a->visible,
                               lower_op(l, "LessOrEqual", keys, near, GRAPH_NONE), GRAPH_NONE);
     }
@@ -291,7 +299,8 @@ static void compute_band(struct attention_node *a)
 {
     a->band[0] = a->left >= 0 ? a->past - a->left : INT64_MIN;
     a->band[1] = a->is_causal ? a->past : a->right >= 0 ? a->past + a->right : INT64_MAX;
-    a->has_band = lower_in(a->l, NONPAD) == GRAPH_NONE && (a->is_causal || a->left >= 0 || a->right >= 0);
+    a->has_band =
+        lower_in(a->l, NONPAD) == GRAPH_NONE && (a->is_causal || a->left >= 0 || a->right >= 0);
 }
 
 /* ---- as one node ---- */
@@ -303,8 +312,8 @@ static void add_perm(struct lower_node *n, const char *name, const int64_t *perm
     n->attrs[n->n_attrs++] = (struct op_attr){ .name = name, .type = OP_ATTR_INTS, .n = 4, .ints = perm };
 }
 
-static void add_mask(struct lower_node *n, const char **names, float *numbers_of, uint32_t *steps, uint32_t mask,
-                     bool is_bool)
+static void add_mask(struct lower_node *n, const char **names, float *numbers_of, uint32_t *steps,
+                     uint32_t mask, bool is_bool)
 {
     if (mask == GRAPH_NONE)
         return;
@@ -399,10 +408,12 @@ static uint32_t weights(struct attention_node *a, uint32_t x)
 {
     struct lowering *l = a->l;
     const int64_t last = -1;
-    const uint32_t most = lower_op(l, "ReduceMax", x, plan_add_ints(l->p, "(axes)", &last, 1), GRAPH_NONE);
+    const uint32_t most =
+        lower_op(l, "ReduceMax", x, plan_add_ints(l->p, "(axes)", &last, 1), GRAPH_NONE);
     const struct lower_node softmax = { .op = "Softmax", .n_in = 1, .n_attrs = 1,
                                         .attrs = { { .name = "axis", .type = OP_ATTR_INT, .i = -1 } } };
-    const uint32_t zero = lower_number(l, 0), empty = lower_op(l, "Equal", most, lower_number(l, -INFINITY), GRAPH_NONE);
+    const uint32_t zero = lower_number(l, 0),
+                   empty = lower_op(l, "Equal", most, lower_number(l, -INFINITY), GRAPH_NONE);
     struct lower_node n = softmax;
 
     n.in[0] = lower_op(l, "Where", empty, zero, x);
@@ -427,7 +438,7 @@ static uint32_t separate_ops(struct attention_node *a)
     }
     stage[1] = x;
     x = a->mask == GRAPH_NONE || is_bool(a, a->mask) ? hide(a, a->mask, x)
-                                                    : lower_op(l, "Add", x, a->mask, GRAPH_NONE);
+                                                     : lower_op(l, "Add", x, a->mask, GRAPH_NONE);
     x = hide(a, a->visible, x);
     if (a->has_band)
         x = hide(a, band_mask(a), x);

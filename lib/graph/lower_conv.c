@@ -22,7 +22,8 @@ struct conv_node {
 static void read_node(struct conv_node *c)
 {
     struct lowering *l = c->l;
-    const struct shape *x = &lower_tensor(l, lower_in(l, X))->shape, *w = &lower_tensor(l, lower_in(l, WEIGHT))->shape;
+    const struct shape *x = &lower_tensor(l, lower_in(l, X))->shape,
+                       *w = &lower_tensor(l, lower_in(l, WEIGHT))->shape;
     const char *activation;
     char text[2][192];
 
@@ -32,9 +33,12 @@ static void read_node(struct conv_node *c)
     c->is_gated = strcmp(activation, "silu") == 0 || strcmp(activation, "swish") == 0;
     if (!c->is_gated && strcmp(activation, "none") != 0)
         LOWER_ERROR(l, ERR_INPUT, "activation '%s'; expected none, silu or swish", activation);
-    else if (x->rank != 3 || w->rank != 3 || w->dim[0] != x->dim[1] || w->dim[1] != 1 || w->dim[2] < 1)
-        LOWER_ERROR(l, ERR_INPUT, "input %s and weight %s; expected [batch, channels, length] and [channels, 1, k]",
-                    shape_print(x, text[0], sizeof(text[0])), shape_print(w, text[1], sizeof(text[1])));
+    else if (x->rank != 3 || w->rank != 3 || w->dim[0] != x->dim[1] || w->dim[1] != 1 ||
+             w->dim[2] < 1)
+        LOWER_ERROR(
+            l, ERR_INPUT,
+            "input %s and weight %s; expected [batch, channels, length] and [channels, 1, k]",
+            shape_print(x, text[0], sizeof(text[0])), shape_print(w, text[1], sizeof(text[1])));
     else if (lower_in(l, PAST) != GRAPH_NONE && l->p->purpose != PLAN_RUN)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "it reads past_state, which a training step does not have; export the model "
                     "without a cache (transformers: config.use_cache = False)");
@@ -61,8 +65,8 @@ static uint32_t with_past(const struct conv_node *c)
         if (past != GRAPH_NONE)
             memset(zeros, 0, (size_t)shape_elements(&s) * sizeof(float));
     } else if (!shape_equal(&lower_tensor(l, past)->shape, &s)) {
-        LOWER_ERROR(l, ERR_INPUT, "past_state: expected [%" PRId64 ", %" PRId64 ", %" PRId64 "]", c->batch, c->channels,
-                    c->k - 1);
+        LOWER_ERROR(l, ERR_INPUT, "past_state: expected [%" PRId64 ", %" PRId64 ", %" PRId64 "]",
+                    c->batch, c->channels, c->k - 1);
     }
     return lower_concat(l, past, lower_in(l, X), 2);
 }

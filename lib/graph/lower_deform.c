@@ -23,8 +23,9 @@ static bool columns_attrs(struct lowering *l, const struct shape *w, struct lowe
         if (l->rc < 0)
             break;
         if (k == 1 && list != NULL && (len != 2 || list[0] != w->dim[2] || list[1] != w->dim[3]))
-            LOWER_ERROR(l, ERR_INPUT, "kernel_shape differs from that of the weights, %" PRId64 " by %" PRId64, w->dim[2],
-                        w->dim[3]);
+            LOWER_ERROR(l, ERR_INPUT,
+                        "kernel_shape differs from that of the weights, %" PRId64 " by %" PRId64,
+                        w->dim[2], w->dim[3]);
         else if (k == 1 || list != NULL)
             n->attrs[n->n_attrs++] = (struct op_attr){ .name = lists[k], .type = OP_ATTR_INTS, .n = k == 1 ? 2 : len,
                                                        .ints = k == 1 ? kernel : list };
@@ -47,7 +48,8 @@ static uint32_t product(struct lowering *l, uint32_t columns, int64_t group)
     const struct shape left = { .rank = 3, .dim = { group, m / group, each } };
     const struct shape right = { .rank = 4, .dim = { c.dim[0], group, each, c.dim[2] } };
     const struct shape out = { .rank = 4, .dim = { c.dim[0], m, offset->dim[2], offset->dim[3] } };
-    uint32_t filters = kit_reshape(l, lower_in(l, W), &left), sides = kit_reshape(l, columns, &right);
+    uint32_t filters = kit_reshape(l, lower_in(l, W), &left),
+             sides = kit_reshape(l, columns, &right);
 
     return kit_reshape(l, kit_op(l, "MatMul", filters, sides, GRAPH_NONE), &out);
 }
@@ -75,7 +77,10 @@ void lower_deform_conv(struct lowering *l)
                     "; expected a divisor of both, and filters of channels / group", group, c, m, w->shape.dim[1]);
     else if (l->rc == 0 && bias != GRAPH_NONE &&
              (lower_tensor(l, bias)->shape.rank != 1 || lower_tensor(l, bias)->shape.dim[0] != m))
-        LOWER_ERROR(l, ERR_INPUT, "the bias has the wrong shape; expected a list of %" PRId64 " numbers, one per filter", m);
+        LOWER_ERROR(l, ERR_INPUT,
+                    "the bias has the wrong shape; expected a list of %" PRId64
+                    " numbers, one per filter",
+                    m);
     if (l->rc < 0 || !columns_attrs(l, &w->shape, &n))
         return;
     n.in[0] = lower_in(l, X);

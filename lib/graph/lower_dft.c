@@ -39,7 +39,8 @@ static void read_int(struct lowering *l, uint32_t i, const char *what, int64_t *
     v = &l->p->values.at[value];
     if (!plan_is_known(v) || tensor_elements(&v->tensor) != 1 ||
         (v->tensor.dtype != TENSOR_I64 && v->tensor.dtype != TENSOR_I32)) {
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "%s is not an integer that is known once the shapes are", what);
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "%s is not an integer that is known once the shapes are",
+                    what);
         return;
     }
     *out = v->tensor.dtype == TENSOR_I64 ? *(const int64_t *)v->tensor.data

@@ -14,7 +14,8 @@ static uint32_t times(struct lowering *l, uint32_t x, float number)
 }
 
 /* Adds f(alpha x) / alpha; of_zero: the node for alpha 0. */
-static void lower_gate(struct lowering *l, const struct lower_node *gate, const struct lower_node *of_zero)
+static void lower_gate(struct lowering *l, const struct lower_node *gate,
+                       const struct lower_node *of_zero)
 {
     struct lower_node n = *gate;
     float alpha = 1;

@@ -31,8 +31,9 @@ bool kit_known(struct lowering *l, uint32_t i, const int64_t **values, size_t *n
     if (l->rc < 0 || t == NULL)
         return l->rc == 0;
     if ((t->dtype != TENSOR_I64 && t->dtype != TENSOR_I32) || t->shape.rank > 1)
-        LOWER_ERROR(l, ERR_INPUT, "input %" PRIu32 " is %s of %" PRIu32 " dimensions; expected a list of int64", i,
-                    tensor_dtype_name(t->dtype), t->shape.rank);
+        LOWER_ERROR(l, ERR_INPUT,
+                    "input %" PRIu32 " is %s of %" PRIu32 " dimensions; expected a list of int64",
+                    i, tensor_dtype_name(t->dtype), t->shape.rank);
     else if (t->data == NULL)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "input %" PRIu32 " is computed by the graph; expected a constant of "
                     "the model, because the shape depends on it", i);

@@ -10,8 +10,8 @@
 enum { KIT_OPSET = 18 /* axes of reductions and of Pad are inputs */ };
 
 /* Adds a node with up to three inputs (the first GRAPH_NONE ends the list) and n attributes. */
-static inline uint32_t kit_node(struct lowering *l, const char *op, uint32_t a, uint32_t b, uint32_t c,
-                                const struct op_attr *attrs, uint32_t n)
+static inline uint32_t kit_node(struct lowering *l, const char *op, uint32_t a, uint32_t b,
+                                uint32_t c, const struct op_attr *attrs, uint32_t n)
 {
     struct lower_node node = { .op = op, .opset = KIT_OPSET, .in = { a, b, c }, .n_attrs = n };
 
@@ -21,13 +21,14 @@ static inline uint32_t kit_node(struct lowering *l, const char *op, uint32_t a, 
     return lower_add(l, &node);
 }
 
-static inline uint32_t kit_op(struct lowering *l, const char *op, uint32_t a, uint32_t b, uint32_t c)
+static inline uint32_t kit_op(struct lowering *l, const char *op, uint32_t a, uint32_t b,
+                              uint32_t c)
 {
     return kit_node(l, op, a, b, c, NULL, 0);
 }
 
-static inline uint32_t kit_op_int(struct lowering *l, const char *op, uint32_t a, uint32_t b, uint32_t c,
-                                  const char *name, int64_t value)
+static inline uint32_t kit_op_int(struct lowering *l, const char *op, uint32_t a, uint32_t b,
+                                  uint32_t c, const char *name, int64_t value)
 {
     const struct op_attr attr = { .name = name, .type = OP_ATTR_INT, .i = value };
 
@@ -49,7 +50,8 @@ static inline uint32_t kit_reshape(struct lowering *l, uint32_t x, const struct 
     return kit_op(l, "Reshape", x, kit_ints(l, s->dim, s->rank), GRAPH_NONE);
 }
 
-static inline uint32_t kit_transpose(struct lowering *l, uint32_t x, const int64_t *perm, uint32_t rank)
+static inline uint32_t kit_transpose(struct lowering *l, uint32_t x, const int64_t *perm,
+                                     uint32_t rank)
 {
     const struct op_attr attr = { .name = "perm", .type = OP_ATTR_INTS, .n = rank,
                                   .ints = lower_ints(l, perm, rank) };

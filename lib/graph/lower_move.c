@@ -45,7 +45,8 @@ void lower_center_crop_pad(struct lowering *l)
     rank = x->shape.rank;
     l->rc = op_attr_ints(&l->attrs, "axes", &axes, &n_axes, l->err);
     if (l->rc == 0 && n != (axes != NULL ? n_axes : rank))
-        LOWER_ERROR(l, ERR_INPUT, "shape has %zu numbers; expected %zu", n, axes != NULL ? n_axes : rank);
+        LOWER_ERROR(l, ERR_INPUT, "shape has %zu numbers; expected %zu", n,
+                    axes != NULL ? n_axes : rank);
     memcpy(last, x->shape.dim, sizeof(last));
     for (i = 0; i < n && l->rc == 0; i++) {
         int64_t axis = axes != NULL ? axes[i] : (int64_t)i, have;
@@ -70,7 +71,8 @@ void lower_center_crop_pad(struct lowering *l)
 /* Computes the shapes of a transposed convolution: its input from [n, c prod(block), positions];
  * *out: its output, [n c, 1, image]. */
 static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_t *block, size_t n,
-                          struct shape *in, struct shape *weight, struct shape *out, int64_t *more, int64_t *channels)
+                          struct shape *in, struct shape *weight, struct shape *out, int64_t *more,
+                          int64_t *channels)
 {
     const struct shape *x = &lower_tensor(l, lower_in(l, 0))->shape;
     const int64_t *dilation = NULL, *stride = NULL, *pad = NULL;
@@ -86,7 +88,9 @@ static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_
         return false;
     if (x->rank != 3 || n < 1 || n > 3 || (dilation != NULL && n_dilation != n) ||
         (stride != NULL && n_stride != n) || (pad != NULL && n_pad != 2 * n)) {
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "expected [n, c, places], 1 to 3 axes of images, and as many of each attribute");
+        LOWER_ERROR(
+            l, ERR_UNSUPPORTED,
+            "expected [n, c, places], 1 to 3 axes of images, and as many of each attribute");
         return false;
     }
     in->rank = weight->rank = out->rank = (uint32_t)n + 2;
@@ -94,10 +98,11 @@ static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_
         int64_t step = stride != NULL ? stride[k] : 1, apart = dilation != NULL ? dilation[k] : 1;
         int64_t around = pad != NULL ? pad[k] + pad[n + k] : 0, room;
 
-        if (image[k] < 1 || block[k] < 1 || image[k] > INT32_MAX || block[k] > 65535 || step < 1 || step > 65535 ||
-            apart < 1 || apart > 65535 || around < 0 || around > 131070) {
-            LOWER_ERROR(l, ERR_INPUT, "an image of %" PRId64 " with blocks of %" PRId64 " along axis %zu", image[k],
-                        block[k], k);
+        if (image[k] < 1 || block[k] < 1 || image[k] > INT32_MAX || block[k] > 65535 || step < 1 ||
+            step > 65535 || apart < 1 || apart > 65535 || around < 0 || around > 131070) {
+            LOWER_ERROR(l, ERR_INPUT,
+                        "an image of %" PRId64 " with blocks of %" PRId64 " along axis %zu",
+                        image[k], block[k], k);
             return false;
         }
         room = image[k] + around - apart * (block[k] - 1) - 1;
@@ -109,7 +114,8 @@ static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_
         places *= in->dim[2 + k];
     }
     if (kernel > BLOCK_MAX) {
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "a block of %" PRId64 " elements; expected at most %d", kernel, BLOCK_MAX);
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "a block of %" PRId64 " elements; expected at most %d",
+                    kernel, BLOCK_MAX);
         return false;
     }
     if (x->dim[1] % kernel != 0 || places != x->dim[2]) {
@@ -134,7 +140,8 @@ void lower_col2im(struct lowering *l)
     uint32_t n_attrs = 0, w, y;
     void *data = NULL;
 
-    if (kit_input(l, 0, TENSOR_F32) == NULL || !kit_known(l, 1, &image, &n) || !kit_known(l, 2, &block, &n_block))
+    if (kit_input(l, 0, TENSOR_F32) == NULL || !kit_known(l, 1, &image, &n) ||
+        !kit_known(l, 2, &block, &n_block))
         return;
     if (n != n_block)
         LOWER_ERROR(l, ERR_INPUT, "image_shape has %zu numbers, block_shape %zu", n, n_block);
@@ -162,7 +169,8 @@ void lower_col2im(struct lowering *l)
 
 void lower_compress(struct lowering *l)
 {
-    const struct tensor *x = kit_input(l, 0, TENSOR_NONE), *condition = kit_input(l, 1, TENSOR_BOOL);
+    const struct tensor *x = kit_input(l, 0, TENSOR_NONE),
+                        *condition = kit_input(l, 1, TENSOR_BOOL);
     const struct shape flat = { .rank = 1, .dim = { -1 } };
     int64_t axis = 0, *places, dim, n, i;
     uint32_t from = lower_in(l, 0), kept = 0;
@@ -193,7 +201,8 @@ void lower_compress(struct lowering *l)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition selects no element");
     if (!has_axis)
         from = kit_reshape(l, from, &flat);
-    lower_out(l, 0, kit_op_int(l, "Gather", from, kit_ints(l, places, kept), GRAPH_NONE, "axis", axis));
+    lower_out(l, 0,
+              kit_op_int(l, "Gather", from, kit_ints(l, places, kept), GRAPH_NONE, "axis", axis));
 }
 
 /* ---- MaxUnpool ---- */
@@ -218,8 +227,9 @@ void lower_max_unpool(struct lowering *l)
     if (!kit_known(l, 2, &wanted, &n_wanted))
         return;
     out = x->shape;
-    if (out.rank < 3 || n != out.rank - 2 || (stride != NULL && n_stride != n) || (pad != NULL && n_pad != 2 * n) ||
-        (wanted != NULL && n_wanted != out.rank) || !shape_equal(&places->shape, &x->shape)) {
+    if (out.rank < 3 || n != out.rank - 2 || (stride != NULL && n_stride != n) ||
+        (pad != NULL && n_pad != 2 * n) || (wanted != NULL && n_wanted != out.rank) ||
+        !shape_equal(&places->shape, &x->shape)) {
         LOWER_ERROR(l, ERR_INPUT, "expected [n, c, places], indices of the same shape, and kernel_shape, strides, pads "
                     "and output_shape to fit them");
         return;
@@ -227,16 +237,19 @@ void lower_max_unpool(struct lowering *l)
     for (k = 0; k < n; k++) {
         int64_t step = stride != NULL ? stride[k] : 1;
 
-        if (kernel[k] < 1 || kernel[k] > 65535 || step < 1 || step > 65535 || x->shape.dim[k + 2] > 1 << 24)
+        if (kernel[k] < 1 || kernel[k] > 65535 || step < 1 || step > 65535 ||
+            x->shape.dim[k + 2] > 1 << 24)
             LOWER_ERROR(l, ERR_INPUT, "kernel %" PRId64 " with stride %" PRId64, kernel[k], step);
-        out.dim[k + 2] = (x->shape.dim[k + 2] - 1) * step + kernel[k] - (pad != NULL ? pad[k] + pad[n + k] : 0);
+        out.dim[k + 2] =
+            (x->shape.dim[k + 2] - 1) * step + kernel[k] - (pad != NULL ? pad[k] + pad[n + k] : 0);
     }
     for (k = 0; k < out.rank && wanted != NULL; k++) /* the indices refer to the shape without
                                                         output_shape */
         pads[out.rank + k] = wanted[k] - out.dim[k];
     for (k = 0; k < out.rank && l->rc == 0; k++)
         if (out.dim[k] < 1 || pads[out.rank + k] < 0)
-            LOWER_ERROR(l, ERR_UNSUPPORTED, "axis %" PRIu32 " of the output would have %" PRId64 " elements", k,
+            LOWER_ERROR(l, ERR_UNSUPPORTED,
+                        "axis %" PRIu32 " of the output would have %" PRId64 " elements", k,
                         out.dim[k] + pads[out.rank + k]);
     if (l->rc < 0)
         return;
@@ -272,8 +285,8 @@ void lower_reverse_sequence(struct lowering *l)
     time_axis = kit_axis(l, "time_axis", 0, x->shape.rank);
     if (l->rc < 0)
         return;
-    if (batch_axis == time_axis || lengths->shape.rank != 1 || lengths->shape.dim[0] != x->shape.dim[batch_axis] ||
-        x->shape.dim[time_axis] > 1 << 24) {
+    if (batch_axis == time_axis || lengths->shape.rank != 1 ||
+        lengths->shape.dim[0] != x->shape.dim[batch_axis] || x->shape.dim[time_axis] > 1 << 24) {
         LOWER_ERROR(l, ERR_INPUT, "batch_axis %" PRId64 ", time_axis %" PRId64 "; expected two axes and a length for each "
                     "sample", batch_axis, time_axis);
         return;
@@ -292,9 +305,11 @@ void lower_reverse_sequence(struct lowering *l)
     t = kit_reshape(l, kit_ints(l, steps, (uint32_t)along.dim[time_axis]), &along);
     t1 = kit_reshape(l, kit_ints(l, steps + 1, (uint32_t)along.dim[time_axis]), &along);
     n = kit_reshape(l, lower_in(l, 1), &across);
-    at = kit_op(l, "Where", kit_op(l, "Less", t, n, GRAPH_NONE), kit_op(l, "Sub", n, t1, GRAPH_NONE), t);
+    at = kit_op(l, "Where", kit_op(l, "Less", t, n, GRAPH_NONE),
+                kit_op(l, "Sub", n, t1, GRAPH_NONE), t);
     at = kit_op(l, "Expand", at, shape, GRAPH_NONE);
-    lower_out(l, 0, kit_op_int(l, "GatherElements", lower_in(l, 0), at, GRAPH_NONE, "axis", time_axis));
+    lower_out(l, 0,
+              kit_op_int(l, "GatherElements", lower_in(l, 0), at, GRAPH_NONE, "axis", time_axis));
 }
 
 /* ---- AffineGrid ---- */
@@ -338,9 +353,11 @@ void lower_affine_grid(struct lowering *l)
     d = n >= 4 ? (uint32_t)n - 2 : 0;
     if (l->rc < 0)
         return;
-    if ((d != 2 && d != 3) || theta->shape.rank != 3 || theta->shape.dim[0] != size[0] || theta->shape.dim[1] != d ||
-        theta->shape.dim[2] != d + 1) {
-        LOWER_ERROR(l, ERR_INPUT, "expected theta [n, 2, 3] and a size [n, c, h, w], or [n, 3, 4] and [n, c, d, h, w]");
+    if ((d != 2 && d != 3) || theta->shape.rank != 3 || theta->shape.dim[0] != size[0] ||
+        theta->shape.dim[1] != d || theta->shape.dim[2] != d + 1) {
+        LOWER_ERROR(
+            l, ERR_INPUT,
+            "expected theta [n, 2, 3] and a size [n, c, h, w], or [n, 3, 4] and [n, c, d, h, w]");
         return;
     }
     grid = (struct shape){ .rank = d + 2, .dim = { size[0] } };
@@ -413,7 +430,8 @@ void lower_lp_normalization(struct lowering *l)
         l->rc = op_attr_i(&l->attrs, "p", 2, &p, l->err);
     if (l->rc == 0 && p != 1 && p != 2)
         LOWER_ERROR(l, ERR_INPUT, "p is %" PRId64 "; expected 1 or 2", p);
-    norm = kit_op(l, p == 1 ? "ReduceL1" : "ReduceL2", lower_in(l, 0), kit_ints(l, &axis, 1), GRAPH_NONE);
+    norm = kit_op(l, p == 1 ? "ReduceL1" : "ReduceL2", lower_in(l, 0), kit_ints(l, &axis, 1),
+                  GRAPH_NONE);
     zero = kit_op(l, "Equal", norm, lower_number(l, 0), GRAPH_NONE);
     safe = kit_op(l, "Where", zero, lower_number(l, 1), norm);
     lower_out(l, 0, kit_op(l, "Div", lower_in(l, 0), safe, GRAPH_NONE));

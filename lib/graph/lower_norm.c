@@ -40,13 +40,15 @@ void lower_rms_norm(struct lowering *l)
     if (l->rc < 0)
         return;
     if (axis < -(int64_t)s->rank || axis >= (int64_t)s->rank) {
-        LOWER_ERROR(l, ERR_INPUT, "axis is out of range: the input has %u dimensions", (unsigned)s->rank);
+        LOWER_ERROR(l, ERR_INPUT, "axis is out of range: the input has %u dimensions",
+                    (unsigned)s->rank);
         return;
     }
     row = row_of(s, axis < 0 ? axis + (int64_t)s->rank : axis);
     is_row = shape_elements(own) == shape_elements(&row);
     if (!is_row && shape_broadcast(own, &row, &both) && shape_equal(&both, &row)) {
-        n.in[1] = lower_op(l, "Expand", scale, plan_add_ints(l->p, "(shape)", row.dim, row.rank), GRAPH_NONE);
+        n.in[1] = lower_op(l, "Expand", scale, plan_add_ints(l->p, "(shape)", row.dim, row.rank),
+                           GRAPH_NONE);
     } else if (!is_row && shape_broadcast(own, s, &both) && shape_equal(&both, s)) {
         n.in[1] = ones(l, &row);
         multiplies = true;

@@ -49,7 +49,8 @@ static void read_lists(struct wide_pool *w)
         if (n == 0)
             w->list[k] = NULL;
         else if (n != wanted)
-            LOWER_ERROR(l, ERR_INPUT, "%s has %zu numbers; expected %zu for %u spatial axes", lists[k], n, wanted, space);
+            LOWER_ERROR(l, ERR_INPUT, "%s has %zu numbers; expected %zu for %u spatial axes",
+                        lists[k], n, wanted, space);
     }
     if (l->rc == 0 && w->list[0] == NULL)
         LOWER_ERROR(l, ERR_INPUT, "kernel_shape is absent");
@@ -81,7 +82,8 @@ static void sort_axes(struct wide_pool *w)
     }
     memcpy(w->perm + n, w->kept, w->n_kept * sizeof(*w->kept));
     if (w->n_kept > OP_SPATIAL_MAX)
-        LOWER_ERROR(w->l, ERR_UNSUPPORTED, "pools %u spatial axes; expected at most %d", w->n_kept, OP_SPATIAL_MAX);
+        LOWER_ERROR(w->l, ERR_UNSUPPORTED, "pools %u spatial axes; expected at most %d", w->n_kept,
+                    OP_SPATIAL_MAX);
 }
 
 /* The pool over the axes in `kept`. */
@@ -119,7 +121,8 @@ void lower_wide_pool(struct lowering *l)
 
     w.rank = lower_tensor(l, x)->shape.rank;
     if (lower_is_needed(l, 1))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "output 1 (Indices) of a pool over %u axes is used", w.rank - FIRST);
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "output 1 (Indices) of a pool over %u axes is used",
+                    w.rank - FIRST);
     if (l->rc == 0)
         read_lists(&w);
     if (l->rc == 0)

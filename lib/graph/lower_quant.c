@@ -124,7 +124,8 @@ static enum tensor_dtype type_attr(struct lowering *l, const char *name, enum te
 
     if (l->rc == 0)
         l->rc = op_attr_i(&l->attrs, name, 0, &t, l->err);
-    if (l->rc == 0 && (t < 0 || t > 100 || (t != 0 && tensor_dtype_bytes((enum tensor_dtype)t) == 0)))
+    if (l->rc == 0 &&
+        (t < 0 || t > 100 || (t != 0 && tensor_dtype_bytes((enum tensor_dtype)t) == 0)))
         LOWER_ERROR(l, ERR_UNSUPPORTED, "%s is type %" PRId64 ", which is not supported", name, t);
     return t == 0 ? dflt : (enum tensor_dtype)t;
 }
@@ -144,10 +145,13 @@ void lower_dequantize(struct lowering *l)
     real = scale->dtype;
     to = type_attr(l, "output_dtype", real);
     if (l->rc == 0 && (!is_real(to) || (!is_real(real) && real != TENSOR_F8E8M0)))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "scale is %s, output %s; expected float32, float16 or bfloat16",
+        LOWER_ERROR(l, ERR_UNSUPPORTED,
+                    "scale is %s, output %s; expected float32, float16 or bfloat16",
                     tensor_dtype_name(real), tensor_dtype_name(to));
-    if (l->rc == 0 && x->dtype != TENSOR_I32 && !range_of(x->dtype, &lo, &hi) && !tensor_is_narrow_float(x->dtype))
-        LOWER_ERROR(l, ERR_INPUT, "x is %s; expected a quantised type", tensor_dtype_name(x->dtype));
+    if (l->rc == 0 && x->dtype != TENSOR_I32 && !range_of(x->dtype, &lo, &hi) &&
+        !tensor_is_narrow_float(x->dtype))
+        LOWER_ERROR(l, ERR_INPUT, "x is %s; expected a quantised type",
+                    tensor_dtype_name(x->dtype));
     if (l->rc < 0)
         return;
     real = tensor_is_narrow_float(x->dtype) ? TENSOR_F32 : TENSOR_I64;
@@ -170,7 +174,8 @@ static uint32_t saturate(struct lowering *l, uint32_t x, uint32_t zero, enum ten
     float lo = 0, hi = 0;
 
     if (l->rc == 0 && !range_of(to, &lo, &hi))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "output is %s; expected an integer of at most 16 bits", tensor_dtype_name(to));
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "output is %s; expected an integer of at most 16 bits",
+                    tensor_dtype_name(to));
     x = kit_op(l, "Round", x, GRAPH_NONE, GRAPH_NONE);
     if (zero != GRAPH_NONE)
         x = kit_op(l, "Add", x, cast_to(l, zero, TENSOR_F32), GRAPH_NONE);
@@ -208,12 +213,16 @@ void lower_quantize(struct lowering *l)
     if (zero_in == GRAPH_NONE)
         to = type_attr(l, "output_dtype", to);
     else if (type_attr(l, "output_dtype", to) != to)
-        LOWER_ERROR(l, ERR_INPUT, "output_dtype is not the type of the zero point, %s", tensor_dtype_name(to));
+        LOWER_ERROR(l, ERR_INPUT, "output_dtype is not the type of the zero point, %s",
+                    tensor_dtype_name(to));
     precision = type_attr(l, "precision", is_real(scale->dtype) ? scale->dtype : TENSOR_F32);
-    if (l->rc == 0 && (!is_real(precision) || !is_real(x->dtype == TENSOR_I32 ? TENSOR_F32 : x->dtype) ||
-                       (!is_real(scale->dtype) && scale->dtype != TENSOR_F8E8M0)))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "x is %s, scale %s, the division of %s; expected float32, float16 or bfloat16",
-                    tensor_dtype_name(x->dtype), tensor_dtype_name(scale->dtype), tensor_dtype_name(precision));
+    if (l->rc == 0 &&
+        (!is_real(precision) || !is_real(x->dtype == TENSOR_I32 ? TENSOR_F32 : x->dtype) ||
+         (!is_real(scale->dtype) && scale->dtype != TENSOR_F8E8M0)))
+        LOWER_ERROR(l, ERR_UNSUPPORTED,
+                    "x is %s, scale %s, the division of %s; expected float32, float16 or bfloat16",
+                    tensor_dtype_name(x->dtype), tensor_dtype_name(scale->dtype),
+                    tensor_dtype_name(precision));
     if (l->rc < 0)
         return;
     by = broadcast_input(l, 1, &shape, "the scale");
@@ -222,7 +231,8 @@ void lower_quantize(struct lowering *l)
     by = cast_to(l, cast_to(l, by, precision), TENSOR_F32);
     value = kit_op(l, "Div", value, by, GRAPH_NONE);
     value = cast_to(l, cast_to(l, value, precision), TENSOR_F32);
-    value = l->rc == 0 && tensor_is_narrow_float(to) ? to_narrow_float(l, value, zero, to) : saturate(l, value, zero, to);
+    value = l->rc == 0 && tensor_is_narrow_float(to) ? to_narrow_float(l, value, zero, to)
+                                                     : saturate(l, value, zero, to);
     lower_out(l, 0, value);
 }
 
@@ -238,7 +248,8 @@ void lower_dynamic_quantize(struct lowering *l)
     hi = kit_op_int(l, "ReduceMax", in, GRAPH_NONE, GRAPH_NONE, "keepdims", 0);
     lo = kit_op(l, "Min", lo, zero, GRAPH_NONE);
     hi = kit_op(l, "Max", hi, zero, GRAPH_NONE);
-    scale = kit_op(l, "Div", kit_op(l, "Sub", hi, lo, GRAPH_NONE), lower_number(l, BYTE_RANGE), GRAPH_NONE);
+    scale = kit_op(l, "Div", kit_op(l, "Sub", hi, lo, GRAPH_NONE), lower_number(l, BYTE_RANGE),
+                   GRAPH_NONE);
     point = kit_op(l, "Div", kit_op(l, "Sub", zero, lo, GRAPH_NONE), scale, GRAPH_NONE);
     point = saturate(l, point, GRAPH_NONE, TENSOR_U8);
     if (lower_is_needed(l, 0))
@@ -268,7 +279,8 @@ static uint32_t subtract_zero_point(struct lowering *l, uint32_t i, uint32_t zer
         return value;
     value = kit_op(l, "Sub", value, cast_to(l, zero, TENSOR_F32), GRAPH_NONE);
     if (l->rc == 0 && !shape_equal(&shape, &lower_tensor(l, value)->shape))
-        LOWER_ERROR(l, ERR_INPUT, "the zero point of input %" PRIu32 " does not broadcast to its shape", i);
+        LOWER_ERROR(l, ERR_INPUT,
+                    "the zero point of input %" PRIu32 " does not broadcast to its shape", i);
     return value;
 }
 
@@ -301,7 +313,8 @@ static uint32_t for_lines(struct lowering *l, uint32_t i, bool rows)
 }
 
 /* The product of inputs a and b minus their zero points, int64 and exact. */
-static uint32_t exact_matmul(struct lowering *l, uint32_t a, uint32_t b, uint32_t a_zero, uint32_t b_zero)
+static uint32_t exact_matmul(struct lowering *l, uint32_t a, uint32_t b, uint32_t a_zero,
+                             uint32_t b_zero)
 {
     uint32_t x = subtract_zero_point(l, a, for_lines(l, a_zero, true)),
              y = subtract_zero_point(l, b, for_lines(l, b_zero, false));
@@ -315,8 +328,8 @@ static uint32_t exact_matmul(struct lowering *l, uint32_t a, uint32_t b, uint32_
         return LOWER_ERROR(l, ERR_INPUT, "an input is a scalar; expected matrices"), GRAPH_NONE;
     terms = lower_tensor(l, x)->shape.dim[ra - 1];
     if (terms > (int64_t)EXACT_TERMS * PIECES_MAX)
-        return LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " terms in a sum; expected at most %d", terms,
-                           EXACT_TERMS * PIECES_MAX),
+        return LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " terms in a sum; expected at most %d",
+                           terms, EXACT_TERMS * PIECES_MAX),
                GRAPH_NONE;
     for (int64_t at = 0; (at < terms || at == 0) && l->rc == 0; at += EXACT_TERMS) {
         int64_t end = at + EXACT_TERMS < terms ? at + EXACT_TERMS : terms;
@@ -363,9 +376,11 @@ static uint32_t for_channels(struct lowering *l, uint32_t i, uint32_t rank, uint
 
 /* The convolution of inputs x and w minus their zero points, int64 and exact; padding is 0 after
  * the subtraction. */
-static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t x_zero, uint32_t w_zero)
+static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t x_zero,
+                           uint32_t w_zero)
 {
-    const struct tensor *images = kit_input(l, x, TENSOR_NONE), *weights = kit_input(l, w, TENSOR_NONE);
+    const struct tensor *images = kit_input(l, x, TENSOR_NONE),
+                        *weights = kit_input(l, w, TENSOR_NONE);
     uint32_t a, b, sum = GRAPH_NONE, rank = weights != NULL ? weights->shape.rank : 0;
     int64_t place = 1, channels, depth, each, group = 1;
 
@@ -376,12 +391,15 @@ static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t 
     if (l->rc < 0)
         return GRAPH_NONE;
     for (uint32_t k = 2; k < rank; k++)
-        place = place > EXACT_TERMS || weights->shape.dim[k] > EXACT_TERMS ? EXACT_TERMS + 1 : place * weights->shape.dim[k];
+        place = place > EXACT_TERMS || weights->shape.dim[k] > EXACT_TERMS
+                    ? EXACT_TERMS + 1
+                    : place * weights->shape.dim[k];
     channels = weights->shape.dim[0]; /* adding a node moves the tensors: `weights` is invalid after subtract_zero_point() */
     depth = weights->shape.dim[1];
     each = place > 0 && place <= EXACT_TERMS ? EXACT_TERMS / place : 0;
     if (each == 0 || (depth > each && (group != 1 || depth / each > PIECES_MAX)))
-        return LOWER_ERROR(l, ERR_UNSUPPORTED, "sums of more than %d products of a channel, or of a group of several",
+        return LOWER_ERROR(l, ERR_UNSUPPORTED,
+                           "sums of more than %d products of a channel, or of a group of several",
                            EXACT_TERMS),
                GRAPH_NONE;
     a = subtract_zero_point(l, x, for_channels(l, x_zero, rank, 1, -1));
@@ -417,7 +435,8 @@ static void requantize(struct lowering *l, uint32_t sum, uint32_t a_scale, uint3
     uint32_t y_scale = lower_in(l, 6), zero = lower_in(l, 7), factor;
     enum tensor_dtype to;
 
-    if (l->rc == 0 && (y_scale == GRAPH_NONE || zero == GRAPH_NONE || a_scale == GRAPH_NONE || b_scale == GRAPH_NONE))
+    if (l->rc == 0 && (y_scale == GRAPH_NONE || zero == GRAPH_NONE || a_scale == GRAPH_NONE ||
+                       b_scale == GRAPH_NONE))
         LOWER_ERROR(l, ERR_INPUT, "a scale or the zero point of y is missing");
     if (l->rc == 0 && (shape_elements(&lower_tensor(l, y_scale)->shape) != 1 ||
                        shape_elements(&lower_tensor(l, zero)->shape) != 1))
@@ -429,7 +448,8 @@ static void requantize(struct lowering *l, uint32_t sum, uint32_t a_scale, uint3
         LOWER_ERROR(l, ERR_UNSUPPORTED, "y is %s; expected uint8 or int8", tensor_dtype_name(to));
     y_scale = one_number(l, y_scale);
     zero = one_number(l, zero);
-    factor = kit_op(l, "Mul", cast_to(l, a_scale, TENSOR_F32), cast_to(l, b_scale, TENSOR_F32), GRAPH_NONE);
+    factor = kit_op(l, "Mul", cast_to(l, a_scale, TENSOR_F32), cast_to(l, b_scale, TENSOR_F32),
+                    GRAPH_NONE);
     factor = kit_op(l, "Div", factor, cast_to(l, y_scale, TENSOR_F32), GRAPH_NONE);
     sum = kit_op(l, "Mul", cast_to(l, sum, TENSOR_F32), factor, GRAPH_NONE);
     lower_out(l, 0, saturate(l, sum, zero, to));

@@ -31,7 +31,8 @@ static void read_node(struct lowering *l, int64_t *axis, bool *is_circular)
     *axis += *axis < 0 ? (int64_t)cache->rank : 0;
     fits = cache->rank == update->rank && *axis > 0 && *axis < (int64_t)cache->rank;
     for (uint32_t k = 0; fits && k < cache->rank; k++)
-        fits = k == (uint32_t)*axis ? update->dim[k] <= cache->dim[k] : update->dim[k] == cache->dim[k];
+        fits = k == (uint32_t)*axis ? update->dim[k] <= cache->dim[k]
+                                    : update->dim[k] == cache->dim[k];
     if (!fits || (!*is_circular && strcmp(mode, "linear") != 0))
         LOWER_ERROR(l, ERR_INPUT, "expected an update that is at most as long as the cache along an axis after the "
                     "first and as large elsewhere, and mode linear or circular");
@@ -55,12 +56,15 @@ static uint32_t places(struct lowering *l, int64_t axis, bool is_circular)
         ((int64_t *)data)[i] = i;
     if (lower_in(l, INDICES) != GRAPH_NONE && l->rc == 0 &&
         tensor_elements(lower_tensor(l, lower_in(l, INDICES))) != update.dim[0])
-        LOWER_ERROR(l, ERR_INPUT, "write_indices: expected one for each of %" PRId64 " samples", update.dim[0]);
+        LOWER_ERROR(l, ERR_INPUT, "write_indices: expected one for each of %" PRId64 " samples",
+                    update.dim[0]);
     else if (lower_in(l, INDICES) != GRAPH_NONE)
-        at = lower_op(l, "Add", at, lower_reshape(l, lower_in(l, INDICES), first.dim, first.rank), GRAPH_NONE);
+        at = lower_op(l, "Add", at, lower_reshape(l, lower_in(l, INDICES), first.dim, first.rank),
+                      GRAPH_NONE);
     if (is_circular)
         at = lower_op(l, "Mod", at, plan_add_ints(l->p, "(rows)", &rows, 0), GRAPH_NONE);
-    return lower_op(l, "Expand", at, plan_add_ints(l->p, "(shape)", update.dim, update.rank), GRAPH_NONE);
+    return lower_op(l, "Expand", at, plan_add_ints(l->p, "(shape)", update.dim, update.rank),
+                    GRAPH_NONE);
 }
 
 void lower_scatter(struct lowering *l)

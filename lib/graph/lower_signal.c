@@ -41,14 +41,16 @@ void lower_window(struct lowering *l)
     if (l->rc == 0)
         l->rc = op_attr_i(&l->attrs, "output_datatype", TENSOR_F32, &type, l->err);
     if (l->rc == 0 && (n != 1 || size[0] < 1 || size[0] > 1 << 24))
-        LOWER_ERROR(l, ERR_INPUT, "size is %" PRId64 "; expected 1 to %d", n > 0 ? size[0] : 0, 1 << 24);
+        LOWER_ERROR(l, ERR_INPUT, "size is %" PRId64 "; expected 1 to %d", n > 0 ? size[0] : 0,
+                    1 << 24);
     if (l->rc < 0)
         return;
     shape = shape_of(1, size[0]);
     steps = periodic != 0 ? size[0] : size[0] - 1;
     y = lower_constant(l, TENSOR_F32, &shape, &data);
     for (i = 0; l->rc == 0 && i < size[0]; i++)
-        ((float *)data)[i] = steps == 0 ? 1 : (float)window_at(l->from->def->name, (double)i / (double)steps);
+        ((float *)data)[i] =
+            steps == 0 ? 1 : (float)window_at(l->from->def->name, (double)i / (double)steps);
     if (type != TENSOR_F32)
         y = kit_op_int(l, "Cast", y, GRAPH_NONE, GRAPH_NONE, "to", type);
     lower_out(l, 0, y);
@@ -131,8 +133,9 @@ void lower_stft(struct lowering *l)
     if (l->rc < 0)
         return;
     length = n_given > 0 ? given[0] : window != NULL ? tensor_elements(window) : 0;
-    if (x->shape.rank != 3 || x->shape.dim[2] < 1 || x->shape.dim[2] > 2 || n_step != 1 || step[0] < 1 || length < 1 ||
-        length > LONGEST || length > x->shape.dim[1] || (window != NULL && tensor_elements(window) != length) ||
+    if (x->shape.rank != 3 || x->shape.dim[2] < 1 || x->shape.dim[2] > 2 || n_step != 1 ||
+        step[0] < 1 || length < 1 || length > LONGEST || length > x->shape.dim[1] ||
+        (window != NULL && tensor_elements(window) != length) ||
         (onesided != 0 && x->shape.dim[2] != 1)) {
         LOWER_ERROR(l, ERR_UNSUPPORTED, "expected signals [n, length, 1 or 2], a step of at least 1, and frames (and "
                     "window) of 1 to %d elements that fit them", LONGEST);
@@ -140,13 +143,15 @@ void lower_stft(struct lowering *l)
     }
     frames = (x->shape.dim[1] - length) / step[0] + 1;
     if (frames * length > 1 << 24) {
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " frames of %" PRId64 " elements are too many", frames, length);
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " frames of %" PRId64 " elements are too many",
+                    frames, length);
         return;
     }
     shape = shape_of(4, x->shape.dim[0], frames, length, x->shape.dim[2]);
     column = shape_of(2, length, (int64_t)1);
     d = (struct dft){ .n = length, .parts = shape.dim[3], .m = onesided != 0 ? length / 2 + 1 : length };
-    y = kit_op_int(l, "Gather", lower_in(l, 0), frame_places(l, frames, step[0], length), GRAPH_NONE, "axis", 1);
+    y = kit_op_int(l, "Gather", lower_in(l, 0), frame_places(l, frames, step[0], length),
+                   GRAPH_NONE, "axis", 1);
     y = kit_reshape(l, y, &shape);
     if (window != NULL)
         y = kit_op(l, "Mul", y, kit_reshape(l, lower_in(l, 2), &column), GRAPH_NONE);

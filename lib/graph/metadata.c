@@ -96,7 +96,8 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
     if (t->name == NULL)
         return 0;
     if (strlen(t->placeholder) >= FX_MAX_NAME || strlen(t->name) >= FX_MAX_NAME)
-        return err_set(err, ERR_INPUT, "the signature of the module has a name of more than %d bytes",
+        return err_set(err, ERR_INPUT,
+                       "the signature of the module has a name of more than %d bytes",
                        FX_MAX_NAME - 1);
     rc = add_to_map(&e->by_placeholder, t->placeholder, e->n_targets, err);
     if (rc == 0)
@@ -182,9 +183,9 @@ static int read_tensor(struct graph *g, const char *name, const char *kind, cons
         struct graph_metadata_target *own = &e->targets[target];
 
         t.target = (uint32_t)target;
-        t.kind = !own->is_parameter                                  ? METADATA_BUFFER
+        t.kind = !own->is_parameter                               ? METADATA_BUFFER
                  : kind != NULL && strcmp(kind, "PARAMETER") == 0 ? METADATA_PARAMETER
-                                                                     : METADATA_CHANGED;
+                                                                  : METADATA_CHANGED;
         own->is_held = t.kind == METADATA_PARAMETER;
     } else if (kind != NULL && strcmp(kind, "BUFFER") == 0) {
         t.kind = METADATA_BUFFER;

@@ -63,7 +63,8 @@ uint32_t graph_first_alias(const struct graph *g, const char *name)
  * the graph does not, and the weights file stores the values under it. */
 static bool is_tied_by_job(const struct graph *g, const struct graph_value *v)
 {
-    const struct graph_metadata_target *t = v->file_name != NULL ? target_of(g, v->file_name) : NULL;
+    const struct graph_metadata_target *t =
+        v->file_name != NULL ? target_of(g, v->file_name) : NULL;
     uint64_t k;
 
     return t != NULL && t->is_parameter && t->alias_of == METADATA_NONE &&

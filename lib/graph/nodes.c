@@ -96,8 +96,8 @@ static int survey_body(struct importer *im, const Onnx__NodeProto *p, const Onnx
     snprintf(what, sizeof(what), "%s '%.80s': attribute '%.40s'", p->op_type, node_name(p),
              import_text(a->name));
     if (depth == GRAPH_MAX_DEPTH)
-        return err_set(err, ERR_UNSUPPORTED, "%s is a graph nested in %d others; the limit is %d", what, depth,
-                       GRAPH_MAX_DEPTH);
+        return err_set(err, ERR_UNSUPPORTED, "%s is a graph nested in %d others; the limit is %d",
+                       what, depth, GRAPH_MAX_DEPTH);
     body = (const Onnx__GraphProto *)graph_unpack_part(im->g, &onnx__graph_proto__descriptor, &a->g,
                                                        what, err);
     if (body == NULL)
@@ -119,8 +119,7 @@ static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size
         im->n_nodes += !constant;
         if (im->n_nodes > GRAPH_MAX_NODES)
             return err_set(err, ERR_UNSUPPORTED,
-                           "the graph has more than %d nodes, which is the limit",
-                           GRAPH_MAX_NODES);
+                           "the graph has more than %d nodes, which is the limit", GRAPH_MAX_NODES);
         rc = count_op(im, nodes[i], err);
         if (rc < 0 || constant || !graph_is_control(find_row(im->g, nodes[i])))
             continue;
@@ -172,13 +171,13 @@ static int check_counts(const struct graph_node *node, const Onnx__NodeProto *p,
     const struct op_def *d = node->def;
 
     if (node->n_in < d->n_in.min || p->n_input > d->n_in.max)
-        return err_set(err, ERR_INPUT,
-                       "%s '%s' has %zu inputs, expected %" PRIu32 " to %" PRIu32, d->name, node->name,
-                       node->n_in < d->n_in.min ? node->n_in : p->n_input, d->n_in.min, d->n_in.max);
+        return err_set(err, ERR_INPUT, "%s '%s' has %zu inputs, expected %" PRIu32 " to %" PRIu32,
+                       d->name, node->name, node->n_in < d->n_in.min ? node->n_in : p->n_input,
+                       d->n_in.min, d->n_in.max);
     if (node->n_out < d->n_out.min || p->n_output > d->n_out.max)
-        return err_set(err, ERR_INPUT,
-                       "%s '%s' has %zu outputs, expected %" PRIu32 " to %" PRIu32, d->name, node->name,
-                       node->n_out < d->n_out.min ? node->n_out : p->n_output, d->n_out.min, d->n_out.max);
+        return err_set(err, ERR_INPUT, "%s '%s' has %zu outputs, expected %" PRIu32 " to %" PRIu32,
+                       d->name, node->name, node->n_out < d->n_out.min ? node->n_out : p->n_output,
+                       d->n_out.min, d->n_out.max);
     if (!graph_is_control(d) && (node->n_out == 0 || node->out[0] == GRAPH_NONE))
         return err_set(err, ERR_INPUT, "%s '%s' has no output 0", d->name, node->name);
     return 0;

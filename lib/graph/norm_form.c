@@ -249,7 +249,8 @@ static int read_averages_directly(struct graph *g, struct graph_node *n, struct 
 
 static bool have_same_averages(const struct graph_node *a, const struct graph_node *b)
 {
-    return is_norm(b) && is_training_form(b) && a->in[MEAN] == b->in[MEAN] && a->in[VARIANCE] == b->in[VARIANCE];
+    return is_norm(b) && is_training_form(b) && a->in[MEAN] == b->in[MEAN] &&
+           a->in[VARIANCE] == b->in[VARIANCE];
 }
 
 /* K nodes with momentum m update one average in turn: node k of them, counted from 0, contributes
@@ -263,8 +264,8 @@ static int share_averages(struct graph *g, uint32_t first, struct err *err)
     uint32_t i, n = 0;
     int rc = 0;
 
-    if (!is_initializer(g, g->nodes[first].in[MEAN]) || find_attr(&g->nodes[first], "share") != NULL ||
-        !(momentum >= 0 && momentum < 1))
+    if (!is_initializer(g, g->nodes[first].in[MEAN]) ||
+        find_attr(&g->nodes[first], "share") != NULL || !(momentum >= 0 && momentum < 1))
         return 0;
     for (i = first; i < g->n_nodes; i++)
         if (have_same_averages(&g->nodes[first], &g->nodes[i])) {
@@ -277,7 +278,8 @@ static int share_averages(struct graph *g, uint32_t first, struct err *err)
         }
     for (i = g->n_nodes; n > 1 && i-- > first && rc == 0;)
         if (have_same_averages(&g->nodes[first], &g->nodes[i])) {
-            rc = set_attr(g, &g->nodes[i], number("share", weight * (1 - momentum) / (1 - all)), err);
+            rc = set_attr(g, &g->nodes[i], number("share", weight * (1 - momentum) / (1 - all)),
+                          err);
             if (rc == 0)
                 rc = set_attr(g, &g->nodes[i], number("momentum", all), err);
             weight *= momentum;
@@ -438,7 +440,7 @@ static int check_folded(struct graph *g, const struct graph_opts *opts, struct e
 }
 
 static int report_question(struct graph *g, uint32_t n_asked, const struct graph_node *first,
-               const struct graph_opts *opts, struct err *err)
+                           const struct graph_opts *opts, struct err *err)
 {
     const char *text = arena_printf(
         &g->mem,

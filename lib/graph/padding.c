@@ -42,7 +42,8 @@ static uint32_t table_of(const struct graph *g, const struct graph_node *n)
     for (i = 0; i < g->n_nodes && g->values[value].kind == VALUE_NODE; i++) {
         const struct graph_node *from = &g->nodes[g->values[value].index];
 
-        if (from->def->domain != NULL || strcmp(from->def->name, "Identity") != 0 || from->n_in != 1)
+        if (from->def->domain != NULL || strcmp(from->def->name, "Identity") != 0 ||
+            from->n_in != 1)
             return GRAPH_NONE;
         value = from->in[0];
     }
@@ -130,8 +131,8 @@ static int set_padding_row(struct padding_search *s, struct graph_node *n)
         return 0;
     if (t->shape.rank == 0 || row >= t->shape.dim[0])
         return err_set(s->err, ERR_INPUT,
-                       "padding_idx of '%s' is %" PRId64 "; expected a row from 0 to %" PRId64, name,
-                       row, t->shape.rank > 0 ? t->shape.dim[0] - 1 : 0);
+                       "padding_idx of '%s' is %" PRId64 "; expected a row from 0 to %" PRId64,
+                       name, row, t->shape.rank > 0 ? t->shape.dim[0] - 1 : 0);
     return add_padding_attr(s, n, name, row);
 }
 
@@ -145,10 +146,11 @@ static int check_used(const struct padding_search *s)
         if (s->used[i])
             continue;
         near = text_nearest(match, s->names, s->n_names);
-        return err_set(s->err, ERR_INPUT,
-                       "model.padding_idx: '%s' matches no table that a Gather along axis 0 reads%s%s%s",
-                       match, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
-                       near != NULL ? "'?" : "");
+        return err_set(
+            s->err, ERR_INPUT,
+            "model.padding_idx: '%s' matches no table that a Gather along axis 0 reads%s%s%s",
+            match, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+            near != NULL ? "'?" : "");
     }
     return 0;
 }

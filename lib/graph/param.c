@@ -576,8 +576,7 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
     f.frozen_used = arena_array(&mem, opts->n_frozen, sizeof(*f.frozen_used));
     f.trainable_used = arena_array(&mem, opts->n_trainable, sizeof(*f.trainable_used));
     if (f.use == NULL || f.source == NULL || f.momentum == NULL || f.first_use == NULL ||
-        f.dropped == NULL || f.frozen_used == NULL ||
-        f.trainable_used == NULL) {
+        f.dropped == NULL || f.frozen_used == NULL || f.trainable_used == NULL) {
         arena_fini(&mem);
         return no_memory(err);
     }

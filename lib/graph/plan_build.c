@@ -107,8 +107,7 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
 {
     struct op_attr *to;
 
-    if (n->def->domain != NULL || strcmp(n->def->name, "CastLike") != 0 ||
-        n->in[1] == GRAPH_NONE)
+    if (n->def->domain != NULL || strcmp(n->def->name, "CastLike") != 0 || n->in[1] == GRAPH_NONE)
         return 0;
     to = arena_array(&p->mem, (size_t)n->n_attrs + 1, sizeof(*to));
     if (to == NULL)

@@ -418,7 +418,8 @@ static struct tensor *input_grad(struct call_builder *m, const struct plan_node 
 }
 
 /* Nodes that share a running average add to one statistic. */
-static struct tensor *statistic_at(struct plan *p, struct plan_call *call, uint32_t value, uint32_t input)
+static struct tensor *statistic_at(struct plan *p, struct plan_call *call, uint32_t value,
+                                   uint32_t input)
 {
     struct plan_value *v = &p->values.at[value];
     struct tensor *t = new_tensor(p, &v->tensor, NULL);

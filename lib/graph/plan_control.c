@@ -49,7 +49,8 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     int rc = 0;
 
     if (p->building.n_expanded++ == ITERATIONS_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "%s '%s': expanding the loops needs more than %d iterations",
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s '%s': expanding the loops needs more than %d iterations",
                        from->def->name, from->name, ITERATIONS_MAX);
     for (i = 0; i < body->n_nodes && rc == 0; i++)
         rc = b->add_node(b, &body->nodes[i], err);
@@ -83,8 +84,9 @@ static int stack_parts(struct plan_builder *b, const struct graph_node *from, ui
     int rc;
 
     if (n == 0)
-        return err_set(err, ERR_UNSUPPORTED, "%s '%s' runs 0 iterations; its output '%s' would be empty",
-                       from->def->name, from->name, name);
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s '%s' runs 0 iterations; its output '%s' would be empty", from->def->name,
+                       from->name, name);
     for (i = 0; i < n; i++)
         if (plan_is_sequence(parts[i]))
             return plan_refuse_sequence(from, name, err);
@@ -213,8 +215,8 @@ static int iterate_loop(struct plan_builder *b, const struct graph_node *from, i
         const int64_t iteration = t->n;
 
         if (t->n == t->cap)
-            return err_set(err, ERR_UNSUPPORTED, "Loop '%s' runs more than %d iterations", from->name,
-                           ITERATIONS_MAX);
+            return err_set(err, ERR_UNSUPPORTED, "Loop '%s' runs more than %d iterations",
+                           from->name, ITERATIONS_MAX);
         b->map[body->in[0]] = plan_add_ints(p, "(iteration)", &iteration, 0);
         b->map[body->in[1]] = plan_add_value(p, "(condition)", PLAN_CONST, 0, &condition);
         if (b->map[body->in[0]] == GRAPH_NONE || b->map[body->in[1]] == GRAPH_NONE)
@@ -288,7 +290,8 @@ static int split_scan_input(struct plan_builder *b, const struct graph_node *fro
     in[1] = plan_add_ints(p, "(split)", sizes, n);
     if (in[1] == GRAPH_NONE)
         return plan_no_memory(err);
-    rc = plan_add_op(p, "Split", from->name, &attr, 1, in, p->g->opset >= 13 ? 2 : 1, parts, n, err);
+    rc =
+        plan_add_op(p, "Split", from->name, &attr, 1, in, p->g->opset >= 13 ? 2 : 1, parts, n, err);
     for (k = 0; k < n && rc == 0; k++)
         rc = plan_move_axis(p, from->name, &parts[k], attr.i, false, err);
     for (k = 0; rc == 0 && attr_at(from, "scan_input_directions", i) == 1 && k < n / 2; k++) {

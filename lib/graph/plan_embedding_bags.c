@@ -60,8 +60,7 @@ static bool reduces_axis_0(const struct plan *p, const struct plan_node *n)
     if (one_int(p, n, 1, &axis))
         return axis == 0;
     for (i = 0; i < n->n_attrs && n->n_in == 1; i++)
-        if (strcmp(n->attrs[i].name, "axes") == 0 && n->attrs[i].n == 1 &&
-            n->attrs[i].ints != NULL)
+        if (strcmp(n->attrs[i].name, "axes") == 0 && n->attrs[i].n == 1 && n->attrs[i].ints != NULL)
             return n->attrs[i].ints[0] == 0;
     return false;
 }
@@ -167,13 +166,12 @@ static int reshape_rows(struct plan *p, const char *name, uint32_t n, uint32_t *
     dim[1] = s.dim[0] / n;
     memcpy(dim + 2, s.dim + 1, (s.rank - 1) * sizeof(*dim));
     in[1] = plan_add_ints(p, "(shape)", dim, s.rank + 1);
-    return in[1] != GRAPH_NONE
-               ? plan_add_op(p, "Reshape", name, NULL, 0, in, 2, value, 1, err)
-               : plan_no_memory(err);
+    return in[1] != GRAPH_NONE ? plan_add_op(p, "Reshape", name, NULL, 0, in, 2, value, 1, err)
+                               : plan_no_memory(err);
 }
 
-int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
-              uint32_t *out, bool *done, struct err *err)
+int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n,
+                        bool stacks, uint32_t *out, bool *done, struct err *err)
 {
     static const int64_t one = 1;
     struct op_attr attrs[] = { { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 },

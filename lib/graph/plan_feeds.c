@@ -47,7 +47,8 @@ static bool fits_from(const struct shape *want, const struct shape *have, uint32
 
 static bool is_list_of_ints(const struct graph_io *io)
 {
-    return (io->dtype == TENSOR_I64 || io->dtype == TENSOR_I32) && io->has_shape && io->shape.rank == 1;
+    return (io->dtype == TENSOR_I64 || io->dtype == TENSOR_I32) && io->has_shape &&
+           io->shape.rank == 1;
 }
 
 /* The remedy for an input whose shape does not match and that may belong to an EmbeddingBag with

@@ -40,7 +40,8 @@ static struct plan_fold *fold_of(const struct plan *p, const void *data)
 
 static void mark_read(struct plan *p, uint32_t value)
 {
-    struct plan_fold *fold = value != GRAPH_NONE ? fold_of(p, p->values.at[value].tensor.data) : NULL;
+    struct plan_fold *fold =
+        value != GRAPH_NONE ? fold_of(p, p->values.at[value].tensor.data) : NULL;
 
     if (fold != NULL)
         fold->is_read = true;

@@ -141,12 +141,14 @@ static bool is_cut(const struct plan *p, const struct plan_node *n, uint32_t k)
     const uint32_t bit = graph_input_bit(k);
 
     return n->in[k] != GRAPH_NONE && p->values.at[n->in[k]].needs_grad && !passes_grad(p, n, k) &&
-           !n->stops_gradient && !n->def->random && !n->def->of_shape && (n->def->of_type & bit) == 0 &&
-           !(p->training && (n->def->stat & bit) != 0) && tensor_elements(&p->values.at[n->in[k]].tensor) > 0;
+           !n->stops_gradient && !n->def->random && !n->def->of_shape &&
+           (n->def->of_type & bit) == 0 && !(p->training && (n->def->stat & bit) != 0) &&
+           tensor_elements(&p->values.at[n->in[k]].tensor) > 0;
 }
 
 /* Kinds beyond CUTS_MAX are not reported. */
-static void add_cut(const struct plan *p, const struct plan_node *n, uint32_t k, struct cut *cuts, uint32_t *n_cuts)
+static void add_cut(const struct plan *p, const struct plan_node *n, uint32_t k, struct cut *cuts,
+                    uint32_t *n_cuts)
 {
     uint32_t i;
 

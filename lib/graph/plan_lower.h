@@ -41,7 +41,8 @@ uint32_t lower_reshape(struct lowering *l, uint32_t x, const int64_t *dim, uint3
 uint32_t lower_cast(struct lowering *l, uint32_t x, enum tensor_dtype to);
 uint32_t lower_concat(struct lowering *l, uint32_t a, uint32_t b, int64_t axis);
 /* A float32 or bool constant; the plan owns *data, and the caller fills it. */
-uint32_t lower_constant(struct lowering *l, enum tensor_dtype dtype, const struct shape *shape, void **data);
+uint32_t lower_constant(struct lowering *l, enum tensor_dtype dtype, const struct shape *shape,
+                        void **data);
 uint32_t lower_number(struct lowering *l, float number);
 /* A copy of n integers owned by the plan; NULL: rc is set. */
 const int64_t *lower_ints(struct lowering *l, const int64_t *values, size_t n);

@@ -67,7 +67,8 @@ static int refuse_narrow(const struct plan *p, const struct op_infer *f, struct 
     if (t == TENSOR_NONE)
         return 0;
     if (p->purpose != PLAN_RUN)
-        return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported in training, only by trainerctl run",
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "type %s is not supported in training, only by trainerctl run",
                         tensor_dtype_name(t));
     for (i = 0; i < COUNT_OF(movers); i++)
         if (f->def->domain == NULL && strcmp(f->def->name, movers[i]) == 0)
@@ -233,8 +234,7 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
         p->building.folded_bytes += tensor_bytes(&v->tensor);
     }
     if (!plan_is_empty(p, n))
-        rc = plan_folds_double(p, n) ? plan_compute_double(p, n, err)
-                                     : run_folded(p, n, &mem, err);
+        rc = plan_folds_double(p, n) ? plan_compute_double(p, n, err) : run_folded(p, n, &mem, err);
     arena_fini(&mem);
     if (rc < 0)
         return err_wrap(err, rc, "fold %s '%s'", n->def->name, n->name);

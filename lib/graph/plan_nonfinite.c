@@ -29,7 +29,8 @@ static double wide_half(uint16_t h)
     if (exponent == 31)
         value = fraction != 0 ? NAN : INFINITY;
     else
-        value = ldexp(exponent != 0 ? 1024 + fraction : fraction, (exponent != 0 ? exponent : 1) - 25);
+        value =
+            ldexp(exponent != 0 ? 1024 + fraction : fraction, (exponent != 0 ? exponent : 1) - 25);
     return h >> 15 != 0 ? -value : value;
 }
 
@@ -106,7 +107,8 @@ static const char *print_bad(const struct number_stats *s)
     return isnan(s->value) ? "nan" : s->value > 0 ? "inf" : "-inf";
 }
 
-static void __attribute__((format(printf, 2, 3))) add(struct plan_nonfinite *c, const char *fmt, ...)
+static void __attribute__((format(printf, 2, 3)))
+add(struct plan_nonfinite *c, const char *fmt, ...)
 {
     size_t used = strlen(c->text);
     va_list ap;

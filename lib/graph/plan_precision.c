@@ -165,7 +165,8 @@ static int convert_inputs(struct converter *c, struct plan_node *n, bool is_half
 }
 
 /* Marks values that only products read, directly or through views. */
-static void find_products(struct converter *c, const struct plan_node *nodes, size_t n, bool *others)
+static void find_products(struct converter *c, const struct plan_node *nodes, size_t n,
+                          bool *others)
 {
     const struct plan *p = c->p;
     uint32_t k;

@@ -139,7 +139,7 @@ struct plan_sums { /* the values of a metric */
 /* In the builder's map, indices from here on are sequences. */
 #define PLAN_SEQUENCE_FIRST 0x80000000u
 
-struct plan_list; /* plan_sequence.c */
+struct plan_list;      /* plan_sequence.c */
 struct plan_sequence { /* a sequence of tensors: the first n elements of a list */
     struct plan_list *list;
     uint32_t n;
@@ -272,8 +272,8 @@ int plan_refuse_sequence(const struct graph_node *n, const char *name, struct er
 /* ---- plan_embedding_bags.c ---- */
 /* If the items [n] are reduced rows of bags of one size, *out receives one tensor [n, ...] and
  * *done is set to true. stacks: the items lack the leading axis. */
-int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
-              uint32_t *out, bool *done, struct err *err);
+int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n,
+                        bool stacks, uint32_t *out, bool *done, struct err *err);
 /* Returns whether the node is a pool with more spatial axes than the kernels support
  * (lower_pool.c). */
 bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *from);
@@ -299,8 +299,8 @@ int plan_find_tensor(const struct graph *g, const char *name, const char *role, 
 /* Returns whether the numbers of the value are known and the same in every run. */
 bool plan_is_known(const struct plan_value *v);
 /* Appends a value. GRAPH_NONE: out of memory. */
-uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind,
-                        uint32_t index, const struct tensor *t);
+uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind, uint32_t index,
+                        const struct tensor *t);
 /* Appends a constant of int64: a list, or with n = 0 a scalar. GRAPH_NONE: out of memory. */
 uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n);
 /* Returns whether a tensor of this shape exceeds the memory of any machine. */

@@ -379,7 +379,8 @@ static int concat(struct plan_builder *b, const struct graph_node *from, struct 
     memcpy(items, sequence(p, s)->list->items, n * sizeof(*items));
     rc = axis_of(from, p->values.at[items[0]].tensor.shape.rank + stacks, &axis.i, err);
     if (rc == 0 && axis.i == 0)
-        rc = plan_embedding_bags(p, from->name, items, n, stacks, &b->map[from->out[0]], &done, err);
+        rc =
+            plan_embedding_bags(p, from->name, items, n, stacks, &b->map[from->out[0]], &done, err);
     for (i = 0; i < n && rc == 0 && stacks && !done; i++)
         rc = plan_move_axis(p, from->name, &items[i], axis.i, true, err);
     if (rc < 0 || done)

@@ -201,8 +201,8 @@ static int add_with_casts(struct plan *p, struct plan_node *n, const char *const
         types[i] = type_of_output(p, n, i, out[i].dtype);
         names[i] = out_names[i];
         if (out_names[i] != NULL && out_names[i][0] != '\0' && types[i] != out[i].dtype)
-            names[i] = arena_printf(&p->mem, "%s as %s", out_names[i],
-                                    tensor_dtype_name(out[i].dtype));
+            names[i] =
+                arena_printf(&p->mem, "%s as %s", out_names[i], tensor_dtype_name(out[i].dtype));
     }
     if (rc == 0)
         rc = plan_add_node(p, &inner, names, err);

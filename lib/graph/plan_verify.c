@@ -143,8 +143,8 @@ static int write_inputs(struct verifier *v)
     for (i = 0; i < p->inputs.n && rc == 0; i++) {
         uint32_t value = p->inputs.values[i];
 
-        rc = verify_add_tensor(v, "input", i, value, v->value_of[value], p->values.at[value].fwd, false,
-                        true);
+        rc = verify_add_tensor(v, "input", i, value, v->value_of[value], p->values.at[value].fwd,
+                               false, true);
     }
     return rc == 0 ? verify_end_call(v) : rc;
 }
@@ -156,7 +156,8 @@ static int read_value(struct verifier *v, const char *role, uint32_t i, uint32_t
     if (value == GRAPH_NONE)
         return 0;
     v->operands.n = 0;
-    rc = verify_add_tensor(v, role, i, value, v->value_of[value], v->p->values.at[value].fwd, true, false);
+    rc = verify_add_tensor(v, role, i, value, v->value_of[value], v->p->values.at[value].fwd, true,
+                           false);
     return rc == 0 ? verify_read(&v->m, &v->operands.at[0], v->err) : rc;
 }
 
@@ -190,7 +191,7 @@ static int read_results(struct verifier *v)
     for (k = 0; k < v->m.contents.n && rc == 0; k++)
         if (v->m.contents.at[k].target != GRAPH_NONE)
             rc = verify_refuse_gradient(v, v->m.contents.at[k].name, "a sum of all contributions",
-                                 "a temporary gradient that no call adds");
+                                        "a temporary gradient that no call adds");
     for (i = 0; p->inputs.feed_grads && i < p->inputs.n_feeds && rc == 0; i++) {
         uint32_t value = p->inputs.values[i];
 
@@ -198,7 +199,7 @@ static int read_results(struct verifier *v)
             continue;
         v->operands.n = 0;
         rc = verify_add_tensor(v, "gradient of input", i, value, v->grad_of[value],
-                        p->values.at[value].grad, true, false);
+                               p->values.at[value].grad, true, false);
         if (rc == 0)
             rc = verify_read(&v->m, &v->operands.at[0], v->err);
     }
@@ -223,14 +224,15 @@ static int check_final(struct verifier *v, uint32_t i, uint32_t last)
             continue;
         is_written = true;
         if (last == GRAPH_NONE || g->written_by - p->calls.forward.n > last)
-            return verify_refuse_gradient(v, x->name, "no write after the call that reports it as final",
-                                   "a later write");
+            return verify_refuse_gradient(
+                v, x->name, "no write after the call that reports it as final", "a later write");
     }
     for (k = 0; k < p->calls.zeros.n && !is_written; k++)
         is_written = p->calls.zeros.at[k].offset == p->g->params[i].offset &&
                      p->calls.zeros.at[k].n == p->g->params[i].elements;
-    return is_written ? 0
-                      : verify_refuse_gradient(v, p->g->params[i].name, "a write or zeros", "neither");
+    return is_written
+               ? 0
+               : verify_refuse_gradient(v, p->g->params[i].name, "a write or zeros", "neither");
 }
 
 static int check_ready(struct verifier *v)

@@ -69,7 +69,8 @@ static int add_buffers(struct verifier *v, const struct plan_call *call, bool ba
                                       .writes = true,
                                       .in_place = GRAPH_NONE };
 
-    return VEC_PUSH(v->operands, save) && VEC_PUSH(v->operands, scratch) ? 0 : verify_no_memory(v->err);
+    return VEC_PUSH(v->operands, save) && VEC_PUSH(v->operands, scratch) ? 0
+                                                                         : verify_no_memory(v->err);
 }
 
 static void begin_call(struct verifier *v, const char *direction, const struct plan_call *call,
@@ -112,14 +113,14 @@ int verify_forward(struct verifier *v, size_t index)
     begin_call(v, "forward", call, index);
     for (k = 0; k < n->n_in && rc == 0; k++)
         if (n->in[k] != GRAPH_NONE)
-            rc = verify_add_tensor(v, "input", k, n->in[k], v->value_of[n->in[k]], call->call.in[k], true,
-                            false);
+            rc = verify_add_tensor(v, "input", k, n->in[k], v->value_of[n->in[k]], call->call.in[k],
+                                   true, false);
     first_out = (uint32_t)v->operands.n;
     for (k = 0; k < n->n_out && rc == 0; k++) {
         if (n->out[k] == GRAPH_NONE || (k > 0 && call->call.out[k] == NULL))
             continue;
-        rc = verify_add_tensor(v, "output", k, n->out[k], v->value_of[n->out[k]], call->call.out[k], false,
-                        true);
+        rc = verify_add_tensor(v, "output", k, n->out[k], v->value_of[n->out[k]], call->call.out[k],
+                               false, true);
     }
     if (rc == 0 && first_out < v->operands.n && may_be_in_place(v->p, n))
         v->operands.at[first_out].in_place = 0;
@@ -155,8 +156,8 @@ static int add_output_gradient(struct verifier *v, const struct plan_node *n, ui
 
     if (dout != NULL) {
         g->is_read = true;
-        return verify_add_tensor(v, "gradient of output", k, n->out[k], v->grad_of[n->out[k]], dout, true,
-                          false);
+        return verify_add_tensor(v, "gradient of output", k, n->out[k], v->grad_of[n->out[k]], dout,
+                                 true, false);
     }
     if (g->state != VERIFY_UNWRITTEN)
         return err_set(v->err, ERR_CORRUPT,
@@ -180,11 +181,12 @@ static int check_contribution(const struct verifier *v, uint32_t content, bool a
     const struct verify_content *g = &v->m.contents.at[content];
 
     if (g->is_read)
-        return verify_refuse_gradient(v, g->name, "all contributions before the call that reads them",
-                               "a later contribution");
+        return verify_refuse_gradient(v, g->name,
+                                      "all contributions before the call that reads them",
+                                      "a later contribution");
     if (!adds && g->state != VERIFY_UNWRITTEN)
         return verify_refuse_gradient(v, g->name, "a contribution that is added",
-                               "one that overwrites those before it");
+                                      "one that overwrites those before it");
     return 0;
 }
 
@@ -209,7 +211,9 @@ static int add_input_gradient(struct verifier *v, const struct plan_call *call, 
         v->m.contents.at[content].tensor = din;
     }
     rc = check_contribution(v, content, adds);
-    return rc == 0 ? verify_add_tensor(v, "gradient of input", k, n->in[k], content, din, adds, true) : rc;
+    return rc == 0
+               ? verify_add_tensor(v, "gradient of input", k, n->in[k], content, din, adds, true)
+               : rc;
 }
 
 /* A call that adds a temporary gradient, of the call before it, to a gradient. */

@@ -157,8 +157,7 @@ static int place(const struct verify_memory *m, struct verify_operand *o, struct
         return refuse(m, o, err, "memory that calls may write", "memory that calls only read");
     if (o->offset % ALIGNMENT != 0)
         return refuse(m, o, err, "an offset that is a multiple of 64", "another offset");
-    if (o->offset > base_bytes(m->p, o->base) ||
-        o->bytes > base_bytes(m->p, o->base) - o->offset) {
+    if (o->offset > base_bytes(m->p, o->base) || o->bytes > base_bytes(m->p, o->base) - o->offset) {
         char found[64];
 
         snprintf(found, sizeof(found), "only %zu bytes", base_bytes(m->p, o->base));

@@ -120,7 +120,7 @@ static int map_file(const char *model_path, const char *location, struct mapping
 }
 
 int graph_external_map(struct graph_external *o, const char *location, const struct mapping **out,
-                      struct err *err)
+                       struct err *err)
 {
     struct mapping *m;
     size_t i;

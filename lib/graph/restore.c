@@ -147,12 +147,12 @@ static bool is_transposition(const char *name)
 {
     const struct fx_span span = { name, strlen(name) };
 
-    return fx_has_stem(span, "t") || fx_has_stem(span, "transpose") || fx_has_stem(span, "permute") ||
-           fx_has_stem(span, "numpy_t");
+    return fx_has_stem(span, "t") || fx_has_stem(span, "transpose") ||
+           fx_has_stem(span, "permute") || fx_has_stem(span, "numpy_t");
 }
 
-static void resolve_own(struct restorer *r, const struct graph_metadata_tensor *t, const struct fx *fx,
-                        struct restore_use *u)
+static void resolve_own(struct restorer *r, const struct graph_metadata_tensor *t,
+                        const struct fx *fx, struct restore_use *u)
 {
     const struct restore_mentions *m = &r->mentions;
 
@@ -271,10 +271,12 @@ static void note_alias(struct restorer *r, uint32_t node, uint32_t target)
     snprintf(name, sizeof(name), "%s%s%s", module, module[0] != '\0' ? "." : "", leaf);
     note_name(r->e, name, target);
     n = strlen(module);
-    if (strcmp(leaf, "bias") == 0 && n > strlen(head) && strcmp(module + n - strlen(head), head) == 0) {
+    if (strcmp(leaf, "bias") == 0 && n > strlen(head) &&
+        strcmp(module + n - strlen(head), head) == 0) {
         snprintf(name, sizeof(name), "%.*s.bias", (int)(n - strlen(head)), module);
         note_name(r->e, name, target);
-    } else if (strcmp(leaf, "weight") == 0 && n >= strlen(table) && strcmp(module + n - strlen(table), table) == 0 &&
+    } else if (strcmp(leaf, "weight") == 0 && n >= strlen(table) &&
+               strcmp(module + n - strlen(table), table) == 0 &&
                (n == strlen(table) || module[n - strlen(table) - 1] == '.')) {
         snprintf(name, sizeof(name), "%.*sshared.weight", (int)(n - strlen(table)), module);
         note_name(r->e, name, target);
@@ -285,7 +287,8 @@ static void note_alias(struct restorer *r, uint32_t node, uint32_t target)
 
 static bool is_recurrent(const Onnx__NodeProto *n)
 {
-    return strcmp(import_text(n->op_type), "LSTM") == 0 || strcmp(import_text(n->op_type), "GRU") == 0 ||
+    return strcmp(import_text(n->op_type), "LSTM") == 0 ||
+           strcmp(import_text(n->op_type), "GRU") == 0 ||
            strcmp(import_text(n->op_type), "RNN") == 0;
 }
 
@@ -406,8 +409,9 @@ static int restore_bias(struct restorer *r, Onnx__NodeProto *n)
         return 0;
     target = parameter_of(r->e, fx.args[role->arg]);
     if (target == METADATA_NONE || r->e->targets[target].is_held ||
-        r->e->targets[target].is_folded || !restore_can_add(r, target) || !map_get(&r->e->by_tensor, n->input[1], &t) ||
-        t >= r->n_tensors || memmem(fx.all.at, fx.all.n, "beta", 4) != NULL)
+        r->e->targets[target].is_folded || !restore_can_add(r, target) ||
+        !map_get(&r->e->by_tensor, n->input[1], &t) || t >= r->n_tensors ||
+        memmem(fx.all.at, fx.all.n, "beta", 4) != NULL)
         return 0;
     elements = bias_elements(n, r->p->initializer[t]);
     rc = restore_read(r, (uint32_t)t, &mem, &weight);

@@ -313,8 +313,8 @@ static bool record_unread(struct rewriter *r)
         const struct drop *d = &r->list.at[i];
 
         r->g->unread[r->g->n_unread++] = r->p->node[d->div]->input[1];
-        r->g->unread[r->g->n_unread++] = d->like != SIZE_MAX ? r->p->node[d->like]->input[0]
-                                                            : r->p->node[d->less]->input[1];
+        r->g->unread[r->g->n_unread++] =
+            d->like != SIZE_MAX ? r->p->node[d->like]->input[0] : r->p->node[d->less]->input[1];
     }
     return r->g->unread != NULL;
 }

@@ -152,7 +152,8 @@ static int mark_parameter(struct restorer *r, Onnx__TensorProto *t)
     t->metadata_props = malloc(sizeof(*t->metadata_props));
     if (t->metadata_props == NULL)
         return restore_no_memory(r);
-    t->metadata_props[0] = new_entry("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+    t->metadata_props[0] =
+        new_entry("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
     if (t->metadata_props[0] == NULL)
         return restore_no_memory(r);
     t->n_metadata_props = 1;
@@ -415,7 +416,7 @@ static int check_equal(struct restorer *r, struct arena *mem, uint32_t target,
 /* Creates an initializer for the parameter of use `u`, unless one exists. *ok is set to false if
  * that is impossible. */
 static int ensure_param(struct restorer *r, uint32_t i, const struct tensor *t,
-                   const struct restore_use *u, bool *ok)
+                        const struct restore_use *u, bool *ok)
 {
     struct arena mem = { 0 };
     const void *bytes;
@@ -434,9 +435,8 @@ static int ensure_param(struct restorer *r, uint32_t i, const struct tensor *t,
     } else if (rc == 0 && !restore_can_add(r, u->target)) {
         *ok = false; /* another tensor has the name */
     } else if (rc == 0) {
-        rc = restore_charge(r, u->target == r->e->tensors.at[i].target
-                                   ? 0 /* replaces the tensor */
-                                   : tensor_bytes(t));
+        rc = restore_charge(r, u->target == r->e->tensors.at[i].target ? 0 /* replaces the tensor */
+                                                                       : tensor_bytes(t));
         if (rc == 0)
             rc = restore_add_param(r, u->target, &shape, t->dtype, bytes, i);
     }
@@ -447,7 +447,7 @@ static int ensure_param(struct restorer *r, uint32_t i, const struct tensor *t,
 /* Returns the name of the value that a use reads: the parameter itself, or the output of a new node
  * that converts it. NULL: error. */
 static const char *add_conversion(struct restorer *r, const struct tensor *t,
-                              const struct restore_use *u, const char *output)
+                                  const struct restore_use *u, const char *output)
 {
     const char *param = r->e->targets[u->target].name, *shape;
     const char *in[2] = { param };
@@ -524,10 +524,9 @@ int restore_tensor(struct restorer *r, uint32_t i)
                           !r->e->targets[r->uses.at[k].target].is_held))
             rc = ensure_param(r, i, &t, &r->uses.at[k], &ok);
     if (rc == 0 && !ok)
-        rc = restore_refuse(r, i,
-                            "the metadata state that '%s' is '%s' in another form, but the values differ",
-                            r->e->tensors.at[i].name,
-                            r->e->targets[r->e->tensors.at[i].target].name);
+        rc = restore_refuse(
+            r, i, "the metadata state that '%s' is '%s' in another form, but the values differ",
+            r->e->tensors.at[i].name, r->e->targets[r->e->tensors.at[i].target].name);
     else if (rc == 0)
         rc = set_inputs(r, i, &t);
     if (rc == 0 && ok && is_folded)

@@ -88,7 +88,8 @@ static bool set_channel_axis(struct norm_match *f, const struct tensor *target, 
     uint32_t rank = (uint32_t)target->shape.dim[0], k;
     bool first;
 
-    if (target->dtype != TENSOR_I64 || target->shape.rank != 1 || rank < 1 || rank > TENSOR_MAX_RANK)
+    if (target->dtype != TENSOR_I64 || target->shape.rank != 1 || rank < 1 ||
+        rank > TENSOR_MAX_RANK)
         return false;
     first = rank > 2 && dim[rank - 1] != c;
     for (k = 0; k < rank; k++)
@@ -115,10 +116,10 @@ static bool is_vector(const struct graph *g, struct norm_match *f, uint32_t valu
     v = &g->values[from];
     if (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE || v->tensor.dtype != TENSOR_F32 ||
         v->tensor.shape.rank != 1 || v->tensor.shape.dim[0] < 1 ||
-        (reshape != NULL && (reshape->n_in < 2 || reshape->in[1] == GRAPH_NONE ||
-                             g->values[reshape->in[1]].kind != VALUE_CONST ||
-                             !set_channel_axis(f, &g->values[reshape->in[1]].tensor,
-                                               v->tensor.shape.dim[0])))) {
+        (reshape != NULL &&
+         (reshape->n_in < 2 || reshape->in[1] == GRAPH_NONE ||
+          g->values[reshape->in[1]].kind != VALUE_CONST ||
+          !set_channel_axis(f, &g->values[reshape->in[1]].tensor, v->tensor.shape.dim[0])))) {
         f->n_interior = n;
         return false;
     }
@@ -272,7 +273,8 @@ static bool recognise(const struct graph *g, const struct graph_node *add, struc
 
         *f = (struct norm_match){ .gamma = GRAPH_NONE, .beta = GRAPH_NONE, .x = GRAPH_NONE };
         mul = made_by(g, f, add->in[k], "Mul");
-        if (mul != NULL && (is_scaled(g, f, mul, add->in[!k]) || is_centered(g, f, mul, add->in[!k])))
+        if (mul != NULL &&
+            (is_scaled(g, f, mul, add->in[!k]) || is_centered(g, f, mul, add->in[!k])))
             return is_complete(g, f);
     }
     return false;
@@ -287,8 +289,8 @@ static uint32_t add_value(struct restorer *r, const struct graph_node *of, const
 
     v.name = arena_printf(&g->mem, "(%s of %s)", what, of->name);
     v.initializer = v.identity = GRAPH_NONE;
-    if (v.name == NULL ||
-        !vec_grow((void **)&g->values, &g->cap_values, (size_t)g->n_values + 1, sizeof(*g->values))) {
+    if (v.name == NULL || !vec_grow((void **)&g->values, &g->cap_values, (size_t)g->n_values + 1,
+                                    sizeof(*g->values))) {
         (void)err_set(r->err, ERR_NOMEM, "batch normalisation: out of memory");
         return GRAPH_NONE;
     }
@@ -392,7 +394,8 @@ enum { REPLACING_MAX = 4 };
 static uint32_t replace(struct restorer *r, const struct graph_node *of, const struct norm_match *f,
                         struct graph_node out[REPLACING_MAX])
 {
-    const struct op_def *reshape = op_find(NULL, "Reshape", 14), *shape = op_find(NULL, "Shape", 13);
+    const struct op_def *reshape = op_find(NULL, "Reshape", 14),
+                        *shape = op_find(NULL, "Shape", 13);
     struct graph_value made = { .kind = VALUE_NODE };
     uint32_t y = of->out[0], sizes, rows, normal, target, pair[2];
 

@@ -95,7 +95,7 @@ static int unpack(struct tensor_source *src, const char *what, struct tensor *t,
 }
 
 static int read_external(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
-                        struct tensor *out, struct err *err)
+                         struct tensor *out, struct err *err)
 {
     const char *location = NULL;
     const struct mapping *file;
@@ -110,7 +110,8 @@ static int read_external(struct tensor_source *src, const Onnx__TensorProto *p, 
         if (key == NULL || value == NULL)
             return err_set(err, ERR_INPUT, "%s: external data: an entry without key or value",
                            what);
-        twice = (location != NULL && strcmp(key, "location") == 0) || (has_offset && strcmp(key, "offset") == 0) ||
+        twice = (location != NULL && strcmp(key, "location") == 0) ||
+                (has_offset && strcmp(key, "offset") == 0) ||
                 (has_length && strcmp(key, "length") == 0);
         if (twice)
             return err_set(err, ERR_INPUT, "%s: external data: duplicate key '%s'", what, key);
@@ -267,7 +268,8 @@ static int check_places(const Onnx__TensorProto *p, const char *what, struct err
 
     for (i = 0; i < COUNT_OF(places); i++) {
         if (places[i].is_set && first != NULL)
-            return err_set(err, ERR_INPUT, "%s has %s and %s; expected one of them: export the model again", what,
+            return err_set(err, ERR_INPUT,
+                           "%s has %s and %s; expected one of them: export the model again", what,
                            first, places[i].name);
         if (places[i].is_set)
             first = places[i].name;
@@ -286,8 +288,9 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (rc < 0)
         return rc;
     if (p->has_segment)
-        return err_set(err, ERR_UNSUPPORTED, "%s is a segmented TensorProto, which is not supported; export the model again",
-                       what);
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "%s is a segmented TensorProto, which is not supported; export the model again", what);
     if (p->data_location != LOCATION_DEFAULT && p->data_location != LOCATION_EXTERNAL)
         return err_set(err, ERR_INPUT, "%s: data location %d does not exist", what,
                        p->data_location);
@@ -301,7 +304,8 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     else if (p->raw_data.len != tensor_file_bytes(&t))
         rc = wrong_count(what, &t, p->raw_data.len, "bytes", err);
     else
-        t.data = p->raw_data.data, rc = tensor_file_bits(t.dtype) < 8 ? unpack(src, what, &t, err) : 0;
+        t.data = p->raw_data.data,
+        rc = tensor_file_bits(t.dtype) < 8 ? unpack(src, what, &t, err) : 0;
     if (rc == 0)
         rc = widen(src, what, &t, err);
     if (rc < 0)

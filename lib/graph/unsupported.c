@@ -49,7 +49,8 @@ static const struct op_def *row_at(size_t i)
 
     if (i < n)
         return rows[i];
-    return i < n + GRAPH_CONTROLS ? graph_control_at(i - n) : graph_lowered_at(i - n - GRAPH_CONTROLS);
+    return i < n + GRAPH_CONTROLS ? graph_control_at(i - n)
+                                  : graph_lowered_at(i - n - GRAPH_CONTROLS);
 }
 
 static size_t count_rows(void)
@@ -116,8 +117,7 @@ static void add_remedy(struct buf *out, const struct graph_op *op)
     size_t i;
 
     if (op->domain[0] != '\0') {
-        buf_printf(out,
-                   ": an op of another domain; export with ops of ai.onnx alone%s",
+        buf_printf(out, ": an op of another domain; export with ops of ai.onnx alone%s",
                    strncmp(op->domain, "com.microsoft", 13) == 0
                        ? ", before an optimizer for inference has rewritten the graph"
                        : "");
@@ -156,7 +156,8 @@ int import_check_ops(const struct importer *im, struct err *err)
         }
         buf_printf(&text, "%s%.60s%s%.60s (%" PRIu32 " node%s, first '%.80s')",
                    listed > 0 ? "; " : "", op->domain, op->domain[0] != '\0' ? "." : "",
-                   op->name[0] != '\0' ? op->name : "(no op_type)", op->n, op->n > 1 ? "s" : "", op->first);
+                   op->name[0] != '\0' ? op->name : "(no op_type)", op->n, op->n > 1 ? "s" : "",
+                   op->first);
         add_remedy(&text, op);
         listed++;
     }

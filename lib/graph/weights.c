@@ -87,8 +87,8 @@ static int load_constant(struct loader *l, struct graph_value *v, const struct g
 static void load_param(struct loader *l, struct graph_value *v, const struct graph_weight *found)
 {
     struct graph_param *p = &l->g->params[v->index];
-    bool in_place = found->tensor.dtype == TENSOR_F32 &&
-                    (uintptr_t)found->tensor.data % _Alignof(float) == 0;
+    bool in_place =
+        found->tensor.dtype == TENSOR_F32 && (uintptr_t)found->tensor.data % _Alignof(float) == 0;
 
     l->g->initials[v->index] = (struct graph_initial){ found->tensor, found->mapping };
     p->initial = in_place ? found->tensor.data : NULL;

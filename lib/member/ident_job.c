@@ -32,15 +32,16 @@ static void add(struct comparison *c, const char *path, const cJSON *theirs, con
         return;
     print_value(theirs, a);
     print_value(ours, b);
-    n = snprintf(c->out + c->used, c->room - c->used, "%s%s: it has %s, the coordinator has %s", c->n > 1 ? "; " : "",
-                 path, a, b);
+    n = snprintf(c->out + c->used, c->room - c->used, "%s%s: it has %s, the coordinator has %s",
+                 c->n > 1 ? "; " : "", path, a, b);
     c->used += n > 0 ? (size_t)n : 0;
 }
 
 static void compare(struct comparison *c, const char *path, const cJSON *theirs, const cJSON *ours);
 
 /* Compares the members of `list`, or only those that `other` lacks. is_ours: `list` is ours. */
-static void compare_members(struct comparison *c, const char *path, const cJSON *list, const cJSON *other, bool is_ours)
+static void compare_members(struct comparison *c, const char *path, const cJSON *list,
+                            const cJSON *other, bool is_ours)
 {
     for (const cJSON *m = list->child; m != NULL; m = m->next) {
         const cJSON *same = cJSON_GetObjectItemCaseSensitive(other, m->string);
@@ -70,7 +71,8 @@ bool member_job_difference(const char *theirs, const char *ours, char *out, size
     struct json *a = NULL, *b = NULL;
 
     out[0] = '\0';
-    if (theirs != NULL && ours != NULL && json_parse("job", theirs, strlen(theirs), 0, &a, NULL) == 0 &&
+    if (theirs != NULL && ours != NULL &&
+        json_parse("job", theirs, strlen(theirs), 0, &a, NULL) == 0 &&
         json_parse("job", ours, strlen(ours), 0, &b, NULL) == 0)
         compare(&c, "", json_root(a), json_root(b));
     if (c.n > KEYS_MAX && c.used < n)

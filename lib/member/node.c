@@ -112,7 +112,8 @@ static void node_complete(struct member_node *n, const struct member_event *e, u
         node_training_stopped(n, now_ms);
 }
 
-static void peer_failed(struct member_node *n, const struct member_loss *loss, const char *text, uint64_t now_ms)
+static void peer_failed(struct member_node *n, const struct member_loss *loss, const char *text,
+                        uint64_t now_ms)
 {
     static const struct member_loss unknown = { .peer = MEMBER_NO_RANK };
 

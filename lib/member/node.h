@@ -405,7 +405,7 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
                         struct member_msg *refusal, uint64_t now_ms);
 /* Handles a probe of `rank`, whose status is *theirs. Writes the answer to *ours. */
 void member_node_probed(struct member_node *n, uint32_t rank, const struct member_status *theirs,
-                       struct member_status *ours, uint64_t now_ms);
+                        struct member_status *ours, uint64_t now_ms);
 /* Writes the status of this task, which is sent with its own probes. */
 void member_node_status(const struct member_node *n, struct member_status *out);
 

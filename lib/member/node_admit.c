@@ -35,7 +35,8 @@ static enum verdict decide(const struct member_node *n)
     return differing > agreeing + unknown ? WE_DIFFER : UNDECIDED;
 }
 
-bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                         uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     char why[NODE_TEXT];
@@ -81,10 +82,12 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
     if (!member_ident_agrees(join->ident, join->n_devices, n->opts.ident, n->opts.n_devices, why,
                              sizeof(why))) {
         refusal->code = CODE_INPUT;
-        refusal->text = node_print(n, "a second process of %s was refused: %s", node_name(n, rank), why);
+        refusal->text =
+            node_print(n, "a second process of %s was refused: %s", node_name(n, rank), why);
     } else if (silent_ms <= n->opts.silent_ms) {
-        refusal->text = node_print(n, "another process runs as %s and sent a message %.1f s ago; end one of the two",
-                                   node_name(n, rank), (double)silent_ms / 1e3);
+        refusal->text = node_print(
+            n, "another process runs as %s and sent a message %.1f s ago; end one of the two",
+            node_name(n, rank), (double)silent_ms / 1e3);
     } else {
         return true;
     }

@@ -71,7 +71,9 @@ static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
         node_gather(n, now_ms);
         return;
     }
-    node_log(n, true, node_print(n, "this task hands leadership over to %s: %s", node_name(n, successor), text));
+    node_log(
+        n, true,
+        node_print(n, "this task hands leadership over to %s: %s", node_name(n, successor), text));
     node_hand_over_leadership(n, successor, now_ms);
 }
 
@@ -91,7 +93,8 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
         node_gather(n, now_ms);
         return;
     }
-    text = node_print(n, "%s cannot be reached over the data path: %s", node_progress_text(n, worst, now_ms), text);
+    text = node_print(n, "%s cannot be reached over the data path: %s",
+                      node_progress_text(n, worst, now_ms), text);
     accuse_others(n, worst);
     if (worst == n->opts.self) {
         evict_self(n, text, now_ms);
@@ -106,8 +109,8 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
 
 /* ---- answers of tests ---- */
 
-void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead, uint32_t n_dead,
-                  uint64_t now_ms)
+void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead,
+                  uint32_t n_dead, uint64_t now_ms)
 {
     if (round != 0 && round == n->trouble.round.id && n->lead.phase != NODE_GATHERING) {
         n->trouble.round.n_open -= n->trouble.round.n_open > 0;
@@ -140,8 +143,11 @@ static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
     if (p->is_joined)
         p->absence.last_error[0] = '\0'; /* a task that has left keeps that reason */
     if (n->lead.phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_in_view)
-        node_start_pause(n, node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
-                                       node_name(n, rank)), now_ms);
+        node_start_pause(
+            n,
+            node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
+                       node_name(n, rank)),
+            now_ms);
 }
 
 void node_watch_quarantine(struct member_node *n, uint64_t now_ms)

@@ -104,7 +104,8 @@ static void lose_leader(struct member_node *n, const char *why, uint64_t now_ms)
 
     n->out.rank = MEMBER_NO_RANK;
     n->out.is_accepted = false;
-    text = node_print(n, "%s leads the group and was lost: %s", node_progress_text(n, leader, now_ms), why);
+    text = node_print(n, "%s leads the group and was lost: %s",
+                      node_progress_text(n, leader, now_ms), why);
     if (n->is_alive) {
         node_set_cause(n, text);
         node_log(n, true, text);
@@ -227,7 +228,8 @@ static void on_redirect(struct member_node *n, const struct member_msg *m, uint6
         n->peers[n->out.rank].has_left = !m->is_staying;
         close_out(n);
         if (n->is_alive)
-            node_abort_training(n, m->is_staying ? "the leader handed leadership over" : "the leader has left");
+            node_abort_training(n, m->is_staying ? "the leader handed leadership over"
+                                                 : "the leader has left");
         node_lead(n, now_ms);
         return;
     }

@@ -14,7 +14,8 @@ static void join_leader(struct member_node *n, uint32_t leader, uint64_t now_ms)
     node_open_out(n, leader, false, now_ms);
 }
 
-void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w, uint64_t now_ms)
+void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w,
+                          uint64_t now_ms)
 {
     uint32_t to = MEMBER_NO_RANK;
 
@@ -49,7 +50,7 @@ void member_node_status(const struct member_node *n, struct member_status *out)
 }
 
 void member_node_probed(struct member_node *n, uint32_t rank, const struct member_status *theirs,
-                       struct member_status *ours, uint64_t now_ms)
+                        struct member_status *ours, uint64_t now_ms)
 {
     member_node_status(n, ours);
     if (!node_begin_event(n) || rank == n->opts.self)

@@ -78,8 +78,9 @@ static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_
 void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
 {
     const char *own = own_fault(n, rank, now_ms);
-    const char *text = own != NULL ? node_print(n, "%s: it lost %s: %s", own, node_name(n, rank), why)
-                                   : node_print(n, "%s was lost: %s", node_progress_text(n, rank, now_ms), why);
+    const char *text =
+        own != NULL ? node_print(n, "%s: it lost %s: %s", own, node_name(n, rank), why)
+                    : node_print(n, "%s was lost: %s", node_progress_text(n, rank, now_ms), why);
 
     snprintf(n->peers[rank].absence.last_error, sizeof(n->peers[rank].absence.last_error), "%s",
              why);
@@ -94,7 +95,8 @@ void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uin
 
 /* ---- messages of members ---- */
 
-typedef void message_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
+typedef void message_fn(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                        uint64_t now_ms);
 
 /* JOIN to the coordinator of a view that another leader published. */
 static void on_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
@@ -116,7 +118,8 @@ static void on_attach(struct member_node *n, uint32_t rank, const struct member_
         node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_PAUSE, .generation = m->generation, .text = "" });
 }
 
-static void on_join(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_join(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                    uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     bool was_in_view =
@@ -154,12 +157,14 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
     if (n->state != MEMBER_LEADING)
         return;
     if (was_in_view) { /* the task came back before its loss was noticed */
-        node_end_view(n, rank, node_print(n, "%s left the group and came back", node_name(n, rank)), now_ms);
+        node_end_view(n, rank, node_print(n, "%s left the group and came back", node_name(n, rank)),
+                      now_ms);
         node_gather(n, now_ms);
     }
 }
 
-static void on_ready(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_ready(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                     uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     bool is_new = !p->is_ready;
@@ -178,13 +183,15 @@ static void on_ready(struct member_node *n, uint32_t rank, const struct member_m
     node_gather(n, now_ms);
 }
 
-static void on_heartbeat(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_heartbeat(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                         uint64_t now_ms)
 {
     if (m->generation == n->view.generation)
         node_set_progress(n, rank, &m->progress, now_ms);
 }
 
-static void on_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                       uint64_t now_ms)
 {
     struct member_loss loss = { .peer = m->rank < n->opts.world ? m->rank : MEMBER_NO_RANK };
 
@@ -195,15 +202,18 @@ static void on_trouble(struct member_node *n, uint32_t rank, const struct member
     for (uint32_t i = 0; i < m->n_ranks && i < MEMBER_REACH_MAX; i++)
         if (m->ranks[i] < n->opts.world)
             loss.dead_paths[loss.n_dead_paths++] = m->ranks[i];
-    node_trouble(n, rank, &loss, node_print(n, "%s reports: %s", node_name(n, rank), m->text), now_ms);
+    node_trouble(n, rank, &loss, node_print(n, "%s reports: %s", node_name(n, rank), m->text),
+                 now_ms);
 }
 
-static void on_reached(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_reached(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                       uint64_t now_ms)
 {
     node_reached(n, rank, m->round, m->ranks, m->n_ranks, now_ms);
 }
 
-static void on_complete(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_complete(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                        uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
 
@@ -221,7 +231,8 @@ static void on_complete(struct member_node *n, uint32_t rank, const struct membe
     node_end_if_complete(n);
 }
 
-static void on_leave(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_leave(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                     uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     const char *text = m->text;
@@ -323,7 +334,8 @@ static void watch_silence(struct member_node *n, uint64_t now_ms)
     }
 }
 
-static struct member_progress progress_of(const struct member_node *n, uint32_t rank, uint64_t now_ms)
+static struct member_progress progress_of(const struct member_node *n, uint32_t rank,
+                                          uint64_t now_ms)
 {
     struct member_progress p = n->peers[rank].progress.last;
 
@@ -336,8 +348,8 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
 
 /* Returns the task with the lowest position; NO_RANK if it is unknown. *others_ahead: false if all
  * tasks have the same position. A task whose training has stopped delays no task. */
-static uint32_t find_straggler(const struct member_node *n, struct member_progress *last, bool *others_ahead,
-                            uint64_t now_ms)
+static uint32_t find_straggler(const struct member_node *n, struct member_progress *last,
+                               bool *others_ahead, uint64_t now_ms)
 {
     uint32_t rank = MEMBER_NO_RANK;
     bool is_done = false;
@@ -416,9 +428,12 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
                         now_ms);
         return;
     }
-    node_end_view(n, MEMBER_NO_RANK,
-              node_print(n, "no task makes progress: %s like the others; this phase has a limit of %.1f s",
-                         node_progress_text(n, last, now_ms), (double)limit_ms / 1e3), now_ms);
+    node_end_view(
+        n, MEMBER_NO_RANK,
+        node_print(n,
+                   "no task makes progress: %s like the others; this phase has a limit of %.1f s",
+                   node_progress_text(n, last, now_ms), (double)limit_ms / 1e3),
+        now_ms);
     node_gather(n, now_ms);
 }
 

@@ -35,10 +35,10 @@
 
 /* Handles one kind of event; node_begin_event() has returned true. */
 typedef void node_event_fn(struct member_node *n, const struct member_event *e, uint64_t now_ms);
-node_event_fn node_out_closed, node_received_out;      /* node_follow.c */
+node_event_fn node_out_closed, node_received_out;                 /* node_follow.c */
 node_event_fn node_probe_answered, node_probe_failed, node_saved; /* node_gather.c */
-node_event_fn node_received_in, node_in_closed;        /* node_lead.c */
-node_event_fn node_lease, node_storage;            /* node_storage.c */
+node_event_fn node_received_in, node_in_closed;                   /* node_lead.c */
+node_event_fn node_lease, node_storage;                           /* node_storage.c */
 
 /* ---- node_action.c ---- */
 
@@ -82,15 +82,16 @@ const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.
 const char *node_missing_text(struct member_node *n);
 /* "worker 1 (...), step 12, in forward for 0.3 s,": in the present view, or the last one */
 const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t now_ms);
-const char *node_print(struct member_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
+const char *node_print(struct member_node *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* ---- node_training.c ---- */
 
 /* The view has ended: aborts the training of this task, if it runs. */
 void node_abort_training(struct member_node *n, const char *text);
 void node_pause_training(struct member_node *n);
-void node_set_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
+void node_set_progress(struct member_node *n, uint32_t rank, const struct member_progress *p,
+                       uint64_t now_ms);
 /* Ends the node: aborts training, releases the lease, appends END. */
 void node_end(struct member_node *n, int code, const char *text);
 
@@ -135,11 +136,14 @@ void node_take_lease(struct member_node *n, const struct group_view *v);
 /* ---- node_reach.c ---- */
 
 /* Handles a report of task `from`: its communicator lost loss->peer. */
-void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss, const char *text, uint64_t now_ms);
+void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss,
+                  const char *text, uint64_t now_ms);
 /* Tests the data paths of this task to `ranks`. */
-void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *ranks, uint32_t n_ranks);
+void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *ranks,
+                     uint32_t n_ranks);
 /* The task joined and names the dead paths for which another leader evicted it. */
-void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms);
+void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead,
+                          uint32_t n_dead, uint64_t now_ms);
 /* Counts a loss of the task; a process that is lost several times in a row goes into quarantine. */
 void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms);
 /* Resets all counts: another process runs as the task. */
@@ -200,7 +204,8 @@ void node_gather(struct member_node *n, uint64_t now_ms);
 void node_gather_tick(struct member_node *n, uint64_t now_ms);
 /* Handles the status of another task, received with a probe in either direction; joins its leader
  * if the rules say so. */
-void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w, uint64_t now_ms);
+void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w,
+                          uint64_t now_ms);
 
 /* ---- node_pause.c ---- */
 
@@ -222,8 +227,8 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms);
 /* Starts and evaluates the tests of the tasks in quarantine. */
 void node_watch_quarantine(struct member_node *n, uint64_t now_ms);
 /* Handles the answer of task `from` for `round`: the data paths to `dead` failed. */
-void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead, uint32_t n_dead,
-                  uint64_t now_ms);
+void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead,
+                  uint32_t n_dead, uint64_t now_ms);
 
 /* ---- node_storage.c ---- */
 
@@ -235,7 +240,8 @@ bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_m
 
 /* Compares the identity in a JOIN of `rank` with that of this task. Returns false if they differ:
  * the link was then closed, or this task ended. */
-bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
+bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m,
+                         uint64_t now_ms);
 /* Leader `by` refused this task for now. After several refusals in a row this task waits before it
  * joins a leader again, longer each time. */
 void node_refused(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms);

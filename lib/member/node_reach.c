@@ -112,7 +112,8 @@ static void open_round(struct member_node *n, struct node_round *r, uint64_t now
     r->until_ms = now_ms + 2 * MEMBER_REACH_MS;
 }
 
-static void order_tests(struct member_node *n, struct node_round *r, uint32_t from, const struct node_ranks *to)
+static void order_tests(struct member_node *n, struct node_round *r, uint32_t from,
+                        const struct node_ranks *to)
 {
     if (to->n == 0 || (from != n->opts.self && !n->peers[from].is_joined))
         return;
@@ -147,7 +148,8 @@ static void test_paths_of(struct member_node *n, uint32_t rank, uint64_t now_ms)
 
 /* ---- trouble ---- */
 
-void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss, const char *text, uint64_t now_ms)
+void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss,
+                  const char *text, uint64_t now_ms)
 {
     bool is_first = n->trouble.since_ms == 0,
          is_first_path = loss->n_dead_paths > 0 && n->trouble.n_edges == 0;
@@ -193,7 +195,8 @@ void node_quarantine(struct member_node *n, uint32_t rank, const char *why, uint
     p->quarantine.round = (struct node_round){ 0 };
     ms = quarantine_ms(p->quarantine.count);
     p->quarantine.until = now_ms + ms;
-    text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3, why);
+    text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3,
+                      why);
     snprintf(p->absence.last_error, sizeof(p->absence.last_error),
              "in quarantine for %.3g s: %.200s", (double)ms / 1e3, why);
     node_log(n, true, text);
@@ -221,7 +224,8 @@ static const char *no_path_text(struct member_node *n, uint32_t rank)
                       dead->n > 1 ? " and other tasks" : "");
 }
 
-void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms)
+void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead,
+                          uint32_t n_dead, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
 
@@ -263,4 +267,3 @@ void node_test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms
     for (uint32_t i = 0; i < others.n; i++)
         order_tests(n, &p->quarantine.round, others.at[i], &self);
 }
-

@@ -51,7 +51,8 @@ bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_m
 static bool has_lasted(struct member_node *n, uint64_t now_ms)
 {
     uint32_t failures = n->peers[n->opts.self].storage_failures;
-    uint64_t pause_ms = (uint64_t)MEMBER_STORAGE_MS << (failures < DOUBLINGS_MAX ? failures : DOUBLINGS_MAX);
+    uint64_t pause_ms = (uint64_t)MEMBER_STORAGE_MS
+                        << (failures < DOUBLINGS_MAX ? failures : DOUBLINGS_MAX);
 
     if (n->storage.since_ms == 0 || now_ms - n->storage.reported_ms > 2 * MEMBER_STORAGE_MS)
         n->storage.since_ms = now_ms;
@@ -97,7 +98,8 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
         if (l->is_mine && n->lease.prior.is_taking) {
             n->lease.prior.n = n->lease.record.n_members;
             n->lease.prior.holder = n->lease.record.holder;
-            memcpy(n->lease.prior.ranks, n->lease.members, n->lease.prior.n * sizeof(*n->lease.prior.ranks));
+            memcpy(n->lease.prior.ranks, n->lease.members,
+                   n->lease.prior.n * sizeof(*n->lease.prior.ranks));
             n->lease.prior.until_ms = now_ms + MEMBER_EXPIRY_MS;
         }
         n->lease.prior.is_taking = false;

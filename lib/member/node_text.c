@@ -46,8 +46,8 @@ const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t no
     } else if (rank != n->opts.self && now_ms > p->progress.at_ms) {
         g.phase_ms += now_ms - p->progress.at_ms;
     }
-    return node_print(n, "%s, step %" PRIu64 ", in %s for %.1f s,", node_name(n, rank), g.held + 1, g.phase,
-                      (double)g.phase_ms / 1e3);
+    return node_print(n, "%s, step %" PRIu64 ", in %s for %.1f s,", node_name(n, rank), g.held + 1,
+                      g.phase, (double)g.phase_ms / 1e3);
 }
 
 /* Returns the present phase of each member of a view that does not connect. */

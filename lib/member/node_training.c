@@ -38,7 +38,8 @@ void node_pause_training(struct member_node *n)
     node_add_action(n, MEMBER_PAUSE);
 }
 
-void node_set_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms)
+void node_set_progress(struct member_node *n, uint32_t rank, const struct member_progress *p,
+                       uint64_t now_ms)
 {
     struct peer *to = &n->peers[rank];
 

@@ -50,7 +50,7 @@ static const struct {
 /* Queues a response. Takes ownership of the memory of `body`; if `body` failed, the response is an
  * empty 500. */
 static enum MHD_Result send_response(struct MHD_Connection *c, unsigned code, const char *type,
-                              struct buf *body)
+                                     struct buf *body)
 {
     struct MHD_Response *r;
     enum MHD_Result result;
@@ -91,7 +91,8 @@ static enum MHD_Result send_page(const struct metrics_http *h, struct MHD_Connec
     if (page->print(h->arg, &body))
         return send_response(c, MHD_HTTP_OK, page->type, &body);
     buf_fini(&body);
-    return send_refusal(c, MHD_HTTP_SERVICE_UNAVAILABLE, "the task does not answer now; try again\n");
+    return send_refusal(c, MHD_HTTP_SERVICE_UNAVAILABLE,
+                        "the task does not answer now; try again\n");
 }
 
 /* libmicrohttpd calls it on the HTTP thread once after the headers, once for each part of a request
@@ -122,9 +123,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
     for (size_t i = 0; i < h->n_pages; i++)
         if (strcmp(url, h->pages[i].path) == 0)
             return send_page(h, c, &h->pages[i]);
-    return send_refusal(c, MHD_HTTP_NOT_FOUND, h->n_pages > 0
-                            ? "this page does not exist; / is the status page, /metrics is for Prometheus\n"
-                            : "only /metrics is served here\n");
+    return send_refusal(
+        c, MHD_HTTP_NOT_FOUND,
+        h->n_pages > 0
+            ? "this page does not exist; / is the status page, /metrics is for Prometheus\n"
+            : "only /metrics is served here\n");
 }
 
 /* ---- listening ---- */
@@ -132,7 +135,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 /* Splits "port", "host:port" or "[v6]:port". A port alone is one of the loopback interface. */
 static int split_address(const char *listen, char host[HOST_MAX + 1], char port[8], struct err *err)
 {
-    static const char expected[] = "expected a port, such as 9090, or host:port, such as 10.0.0.1:9090";
+    static const char expected[] =
+        "expected a port, such as 9090, or host:port, such as 10.0.0.1:9090";
     const char *colon = strrchr(listen, ':');
     size_t n;
     uint64_t number;
@@ -147,8 +151,8 @@ static int split_address(const char *listen, char host[HOST_MAX + 1], char port[
     if (colon == NULL)
         return err_set(err, ERR_INPUT, "the port is missing; %s", expected);
     if (!text_u64(colon + 1, UINT16_MAX, &number))
-        return err_set(err, ERR_INPUT, "invalid port '%.40s' (0 to 65535); %s",
-                       colon + 1, expected);
+        return err_set(err, ERR_INPUT, "invalid port '%.40s' (0 to 65535); %s", colon + 1,
+                       expected);
     n = (size_t)(colon - listen);
     if (n == 0)
         return err_set(err, ERR_INPUT,

@@ -35,8 +35,8 @@ struct metric *metrics_gauge(struct metrics *m, const char *name, const char *la
 struct metric *metrics_histogram(struct metrics *m, const char *name, const char *labels,
                                  const char *help, const double *bounds, uint32_t n_bounds);
 
-void metric_add(struct metric *c, double v);     /* for a gauge, or a counter with v >= 0 */
-void metric_set(struct metric *g, double v);     /* for a gauge */
+void metric_add(struct metric *c, double v); /* for a gauge, or a counter with v >= 0 */
+void metric_set(struct metric *g, double v); /* for a gauge */
 void metric_forget(struct metric *g); /* for a gauge: its value is unknown until the next metric_set() */
 void metric_observe(struct metric *h, double v); /* for a histogram */
 

@@ -67,14 +67,16 @@ void metrics_print_process(struct buf *out)
     enum { UTIME = 14, STIME = 15, THREADS = 20, START = 22, VSIZE = 23, RSS = 24 };
     /* A start is printed as the same number in every scrape, although both clocks move. */
     static _Atomic double started = 0;
-    double stat[25], ticks = (double)sysconf(_SC_CLK_TCK), boot = boot_seconds(), page = (double)sysconf(_SC_PAGESIZE);
+    double stat[25], ticks = (double)sysconf(_SC_CLK_TCK), boot = boot_seconds(),
+                     page = (double)sysconf(_SC_PAGESIZE);
     struct rlimit files;
 
     read_stat(stat);
     if (started == 0 && boot > 0)
         started = boot + stat[START] / ticks;
     if (stat[VSIZE] > 0) {
-        print(out, "process_cpu_seconds_total", "counter", "Processor time of this process, user and system.",
+        print(out, "process_cpu_seconds_total", "counter",
+              "Processor time of this process, user and system.",
               (stat[UTIME] + stat[STIME]) / ticks);
         print(out, "process_resident_memory_bytes", "gauge", "Resident memory.", stat[RSS] * page);
         print(out, "process_virtual_memory_bytes", "gauge", "Virtual memory.", stat[VSIZE]);
@@ -82,7 +84,9 @@ void metrics_print_process(struct buf *out)
     }
     print(out, "process_open_fds", "gauge", "Open file descriptors.", count_files());
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
-        print(out, "process_max_fds", "gauge", "Limit of open file descriptors.", (double)files.rlim_cur);
+        print(out, "process_max_fds", "gauge", "Limit of open file descriptors.",
+              (double)files.rlim_cur);
     if (started > 0)
-        print(out, "process_start_time_seconds", "gauge", "Start of the process, seconds since 1970.", started);
+        print(out, "process_start_time_seconds", "gauge",
+              "Start of the process, seconds since 1970.", started);
 }

@@ -16,8 +16,8 @@ int op_axis(const struct op_infer *f, int64_t *axis, uint32_t rank, struct err *
     return 0;
 }
 
-static int widen(const struct op_infer *f, const struct tensor *t, const int64_t **values,
-                 size_t n, struct err *err)
+static int widen(const struct op_infer *f, const struct tensor *t, const int64_t **values, size_t n,
+                 struct err *err)
 {
     int64_t *wide = arena_array(f->mem, n + 1, sizeof(*wide));
     size_t i;

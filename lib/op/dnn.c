@@ -25,7 +25,7 @@ extern void omp_set_num_threads(int n);
 /* ---- the library ---- */
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
-static dnnl_engine_t engine; /* never freed */
+static dnnl_engine_t engine;              /* never freed */
 static dnnl_primitive_attr_t own_scratch; /* primitive attribute: the caller provides the
                                              scratchpad */
 static dnnl_primitive_attr_t own_scratch_add; /* the same, and the primitive accumulates into its
@@ -237,8 +237,8 @@ static dnnl_status_t make_main(struct dnn *d, const struct dnn_recipe *r,
         d->reordered = i;
         d->is_after = (r->outputs & (1u << i)) != 0;
         d->reordered_bytes = op_round(dnnl_memory_desc_get_size(its));
-        status = d->is_after ? make_reorder(&d->reorder, its, own)
-                           : make_reorder(&d->reorder, own, its);
+        status =
+            d->is_after ? make_reorder(&d->reorder, its, own) : make_reorder(&d->reorder, own, its);
     }
     return status;
 }
@@ -261,8 +261,8 @@ static dnnl_status_t choose_primitive(const struct dnn_recipe *r, const_dnnl_op_
 {
     dnnl_primitive_desc_iterator_t it;
     dnnl_primitive_desc_t second = NULL;
-    dnnl_status_t status = dnnl_primitive_desc_create(
-        pd, op, r->add ? own_scratch_add : own_scratch, engine, hint);
+    dnnl_status_t status =
+        dnnl_primitive_desc_create(pd, op, r->add ? own_scratch_add : own_scratch, engine, hint);
 
     if (status != dnnl_success || !r->few_channels || !pd_is(*pd, "brgconv:"))
         return status;

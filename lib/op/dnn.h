@@ -24,9 +24,9 @@ struct op_window;
 
 enum { DNN_ARGS = 4 };
 
-const char *dnn_id(void);   /* for example "onednn 2.6.3 avx512_core_amx"; never NULL */
+const char *dnn_id(void);    /* for example "onednn 2.6.3 avx512_core_amx"; never NULL */
 bool dnn_has_bfloat16(void); /* true if the CPU has the instructions; emulation does not count */
-void dnn_thread_init(void); /* makes the calling thread create and run kernels on one thread */
+void dnn_thread_init(void);  /* makes the calling thread create and run kernels on one thread */
 
 /* Each constructor returns a kernel in *out, which the caller frees with dnn_free(). On failure
  * *out is unchanged. Errors: ERR_UNSUPPORTED (the library has no such kernel), ERR_NOMEM,
@@ -79,7 +79,7 @@ int dnn_max_pool_bwd(const struct dnn_pool *s, struct dnn **out, struct err *err
 int dnn_reorder(const struct tensor *from, const struct tensor *to, struct dnn **out,
                 struct err *err);
 
-size_t dnn_scratch_bytes(const struct dnn *d);        /* 64-byte aligned; 0 for NULL */
+size_t dnn_scratch_bytes(const struct dnn *d);         /* 64-byte aligned; 0 for NULL */
 size_t dnn_arg_bytes(const struct dnn *d, uint32_t i); /* size of argument i */
 
 /* args: addresses in the order given above. If an operand of the kernel has no elements, stores

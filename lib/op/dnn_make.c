@@ -61,7 +61,7 @@ static void md_image(dnnl_memory_desc_t *md, enum tensor_layout layout, enum ten
     for (k = 0; k < n_spatial; k++)
         dim[2 + k] = spatial[k];
     (layout == TENSOR_PLAIN ? md_plain : md_channels_last)(md, (int)n_spatial + 2, dim,
-                                                              type_of(type));
+                                                           type_of(type));
 }
 
 /* Turns one spatial axis into two, the first of size 1: the fastest kernels of the library are for
@@ -114,8 +114,8 @@ static dnnl_status_t matmul_describe(const struct dnn_matmul *s, int64_t n, stru
     md_by_strides(&factor[1], rank, b + skip, b_step + skip, type);
     md_by_strides(&r->md[2], rank, y + skip, y_step + skip, type_of(s->y));
     md_plain(&r->md[3], rank, bias + skip, dnnl_f32);
-    CHECK(dnnl_memory_desc_init_by_tag(&any, rank, r->md[1].dims, dnnl_f32,
-                                       dnnl_format_tag_any) == dnnl_success);
+    CHECK(dnnl_memory_desc_init_by_tag(&any, rank, r->md[1].dims, dnnl_f32, dnnl_format_tag_any) ==
+          dnnl_success);
     if (is_half && s->a != s->b)
         r->reordered = s->a == TENSOR_BF16 ? 1 : 0;
     return dnnl_matmul_desc_init(op, &factor[0], s->packed ? &any : &factor[1],
@@ -148,8 +148,8 @@ static int64_t panel_of(const struct dnn_matmul *s)
     enum { PANEL = 512, BAD_WIDTH = 1024 };
     bool is_half = s->a == TENSOR_BF16 || s->b == TENSOR_BF16;
 
-    if (is_half || s->packed || s->trans_b || s->batch != 1 || s->n <= PANEL || s->m == 0 || s->k == 0 ||
-        (s->trans_a && s->n % BAD_WIDTH != 0))
+    if (is_half || s->packed || s->trans_b || s->batch != 1 || s->n <= PANEL || s->m == 0 ||
+        s->k == 0 || (s->trans_a && s->n % BAD_WIDTH != 0))
         return s->n;
     return PANEL;
 }
@@ -309,8 +309,7 @@ static int max_pool(const struct dnn_pool *s, struct dnn_recipe *r, uint32_t x, 
         status = dnnl_pooling_v2_backward_desc_init(&op, dnnl_pooling_max, &r->md[x], &r->md[y],
                                                     sl.stride, sl.kernel, sl.dilate, sl.pad_lo,
                                                     sl.pad_hi);
-    return bwd ? dnn_new(r, status, &op, &fwd, out, err)
-               : dnn_new(r, status, &fwd, NULL, out, err);
+    return bwd ? dnn_new(r, status, &op, &fwd, out, err) : dnn_new(r, status, &fwd, NULL, out, err);
 }
 
 int dnn_max_pool_fwd(const struct dnn_pool *s, struct dnn **out, struct err *err)

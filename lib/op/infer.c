@@ -22,7 +22,7 @@ int op_error(const struct op_infer *f, int code, struct err *err, const char *fm
 }
 
 int op_check_input(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank,
-            struct err *err)
+                   struct err *err)
 {
     const struct tensor *t = i < f->n_in ? f->in[i] : NULL;
     char shape[192];

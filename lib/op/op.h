@@ -187,7 +187,8 @@ struct op_infer {
 
 /* Return the attribute in *out, or `dflt` if it is absent. Errors: ERR_INPUT with the node and the
  * attribute if its type is wrong. */
-int op_attr_i(const struct op_infer *f, const char *name, int64_t dflt, int64_t *out, struct err *err);
+int op_attr_i(const struct op_infer *f, const char *name, int64_t dflt, int64_t *out,
+              struct err *err);
 int op_attr_f(const struct op_infer *f, const char *name, float dflt, float *out, struct err *err);
 int op_attr_s(const struct op_infer *f, const char *name, const char *dflt, const char **out,
               struct err *err);
@@ -204,8 +205,9 @@ int op_attr_strings(const struct op_infer *f, const char *name, const char *cons
 int op_error(const struct op_infer *f, int code, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Checks that input i is present and has this type and rank (rank -1: any). Errors: ERR_INPUT. */
-int op_check_input(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank, struct err *err);
-int infer_same_shape(struct op_infer *f, struct err *err);      /* float32 input 0 -> output 0 */
+int op_check_input(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank,
+                   struct err *err);
+int infer_same_shape(struct op_infer *f, struct err *err); /* float32 input 0 -> output 0 */
 /* float32 inputs 0, 1 -> output 0 */
 int infer_broadcast(struct op_infer *f, struct err *err);
 

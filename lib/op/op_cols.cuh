@@ -49,13 +49,15 @@ __global__ void op_cols_sum(const T *x, struct op_cols c, float scale, Out *out,
     for (size_t b = blockIdx.z; b < c.batch; b += gridDim.z) {
         float sum[N] = {};
 
-        for (size_t r = chunk * c.per + threadIdx.y; r < end && col < c.cols; r += OP_COLS_AHEAD * blockDim.y) {
+        for (size_t r = chunk * c.per + threadIdx.y; r < end && col < c.cols;
+             r += OP_COLS_AHEAD * blockDim.y) {
             op_pack<T, N> p[OP_COLS_AHEAD];
 
 #pragma unroll
             for (unsigned u = 0; u < OP_COLS_AHEAD; u++)
                 if (r + u * blockDim.y < end)
-                    p[u] = *(const op_pack<T, N> *)(x + (b * c.rows + r + u * blockDim.y) * c.cols + col);
+                    p[u] = *(const op_pack<T, N> *)(x + (b * c.rows + r + u * blockDim.y) * c.cols +
+                                                    col);
 #pragma unroll
             for (unsigned u = 0; u < OP_COLS_AHEAD; u++)
                 for (int k = 0; k < N && r + u * blockDim.y < end; k++)
@@ -98,7 +100,8 @@ static inline void op_cols_launch(const T *x, struct op_cols c, float scale, Out
 
 /* Uses whole packs of columns if they are aligned. */
 template <typename T, typename Out>
-static inline void op_cols_one(const T *x, struct op_cols c, float scale, Out *out, bool add, cudaStream_t s)
+static inline void op_cols_one(const T *x, struct op_cols c, float scale, Out *out, bool add,
+                               cudaStream_t s)
 {
     constexpr int N = (int)op_pack<T>::N;
 

@@ -60,8 +60,9 @@ static inline int op_cuda_zero(const struct op_call *c, struct err *err)
 
     for (uint32_t i = 0; rc == 0 && i < c->n_in; i++)
         if (c->din[i] != NULL && !op_cuda_adds(c, i) && tensor_bytes(c->din[i]) > 0)
-            rc = cuda_check(cudaMemsetAsync(c->din[i]->data, 0, tensor_bytes(c->din[i]), op_stream(c)), err,
-                            "zero a gradient");
+            rc = cuda_check(
+                cudaMemsetAsync(c->din[i]->data, 0, tensor_bytes(c->din[i]), op_stream(c)), err,
+                "zero a gradient");
     return rc;
 }
 
@@ -121,7 +122,10 @@ template <typename T> struct op_packed_place {
         *word = is_upper ? (*word & 0xffff) | bits << 16 : (*word & 0xffff0000) | bits;
     }
     /* assigns the number, not the reference */
-    __device__ void operator=(const op_packed_place &x) const { *this = (T)x; }
+    __device__ void operator=(const op_packed_place &x) const
+    {
+        *this = (T)x;
+    }
 };
 
 template <typename T> __device__ static inline float op_wide(op_packed<T> x)
@@ -148,7 +152,8 @@ template <typename T, size_t Count> struct op_halves {
 };
 
 template <typename T, size_t Count>
-using op_numbers = std::conditional_t<Count % 2 == 0 && (std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>),
+using op_numbers = std::conditional_t<Count % 2 == 0 && (std::is_same_v<T, __nv_bfloat16> ||
+                                                         std::is_same_v<T, __half>),
                                       op_halves<T, Count>, T[Count]>;
 
 /* A pack: 16 bytes of T, or a power of two of numbers. */
@@ -254,7 +259,8 @@ template <typename T, size_t N> struct op_two {
     op_pack<T, N> at[2];
 };
 
-template <size_t N, typename T> __device__ static inline op_two<T, N> op_load_two(const T *p, size_t i, size_t j)
+template <size_t N, typename T>
+__device__ static inline op_two<T, N> op_load_two(const T *p, size_t i, size_t j)
 {
     return { ((const op_pack<T, N> *)p)[i], ((const op_pack<T, N> *)p)[j] };
 }
@@ -266,7 +272,8 @@ template <typename T, typename F, typename... In>
 __global__ void op_each_kernel(T *out, size_t n, bool packed, bool add, F f, const In *...in)
 {
     constexpr size_t N = op_each_pack<T, In...>();
-    size_t step = (size_t)gridDim.x * blockDim.x, first = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    size_t step = (size_t)gridDim.x * blockDim.x,
+           first = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     size_t packs = packed ? n / N : 0;
 
     for (size_t i = first; i < packs; i += 2 * step) {
@@ -301,14 +308,16 @@ __global__ void op_each_kernel(T *out, size_t n, bool packed, bool add, F f, con
 /* f: a copyable object with `__device__ ... operator()(...) const`; its arguments are converted by
  * op_wide(). Errors: ERR_DEVICE. */
 template <typename T, typename F, typename... In>
-static inline int op_each(cudaStream_t s, T *out, size_t n, bool add, F f, struct err *err, const In *...in)
+static inline int op_each(cudaStream_t s, T *out, size_t n, bool add, F f, struct err *err,
+                          const In *...in)
 {
     bool packed = op_aligned(out) && (op_aligned(in) && ...);
 
     if (n == 0)
         return 0;
-    CUDA_LAUNCH((op_each_kernel<T, F, In...>), op_blocks(n, OP_THREADS * (packed ? op_each_pack<T, In...>() : 1)),
-                OP_THREADS, 0, s, out, n, packed, add, f, in...);
+    CUDA_LAUNCH((op_each_kernel<T, F, In...>),
+                op_blocks(n, OP_THREADS * (packed ? op_each_pack<T, In...>() : 1)), OP_THREADS, 0,
+                s, out, n, packed, add, f, in...);
     return cuda_launched(err);
 }
 
@@ -366,7 +375,8 @@ static inline op_report op_report_of(const struct op_call *c)
 
 template <typename F> __global__ void op_scan_kernel(size_t n, F wrong, op_report report)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         int64_t value = 0;
 
         if (wrong(i, &value))
@@ -376,12 +386,13 @@ template <typename F> __global__ void op_scan_kernel(size_t n, F wrong, op_repor
 
 /* Records the first i < n for which `wrong` is true. `wrong` is a copyable object with `__device__
  * bool operator()(size_t i, int64_t *value) const`, which sets *value. */
-template <typename F> static inline int op_cuda_scan(const struct op_call *c, size_t n, F wrong, struct err *err)
+template <typename F>
+static inline int op_cuda_scan(const struct op_call *c, size_t n, F wrong, struct err *err)
 {
     if (n == 0 || c->run->invalid == NULL)
         return 0;
-    CUDA_LAUNCH((op_scan_kernel<F>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), n, wrong,
-                op_report_of(c));
+    CUDA_LAUNCH((op_scan_kernel<F>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), n,
+                wrong, op_report_of(c));
     return cuda_launched(err);
 }
 

@@ -13,7 +13,6 @@
 #include "base/clones.h"
 #include "op/op.h"
 
-
 /* Declares a helper that must be inlined: the caller is compiled once per instruction set
  * (CLONES). */
 #define OP_INLINE static inline __attribute__((always_inline))
@@ -34,8 +33,7 @@ static inline size_t op_round(size_t bytes)
     return (bytes + OP_ALIGN - 1) / OP_ALIGN * OP_ALIGN;
 }
 
-static inline void *op_at(void *area,
-                          size_t offset) /* area may be NULL if its size is 0 */
+static inline void *op_at(void *area, size_t offset) /* area may be NULL if its size is 0 */
 {
     return offset > 0 ? (char *)area + offset : area;
 }

@@ -35,7 +35,8 @@ __global__ static void op_sums_largest_kernel(const float *dy, size_t n, unsigne
 {
     unsigned m = 0;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         unsigned bits = __float_as_uint(dy[i]) & 0x7fffffffu;
 
         m = bits > m ? bits : m;
@@ -62,36 +63,39 @@ __device__ static inline void op_sums_add(unsigned long long *to, double scaled)
     atomicAdd(to, (unsigned long long)llrint(scaled));
 }
 
-__global__ static void op_sums_home_kernel(const unsigned long long *sums, float *dx, size_t n, bool add,
-                                           const unsigned *most, int bits)
+__global__ static void op_sums_home_kernel(const unsigned long long *sums, float *dx, size_t n,
+                                           bool add, const unsigned *most, int bits)
 {
     double scale = op_sums_scale(most, bits);
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         dx[i] = (add ? dx[i] : 0.0f) + (float)((double)(long long)sums[i] / scale);
 }
 
 /* Zeroes the area of n sums, and records the largest |dy| of dy [n_dy]. */
-static inline int op_sums_start(const struct op_call *c, void *area, size_t n, const float *dy, size_t n_dy,
-                                struct err *err)
+static inline int op_sums_start(const struct op_call *c, void *area, size_t n, const float *dy,
+                                size_t n_dy, struct err *err)
 {
-    int rc = cuda_check(cudaMemsetAsync(area, 0, op_sums_bytes(n), op_stream(c)), err, "zero the sums of a gradient");
+    int rc = cuda_check(cudaMemsetAsync(area, 0, op_sums_bytes(n), op_stream(c)), err,
+                        "zero the sums of a gradient");
 
     if (rc < 0 || n_dy == 0)
         return rc;
-    CUDA_LAUNCH(op_sums_largest_kernel, op_blocks(n_dy, OP_THREADS), OP_THREADS, 0, op_stream(c), dy, n_dy,
-                op_sums_largest(area, n));
+    CUDA_LAUNCH(op_sums_largest_kernel, op_blocks(n_dy, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                dy, n_dy, op_sums_largest(area, n));
     return cuda_launched(err);
 }
 
 /* dx [n] = sums, or += . */
-static inline int op_sums_accumulate(const struct op_call *c, void *area, float *dx, size_t n, bool add, int bits,
-                               struct err *err)
+static inline int op_sums_accumulate(const struct op_call *c, void *area, float *dx, size_t n,
+                                     bool add, int bits, struct err *err)
 {
     if (n == 0)
         return 0;
     CUDA_LAUNCH(op_sums_home_kernel, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
-                (const unsigned long long *)area, dx, n, add, (const unsigned *)op_sums_largest(area, n), bits);
+                (const unsigned long long *)area, dx, n, add,
+                (const unsigned *)op_sums_largest(area, n), bits);
     return cuda_launched(err);
 }
 

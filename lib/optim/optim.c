@@ -64,7 +64,8 @@ int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err
     o->opts.params = o->params;
     for (size_t i = 0; i < n; i++) {
         CHECK(opts->params[i].n > 0);
-        CHECK(!opts->params[i].lazy || (opts->params[i].table != NULL && opts->def->measure == NULL));
+        CHECK(!opts->params[i].lazy ||
+              (opts->params[i].table != NULL && opts->def->measure == NULL));
         CHECK(i == 0 || opts->params[i].first >= o->params[i - 1].first + o->params[i - 1].n);
         o->params[i] = opts->params[i];
         blocks += (opts->params[i].n - 1) / OPTIM_BLOCK + 1;
@@ -287,9 +288,11 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
 }
 
 /* Does a step leave rows without a mark unchanged? */
-static bool skips_zero(const struct optim *o, const struct optim_param *p, const struct optim_hyper *own)
+static bool skips_zero(const struct optim *o, const struct optim_param *p,
+                       const struct optim_hyper *own)
 {
-    return p->table != NULL && (p->lazy || (o->opts.def->skips_zero != NULL && o->opts.def->skips_zero(own)));
+    return p->table != NULL &&
+           (p->lazy || (o->opts.def->skips_zero != NULL && o->opts.def->skips_zero(own)));
 }
 
 uint32_t optim_skipping_tables(const struct optim *o, const struct optim_hyper *h)
@@ -321,7 +324,7 @@ void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper
         else
             sweep_whole(o, &own, state, &p);
         if (o->opts.average > 0)
-            average_loop(p.n, state->average + p.first, state->w + p.first,
-                         (float)o->opts.average, (float)(1 - o->opts.average));
+            average_loop(p.n, state->average + p.first, state->w + p.first, (float)o->opts.average,
+                         (float)(1 - o->opts.average));
     }
 }

@@ -19,7 +19,8 @@ struct cuda_optim {
 
 /* Fills [n_params + n_statistics] owners, and counts their chunks. Does not call CUDA. */
 static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_statistic *statistics,
-                            uint32_t n_statistics, struct optim_owner *owners, struct optim_chunk *chunks)
+                            uint32_t n_statistics, struct optim_owner *owners,
+                            struct optim_chunk *chunks)
 {
     uint64_t n_chunks = 0;
 
@@ -74,7 +75,8 @@ static void join_stretches(const struct optim_opts *opts, struct optim_owner *ow
 }
 
 static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
-                       const struct cuda_statistic *statistics, uint32_t n_statistics, struct err *err)
+                       const struct cuda_statistic *statistics, uint32_t n_statistics,
+                       struct err *err)
 {
     struct optim_table *t = &o->table;
     size_t n_owners = (size_t)opts->n_params + n_statistics;
@@ -84,7 +86,8 @@ static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
     int rc;
 
     if (n_chunks > INT32_MAX)
-        return err_set(err, ERR_INPUT, "the optimizer has %llu chunks of %u numbers to move, a GPU takes %d",
+        return err_set(err, ERR_INPUT,
+                       "the optimizer has %llu chunks of %u numbers to move, a GPU takes %d",
                        (unsigned long long)n_chunks, OPTIM_CHUNK, INT32_MAX);
     owners = (struct optim_owner *)calloc(n_owners + 1, sizeof(*owners));
     chunks = (struct optim_chunk *)calloc(n_chunks + 1, sizeof(*chunks));
@@ -109,7 +112,8 @@ static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
 static int open_room(struct cuda_optim *o, struct err *err)
 {
     struct optim_table *t = &o->table;
-    int rc = cuda_alloc((void **)&o->scratch, optim_scan_count(t->n_chunks) * sizeof(*o->scratch), err);
+    int rc =
+        cuda_alloc((void **)&o->scratch, optim_scan_count(t->n_chunks) * sizeof(*o->scratch), err);
 
     if (rc == 0 && optim_row_measures(o->row))
         rc = cuda_alloc((void **)&t->sums, t->n_param_chunks * sizeof(*t->sums), err);
@@ -160,12 +164,13 @@ int cuda_optim_scan(struct cuda_optim *o, float *g, float clip, struct cuda_scan
 {
     const struct optim_table *t = &o->table;
 
-    return optim_scan_at(g, t->chunks, t->n_chunks, t->n_param_chunks, clip, result, o->scratch, cuda_stream_of(s),
-                         err);
+    return optim_scan_at(g, t->chunks, t->n_chunks, t->n_param_chunks, clip, result, o->scratch,
+                         cuda_stream_of(s), err);
 }
 
-int cuda_optim_update(struct cuda_optim *o, const struct optim_hyper *h, const struct optim_state *state,
-                      float share, struct cuda_stream *s, struct err *err)
+int cuda_optim_update(struct cuda_optim *o, const struct optim_hyper *h,
+                      const struct optim_state *state, float share, struct cuda_stream *s,
+                      struct err *err)
 {
     struct optim_arrays a = { .w = state->w, .g = state->g, .slots = {},
                               .average = o->average > 0 ? state->average : NULL, .read = state->read };

@@ -10,7 +10,8 @@ extern "C" {
 }
 
 /* scan_cuda.cu */
-int cuda_scan(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s, struct err *err);
+int cuda_scan(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s,
+              struct err *err);
 
 /* optim_cuda.cu */
 int cuda_optim_open(const struct optim_opts *opts, const struct cuda_statistic *statistics,
@@ -18,7 +19,8 @@ int cuda_optim_open(const struct optim_opts *opts, const struct cuda_statistic *
 void cuda_optim_close(struct cuda_optim *o); /* NULL is fine */
 int cuda_optim_scan(struct cuda_optim *o, float *g, float clip, struct cuda_scan *result,
                     struct cuda_stream *s, struct err *err);
-int cuda_optim_update(struct cuda_optim *o, const struct optim_hyper *h, const struct optim_state *state,
-                      float share, struct cuda_stream *s, struct err *err);
+int cuda_optim_update(struct cuda_optim *o, const struct optim_hyper *h,
+                      const struct optim_state *state, float share, struct cuda_stream *s,
+                      struct err *err);
 
 #endif

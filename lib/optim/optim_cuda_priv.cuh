@@ -71,7 +71,8 @@ __device__ static inline optim_four optim_load(const float *x, const optim_range
 }
 
 template <bool WHOLE>
-__device__ static inline void optim_store(float *x, const optim_range &r, unsigned e, const optim_four &q)
+__device__ static inline void optim_store(float *x, const optim_range &r, unsigned e,
+                                          const optim_four &q)
 {
     if constexpr (WHOLE) {
         *(float4 *)(x + r.base + e) = make_float4(q.v[0], q.v[1], q.v[2], q.v[3]);
@@ -104,8 +105,9 @@ template <typename T> __device__ static inline T optim_block_sum(T x)
 /* Scans n_chunks chunks; those from n_params on belong to statistics. scratch
  * [optim_scan_count()]. */
 size_t optim_scan_count(size_t n_chunks);
-int optim_scan_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
-                  struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s, struct err *err);
+int optim_scan_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params,
+                  float clip, struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s,
+                  struct err *err);
 
 /* ---- sweep_cuda.cu ---- */
 struct optim_arrays {
@@ -131,8 +133,8 @@ struct optim_row; /* sweep_cuda.cu */
 
 const struct optim_row *optim_row_find(enum optim_type type); /* NULL: no kernels for this name */
 bool optim_row_measures(const struct optim_row *row);
-int optim_row_update(const struct optim_row *row, const struct optim_table *t, const struct optim_hyper *h,
-                     const struct optim_arrays *a, double average, float share, cudaStream_t s,
-                     struct err *err);
+int optim_row_update(const struct optim_row *row, const struct optim_table *t,
+                     const struct optim_hyper *h, const struct optim_arrays *a, double average,
+                     float share, cudaStream_t s, struct err *err);
 
 #endif

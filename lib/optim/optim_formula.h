@@ -58,19 +58,20 @@ static inline double optim_correct(const struct optim_hyper *h, struct optim_ste
 
 /* ---- sgd, momentum, lars ---- */
 
-FORMULA float optim_decayed(const struct optim_step *k, const struct optim_param_step *c, float w, float g)
+FORMULA float optim_decayed(const struct optim_step *k, const struct optim_param_step *c, float w,
+                            float g)
 {
     return g * k->scale + c->decay * w;
 }
 
-FORMULA void optim_update_sgd(const struct optim_step *k, const struct optim_param_step *c, float *w,
-                            float g)
+FORMULA void optim_update_sgd(const struct optim_step *k, const struct optim_param_step *c,
+                              float *w, float g)
 {
     *w -= c->rate * optim_decayed(k, c, *w, g);
 }
 
 FORMULA void optim_update_momentum(const struct optim_step *k, const struct optim_param_step *c,
-                                 bool nesterov, float *w, float g, float *v)
+                                   bool nesterov, float *w, float g, float *v)
 {
     float d = optim_decayed(k, c, *w, g);
 
@@ -78,8 +79,8 @@ FORMULA void optim_update_momentum(const struct optim_step *k, const struct opti
     *w -= c->rate * (nesterov ? d + k->momentum * *v : *v);
 }
 
-FORMULA void optim_update_lars(const struct optim_step *k, const struct optim_param_step *c, float *w,
-                             float g, float *v)
+FORMULA void optim_update_lars(const struct optim_step *k, const struct optim_param_step *c,
+                               float *w, float g, float *v)
 {
     *v = k->momentum * *v + c->rate * optim_decayed(k, c, *w, g);
     *w -= *v;
@@ -87,8 +88,8 @@ FORMULA void optim_update_lars(const struct optim_step *k, const struct optim_pa
 
 /* ---- adagrad, rmsprop ---- */
 
-FORMULA void optim_update_adagrad(const struct optim_step *k, const struct optim_param_step *c, float *w,
-                                float g, float *s)
+FORMULA void optim_update_adagrad(const struct optim_step *k, const struct optim_param_step *c,
+                                  float *w, float g, float *s)
 {
     float d = optim_decayed(k, c, *w, g);
 
@@ -98,8 +99,9 @@ FORMULA void optim_update_adagrad(const struct optim_step *k, const struct optim
 
 /* s the average of squares, v the momentum (without `moves` NULL), a the average (without `centers`
  * NULL). s - a^2 is a variance; rounding may make it a little negative where it is about zero. */
-FORMULA void optim_update_rmsprop(const struct optim_step *k, const struct optim_param_step *c, bool moves,
-                                bool centers, float *w, float g, float *s, float *v, float *a)
+FORMULA void optim_update_rmsprop(const struct optim_step *k, const struct optim_param_step *c,
+                                  bool moves, bool centers, float *w, float g, float *s, float *v,
+                                  float *a)
 {
     float d = optim_decayed(k, c, *w, g), x, u;
 
@@ -123,15 +125,15 @@ FORMULA void optim_update_moments(const struct optim_step *k, float d, float *m,
     *v = k->beta2 * *v + k->rest2 * (d * d);
 }
 
-FORMULA void optim_update_adam(const struct optim_step *k, const struct optim_param_step *c, float *w,
-                             float g, float *m, float *v)
+FORMULA void optim_update_adam(const struct optim_step *k, const struct optim_param_step *c,
+                               float *w, float g, float *m, float *v)
 {
     optim_update_moments(k, optim_decayed(k, c, *w, g), m, v);
     *w = *w * c->keep - c->rate * (*m / (sqrtf(*v) * k->root + k->epsilon));
 }
 
-FORMULA void optim_update_adamax(const struct optim_step *k, const struct optim_param_step *c, float *w,
-                               float g, float *m, float *v)
+FORMULA void optim_update_adamax(const struct optim_step *k, const struct optim_param_step *c,
+                                 float *w, float g, float *m, float *v)
 {
     float d = optim_decayed(k, c, *w, g);
     float old_max = k->beta2 * *v, new_max = fabsf(d) + k->epsilon;
@@ -141,8 +143,8 @@ FORMULA void optim_update_adamax(const struct optim_step *k, const struct optim_
     *w -= c->rate * (*m / *v);
 }
 
-FORMULA void optim_update_lion(const struct optim_step *k, const struct optim_param_step *c, float *w,
-                             float g, float *m)
+FORMULA void optim_update_lion(const struct optim_step *k, const struct optim_param_step *c,
+                               float *w, float g, float *m)
 {
     float d = g * k->scale, u = k->beta1 * *m + k->rest1 * d;
     float sign = (u > 0 ? 1.0f : 0.0f) - (u < 0 ? 1.0f : 0.0f);
@@ -152,14 +154,14 @@ FORMULA void optim_update_lion(const struct optim_step *k, const struct optim_pa
 }
 
 /* lamb: optim_update_moments() and the norm of the update come first, then the update itself. */
-FORMULA float optim_lamb_update(const struct optim_step *k, const struct optim_param_step *c, float w,
-                                float m, float v)
+FORMULA float optim_lamb_update(const struct optim_step *k, const struct optim_param_step *c,
+                                float w, float m, float v)
 {
     return m * k->mean / (sqrtf(v) * k->root + k->epsilon) + c->decay * w;
 }
 
-FORMULA void optim_update_lamb(const struct optim_step *k, const struct optim_param_step *c, float *w,
-                             float m, float v)
+FORMULA void optim_update_lamb(const struct optim_step *k, const struct optim_param_step *c,
+                               float *w, float m, float v)
 {
     *w -= c->rate * optim_lamb_update(k, c, *w, m, v);
 }

@@ -81,7 +81,8 @@ struct optim_piece {
 void optim_packed_clip(const struct optim_state *s, const struct optim_piece *p, float limit);
 void optim_packed_each(const struct optim_state *s, const struct optim_piece *p,
                        optim_each_fn *each, void *arg);
-void optim_packed_squares(const struct optim_state *s, const struct optim_piece *p, double *partial);
+void optim_packed_squares(const struct optim_state *s, const struct optim_piece *p,
+                          double *partial);
 /* Unpacks floats [at, at + n) of the gradient to g [n], n <= OPTIM_BLOCK. */
 void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *p, size_t at,
                          size_t n, float *g);

@@ -41,9 +41,10 @@ __device__ static inline float limited(float x, float limit)
 
 /* Processes four elements; each adds at most 2^32 * 2^8 * 2^9 to *sum. */
 template <bool WHOLE>
-__device__ static inline void look_at_four(float *x, const optim_range &r, unsigned e, uint32_t row_weight,
-                                           const uint32_t factor[4], bool squares, float clip,
-                                           struct found *f, unsigned long long *sum)
+__device__ static inline void look_at_four(float *x, const optim_range &r, unsigned e,
+                                           uint32_t row_weight, const uint32_t factor[4],
+                                           bool squares, float clip, struct found *f,
+                                           unsigned long long *sum)
 {
     optim_four q = optim_load<WHOLE>(x, r, e);
 
@@ -85,7 +86,8 @@ __device__ static inline void join(const struct found &f, struct cuda_scan *out)
  * i. The squares of chunks below n_squared are added; if clip > 0, their elements are clipped
  * first, and x is written. */
 __global__ void scan_kernel(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n,
-                            size_t n_squared, float clip, struct factors factors, struct cuda_scan *out)
+                            size_t n_squared, float clip, struct factors factors,
+                            struct cuda_scan *out)
 {
     const unsigned column = threadIdx.x * 4 % CHECKSUM_COLUMNS;
     const uint32_t factor[4] = { factors.of[column], factors.of[column + 1], factors.of[column + 2],
@@ -137,30 +139,33 @@ size_t optim_scan_count(size_t n_chunks)
     return (n_chunks + CHUNKS - 1) / CHUNKS;
 }
 
-static int run_scan(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n, size_t n_squared,
-                    float clip, struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s,
-                    struct err *err)
+static int run_scan(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n,
+                    size_t n_squared, float clip, struct cuda_scan *result,
+                    struct cuda_scan *scratch, cudaStream_t s, struct err *err)
 {
     size_t blocks = optim_scan_count(n_chunks);
 
     if (blocks > 0)
-        CUDA_LAUNCH(scan_kernel, (unsigned)blocks, OPTIM_THREADS, 0, s, x, chunks, n_chunks, n, n_squared,
-                    clip, all_factors(), scratch);
-    CUDA_LAUNCH(join_kernel, 1, OPTIM_THREADS, 0, s, (const struct cuda_scan *)scratch, blocks, result);
+        CUDA_LAUNCH(scan_kernel, (unsigned)blocks, OPTIM_THREADS, 0, s, x, chunks, n_chunks, n,
+                    n_squared, clip, all_factors(), scratch);
+    CUDA_LAUNCH(join_kernel, 1, OPTIM_THREADS, 0, s, (const struct cuda_scan *)scratch, blocks,
+                result);
     return cuda_launched(err);
 }
 
-int optim_scan_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
-                  struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s, struct err *err)
+int optim_scan_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params,
+                  float clip, struct cuda_scan *result, struct cuda_scan *scratch, cudaStream_t s,
+                  struct err *err)
 {
     return run_scan(g, chunks, n_chunks, 0, n_params, clip, result, scratch, s, err);
 }
 
-int cuda_scan(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s, struct err *err)
+int cuda_scan(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s,
+              struct err *err)
 {
     size_t n_chunks = (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
 
     /* without a limit, x is not written */
-    return run_scan((float *)(uintptr_t)x, NULL, n_chunks, n, n_chunks, 0, result, result + 1, cuda_stream_of(s),
-                    err);
+    return run_scan((float *)(uintptr_t)x, NULL, n_chunks, n, n_chunks, 0, result, result + 1,
+                    cuda_stream_of(s), err);
 }

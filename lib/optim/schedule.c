@@ -107,7 +107,8 @@ static double cycle_height(const struct optim_schedule *s, uint64_t t, bool *ris
 static double one_cycle(const struct optim_schedule *s, uint64_t t)
 {
     bool rises;
-    double height = cycle_height(s, t, &rises), foot = rises ? s->initial_fraction : s->final_fraction;
+    double height = cycle_height(s, t, &rises),
+           foot = rises ? s->initial_fraction : s->final_fraction;
 
     return foot + (1 - foot) * height;
 }

@@ -50,9 +50,12 @@ ROW(nesterov, SLOT0, optim_update_momentum(k, c, true, &w, g, &s[0]))
 ROW(lars, SLOT0, optim_update_lars(k, c, &w, g, &s[0]))
 ROW(adagrad, SLOT0, optim_update_adagrad(k, c, &w, g, &s[0]))
 ROW(rmsprop, SLOT0, optim_update_rmsprop(k, c, false, false, &w, g, &s[0], &s[1], &s[2]))
-ROW(rmsprop_momentum, SLOT0 | SLOT1, optim_update_rmsprop(k, c, true, false, &w, g, &s[0], &s[1], &s[2]))
-ROW(rmsprop_centered, SLOT0 | SLOT2, optim_update_rmsprop(k, c, false, true, &w, g, &s[0], &s[1], &s[2]))
-ROW(rmsprop_both, SLOT0 | SLOT1 | SLOT2, optim_update_rmsprop(k, c, true, true, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_momentum, SLOT0 | SLOT1,
+    optim_update_rmsprop(k, c, true, false, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_centered, SLOT0 | SLOT2,
+    optim_update_rmsprop(k, c, false, true, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_both, SLOT0 | SLOT1 | SLOT2,
+    optim_update_rmsprop(k, c, true, true, &w, g, &s[0], &s[1], &s[2]))
 ROW(adam, SLOT0 | SLOT1, optim_update_adam(k, c, &w, g, &s[0], &s[1]))
 ROW(adamax, SLOT0 | SLOT1, optim_update_adamax(k, c, &w, g, &s[0], &s[1]))
 ROW(lion, SLOT0, optim_update_lion(k, c, &w, g, &s[0]))
@@ -60,7 +63,8 @@ ROW(lion, SLOT0, optim_update_lion(k, c, &w, g, &s[0]))
 struct lamb {
     static constexpr unsigned READS = SLOT0 | SLOT1, WRITES = WEIGHT; /* the gradient is in the moments */
 
-    __device__ static void move(const optim_step *k, const optim_param_step *c, float &w, float, float *s)
+    __device__ static void move(const optim_step *k, const optim_param_step *c, float &w, float,
+                                float *s)
     {
         optim_update_lamb(k, c, &w, s[0], s[1]);
     }
@@ -76,7 +80,8 @@ struct lars_measure {
 struct lamb_measure {
     static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = SLOT0 | SLOT1;
 
-    __device__ static float move(const optim_step *k, const optim_param_step *c, float w, float g, float *s)
+    __device__ static float move(const optim_step *k, const optim_param_step *c, float w, float g,
+                                 float *s)
     {
         optim_update_moments(k, g * k->scale, &s[0], &s[1]);
         return optim_lamb_update(k, c, w, s[0], s[1]);
@@ -90,7 +95,8 @@ enum ratio { RATIO_NONE, RATIO_LARS, RATIO_LAMB };
 
 /* Calls f(j, w, g, s) for four elements; j: which of them. */
 template <bool WHOLE, unsigned READS, unsigned WRITES, typename F>
-__device__ static inline optim_four visit(const optim_arrays &a, const optim_range &r, unsigned e, F f)
+__device__ static inline optim_four visit(const optim_arrays &a, const optim_range &r, unsigned e,
+                                          F f)
 {
     optim_four w = optim_load<WHOLE>(a.w, r, e), g = {}, s[OPTIM_MAX_SLOTS] = {};
 
@@ -150,8 +156,8 @@ __device__ static inline void sweep_four(const optim_arrays &a, const optim_rang
 
 /* w = keep w + (1 - keep) (g share); the average of a statistic is the statistic itself. */
 template <bool WHOLE>
-__device__ static inline void statistic_four(const optim_arrays &a, const optim_range &r, unsigned e,
-                                             float keep, float share)
+__device__ static inline void statistic_four(const optim_arrays &a, const optim_range &r,
+                                             unsigned e, float keep, float share)
 {
     optim_four w = visit<WHOLE, GRADIENT, WEIGHT>(a, r, e, [&](unsigned, float &x, float g, float *) {
         x = keep * x + (1.0f - keep) * (g * share);
@@ -165,8 +171,8 @@ __device__ static inline void statistic_four(const optim_arrays &a, const optim_
  * shift: floats from the beginning of a row to element 0 of the range. */
 template <typename ROW>
 __device__ static inline void sweep_marked(const optim_arrays &a, const optim_range &r, unsigned e,
-                                           const step &k, const optim_param_step &c, const float *read, size_t shift,
-                                           size_t width)
+                                           const step &k, const optim_param_step &c,
+                                           const float *read, size_t shift, size_t width)
 {
     unsigned at = e > r.lo ? e : r.lo, end = e + 4 < r.hi ? e + 4 : r.hi;
 
@@ -189,7 +195,8 @@ __device__ static inline void sweep_marked(const optim_arrays &a, const optim_ra
 
 /* Block i processes chunk i. MARKS: tables may have rows that are not updated. */
 template <typename ROW, bool MARKS>
-__global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, struct optim_arrays a, struct step k)
+__global__ void __launch_bounds__(OPTIM_THREADS)
+    sweep(struct optim_table t, struct optim_arrays a, struct step k)
 {
     const optim_chunk chunk = t.chunks[blockIdx.x];
     const optim_owner o = t.owners[chunk.owner];
@@ -239,7 +246,8 @@ __device__ static inline void measure_four(const optim_arrays &a, const optim_ra
 /* Block i processes chunk i of the parameters: sums of squares of its weights, and of the results
  * of the row's move(). */
 template <typename ROW>
-__global__ void __launch_bounds__(OPTIM_THREADS) measure(struct optim_table t, struct optim_arrays a, struct step k)
+__global__ void __launch_bounds__(OPTIM_THREADS)
+    measure(struct optim_table t, struct optim_arrays a, struct step k)
 {
     const optim_chunk chunk = t.chunks[blockIdx.x];
     const optim_param_step c = own_of(k, t.owners[chunk.owner], 1);
@@ -260,7 +268,8 @@ __global__ void __launch_bounds__(OPTIM_THREADS) measure(struct optim_table t, s
 }
 
 /* Block i processes parameter i: thread k adds the sums of chunks k, k + 256, ... */
-__global__ void find_ratios(struct optim_table t, enum ratio kind, double scale, double trust_coefficient)
+__global__ void find_ratios(struct optim_table t, enum ratio kind, double scale,
+                            double trust_coefficient)
 {
     const optim_owner o = t.owners[blockIdx.x];
     double norms[2];
@@ -276,7 +285,7 @@ __global__ void find_ratios(struct optim_table t, enum ratio kind, double scale,
         return;
     norms[1] *= kind == RATIO_LARS ? fabs(scale) : 1; /* its gradients are not scaled yet */
     t.ratios[blockIdx.x] = !o.adapts || norms[0] == 0 || norms[1] == 0 ? 1
-                           : kind == RATIO_LAMB ? norms[0] / norms[1]
+                           : kind == RATIO_LAMB                        ? norms[0] / norms[1]
                                                 : trust_coefficient * norms[0] /
                                                       (norms[1] + o.weight_decay * norms[0]);
 }
@@ -348,9 +357,9 @@ static struct step step_of(const struct optim_row *row, const struct optim_hyper
     return k;
 }
 
-int optim_row_update(const struct optim_row *row, const struct optim_table *t, const struct optim_hyper *h,
-                     const struct optim_arrays *a, double average, float share, cudaStream_t s,
-                     struct err *err)
+int optim_row_update(const struct optim_row *row, const struct optim_table *t,
+                     const struct optim_hyper *h, const struct optim_arrays *a, double average,
+                     float share, cudaStream_t s, struct err *err)
 {
     struct step k = step_of(row, h, average, share);
     bool first = row->type == OPTIM_MOMENTUM ? h->nesterov : h->momentum > 0;
@@ -361,8 +370,8 @@ int optim_row_update(const struct optim_row *row, const struct optim_table *t, c
         kernel *measure_first = row->measure;
 
         CUDA_LAUNCH(measure_first, t->n_param_chunks, OPTIM_THREADS, 0, s, *t, *a, k);
-        CUDA_LAUNCH(find_ratios, t->n_params, OPTIM_THREADS, 0, s, *t, row->ratio, (double)h->grad_scale,
-                    h->trust_coefficient);
+        CUDA_LAUNCH(find_ratios, t->n_params, OPTIM_THREADS, 0, s, *t, row->ratio,
+                    (double)h->grad_scale, h->trust_coefficient);
     }
     if (t->n_chunks > 0)
         CUDA_LAUNCH(go, t->n_chunks, OPTIM_THREADS, 0, s, *t, *a, k);

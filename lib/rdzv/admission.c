@@ -64,7 +64,8 @@ static uint64_t tagged(void *of, unsigned kind)
 
 /* ---- the epoll set ---- */
 
-static void watch(struct admission *a, struct relay *r, int fd, uint32_t *watched, uint32_t wanted, unsigned kind)
+static void watch(struct admission *a, struct relay *r, int fd, uint32_t *watched, uint32_t wanted,
+                  unsigned kind)
 {
     struct epoll_event e = { .events = wanted, .data.u64 = tagged(r, kind) };
 
@@ -205,7 +206,8 @@ static bool read_client(struct admission *a, struct relay *r, uint64_t now_ms)
         pause_relay(a, r, true);
     if (result == RELAY_INSECURE)
         note_insecure(a, r->source, &err);
-    return result == RELAY_BEGINS ? hand_over(a, r) : result != RELAY_BROKEN && result != RELAY_INSECURE;
+    return result == RELAY_BEGINS ? hand_over(a, r)
+                                  : result != RELAY_BROKEN && result != RELAY_INSECURE;
 }
 
 static bool finish_server(struct admission *a, struct relay *r)
@@ -232,7 +234,8 @@ static void step(struct admission *a, struct relay *r, bool is_alive, uint64_t n
         close_relay(a, r);
 }
 
-static void on_event(struct admission *a, struct relay *r, unsigned kind, uint32_t events, uint64_t now_ms)
+static void on_event(struct admission *a, struct relay *r, unsigned kind, uint32_t events,
+                     uint64_t now_ms)
 {
     bool is_alive = true;
 
@@ -291,7 +294,8 @@ static void set_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof(silent_ms));
 }
 
-static void add_relay(struct admission *a, int fd, const struct sockaddr_storage *from, uint64_t now_ms)
+static void add_relay(struct admission *a, int fd, const struct sockaddr_storage *from,
+                      uint64_t now_ms)
 {
     struct source *source = source_find(&a->sources, from, now_ms);
     struct relay *r = source != NULL ? calloc(1, sizeof(*r)) : NULL;
@@ -492,7 +496,8 @@ static uint32_t limit_of(uint32_t tasks)
     uint64_t most = CONNECTIONS_MIN + (uint64_t)tasks * 8;
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur / 4 < most)
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur / 4 < most)
         most = limit.rlim_cur / 4;
     return most < 8 ? 8 : (uint32_t)most;
 }

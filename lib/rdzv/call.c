@@ -39,8 +39,8 @@ struct answer {
     grpc_byte_buffer *message;
 };
 
-static void do_call(grpc_channel *channel, const char *path, const char *token,
-                    grpc_slice request, uint64_t deadline_ms, struct answer *a)
+static void do_call(grpc_channel *channel, const char *path, const char *token, grpc_slice request,
+                    uint64_t deadline_ms, struct answer *a)
 {
     grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
     grpc_slice name = grpc_slice_from_copied_string(path);
@@ -103,7 +103,8 @@ static void copy(grpc_byte_buffer *message, void **reply, size_t *n)
 /* gRPC reports a failed handshake as a closed connection. */
 static bool is_handshake(const char *text)
 {
-    return strstr(text, "andshake") != NULL || strstr(text, "ocket closed") != NULL || strstr(text, "onnection reset") != NULL;
+    return strstr(text, "andshake") != NULL || strstr(text, "ocket closed") != NULL ||
+           strstr(text, "onnection reset") != NULL;
 }
 
 struct rdzv_caller {
@@ -120,7 +121,8 @@ int rdzv_caller_open(const char *address, const struct tls *tls, const char *tok
     int rc = 0;
 
     if (!rdzv_is_address(address))
-        return err_set(err, ERR_INPUT, "'%.320s': expected HOST:PORT, as in the cluster specification", address);
+        return err_set(err, ERR_INPUT,
+                       "'%.320s': expected HOST:PORT, as in the cluster specification", address);
     if (tls == NULL || tls_common_host(tls) != NULL || (token != NULL && token[0] == '\0'))
         token = NULL; /* clear text; the certificate proves it already; an empty variable */
     if (token != NULL)
@@ -185,7 +187,8 @@ int rdzv_caller_call(struct rdzv_caller *c, const char *method, const void *requ
         copy(a.message, reply, n);
     else
         rc = read_failure(c, &a, err);
-    c->is_connected |= a.status != GRPC_STATUS_UNAVAILABLE && a.status != GRPC_STATUS_DEADLINE_EXCEEDED;
+    c->is_connected |=
+        a.status != GRPC_STATUS_UNAVAILABLE && a.status != GRPC_STATUS_DEADLINE_EXCEEDED;
     if (a.message != NULL)
         grpc_byte_buffer_destroy(a.message);
     grpc_slice_unref(a.details);

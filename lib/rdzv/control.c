@@ -97,10 +97,10 @@ static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_
     member_node_peer(node, rank, &p);
     trainerd__v1__task_status__init(out);
     out->task = make_task(r, rank, a);
-    out->state = p.is_in_view                                  ? "active"
-                 : p.is_present                                ? "joined"
+    out->state = p.is_in_view                                ? "active"
+                 : p.is_present                              ? "joined"
                  : member_node_state(node) == MEMBER_LEADING ? "missing"
-                                                               : "unknown";
+                                                             : "unknown";
     out->present = p.is_present;
     out->step = p.progress.held;
     out->step_held = p.held;
@@ -243,7 +243,8 @@ static void add_waiting(struct waiting **list, struct rdzv_in *call, uint64_t re
 }
 
 /* Answers the calls that wait for reload `last` or an earlier one. `error` NULL: with `reply`. */
-static void answer_waiting(struct waiting **list, uint64_t last, const ProtobufCMessage *reply, const char *error)
+static void answer_waiting(struct waiting **list, uint64_t last, const ProtobufCMessage *reply,
+                           const char *error)
 {
     for (struct waiting **at = list; *at != NULL;) {
         struct waiting *w = *at;
@@ -299,8 +300,9 @@ void rdzv_reload(struct rdzv *r, struct rdzv_in *call, void *request)
         add_waiting(&r->control->reloads, call, number);
 }
 
-void rdzv_control_reload_done(struct rdzv_control *c, uint64_t number, const struct rdzv_change *changes,
-                              uint32_t n_changes, const char *error)
+void rdzv_control_reload_done(struct rdzv_control *c, uint64_t number,
+                              const struct rdzv_change *changes, uint32_t n_changes,
+                              const char *error)
 {
     Trainerd__V1__ReloadReply reply = TRAINERD__V1__RELOAD_REPLY__INIT;
     struct arena a = { 0 };
@@ -334,8 +336,10 @@ static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *r
         return;
     }
     rdzv_in_reply(call, reply);
-    rdzv_log(r, everywhere ? "Stop was called on this task: the job saves and ends on every task"
-                                           : "Drain was called on this task: this task saves and leaves", false);
+    rdzv_log(r,
+             everywhere ? "Stop was called on this task: the job saves and ends on every task"
+                        : "Drain was called on this task: this task saves and leaves",
+             false);
     rdzv_report(r, &(struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });
 }
 

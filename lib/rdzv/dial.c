@@ -180,7 +180,8 @@ static void secure(struct rdzv_dial *d, const char *host)
         return;
     d->is_rejected = rc == ERR_AUTH;
     if (d->is_rejected && tls_common_host(d->tls) != NULL)
-        snprintf(d->why, sizeof(d->why), "the token differs: compare TRAINERD_TOKEN of both tasks (%.400s)", err.text);
+        snprintf(d->why, sizeof(d->why),
+                 "the token differs: compare TRAINERD_TOKEN of both tasks (%.400s)", err.text);
     else
         snprintf(d->why, sizeof(d->why), "%.500s", err.text);
     tls_stream_free(d->stream);

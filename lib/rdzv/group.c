@@ -91,8 +91,8 @@ void rdzv_group_event(struct rdzv_group *g, const struct member_event *e)
     perform(g);
 }
 
-bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
-                       char text[RDZV_REFUSAL_BYTES])
+bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join,
+                       struct member_msg *refusal, char text[RDZV_REFUSAL_BYTES])
 {
     bool admits;
 
@@ -108,7 +108,7 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
 }
 
 void rdzv_group_probed(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
-                      struct member_status *ours)
+                       struct member_status *ours)
 {
     bool is_in = enter(g);
 

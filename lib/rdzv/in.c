@@ -306,14 +306,17 @@ static bool is_authorized(const struct rdzv_in *c, const char **why)
     if (c->method->is_open || r->opts.tls == NULL)
         return true;
     peer = peers_of(c->server->peers, c->call);
-    *why = tls_common_host(r->opts.tls) != NULL
-               ? "this cluster has a token, so it requires TLS: set the same TRAINERD_TOKEN for the caller"
-               : "this cluster requires TLS: set TRAINERD_TLS, a folder with tls.crt, tls.key and ca.crt, for the caller";
+    *why =
+        tls_common_host(r->opts.tls) != NULL
+            ? "this cluster has a token, so it requires TLS: set the same TRAINERD_TOKEN for the caller"
+            : "this cluster requires TLS: set TRAINERD_TLS, a folder with tls.crt, tls.key and ca.crt, for the caller";
     if (peer == NULL)
         return false;
-    *why = r->opts.token != NULL
-               ? "this command needs the token of the cluster: expected 'authorization: Bearer TOKEN'; set TRAINERD_TOKEN for the caller"
-               : "this command needs a certificate of a host of the cluster, or one with the name '" RDZV_OPERATOR "'";
+    *why =
+        r->opts.token != NULL
+            ? "this command needs the token of the cluster: expected 'authorization: Bearer TOKEN'; set TRAINERD_TOKEN for the caller"
+            : "this command needs a certificate of a host of the cluster, or one with the name '" RDZV_OPERATOR
+              "'";
     return !c->method->is_change || tls_common_host(r->opts.tls) != NULL || is_operator(c, peer);
 }
 
@@ -322,8 +325,8 @@ static void handle(struct rdzv_in *c)
 {
     grpc_slice bytes = rdzv_bytes(c->payload);
     struct wire w = { 0 };
-    void *request = wire_unpack(&w, c->method->request, GRPC_SLICE_START_PTR(bytes),
-                                GRPC_SLICE_LENGTH(bytes));
+    void *request =
+        wire_unpack(&w, c->method->request, GRPC_SLICE_START_PTR(bytes), GRPC_SLICE_LENGTH(bytes));
 
     if (request != NULL)
         c->method->handle(c->server->r, c, request);
@@ -345,7 +348,7 @@ static void on_read(void *arg, bool ok)
 {
     struct rdzv_in *c = arg;
 
-    (void)ok; /* if false, there is no message */
+    (void)ok;                 /* if false, there is no message */
     if (c->payload == NULL) { /* the client has half-closed */
         if (!c->is_finished) {
             notify_closed(c);

@@ -98,7 +98,7 @@ static void on_closed(void *arg, struct rdzv_in *call)
 /* Rejects a JOIN that cannot belong to a link of this task, and returns true. Returns false if it
  * can. */
 static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uint32_t rank,
-                          struct rdzv_in *call)
+                              struct rdzv_in *call)
 {
     struct rdzv *r = l->r;
     uint32_t to = wire_rank(&r->cluster, j->to);
@@ -137,7 +137,8 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
 
 /* Closes the older link of the task in favour of the newer. Returns false if the older link stays
  * and the newer was refused. */
-static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
+static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call,
+                         const struct member_msg *join)
 {
     bool is_other = rdzv_joined_get(l->r->joined, rank)->incarnation != join->incarnation;
     struct member_msg refusal;
@@ -197,8 +198,8 @@ static void store_figures(struct seat *seat, const Trainerd__V1__Beat *m)
     wire_text(f->trouble, sizeof(f->trouble), m->trouble, strlen(m->trouble));
 }
 
-static void handle_message(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
-                 const struct member_msg *msg)
+static void handle_message(struct rdzv_links *l, struct seat *seat,
+                           const Trainerd__V1__MemberMessage *m, const struct member_msg *msg)
 {
     uint32_t rank = (uint32_t)(seat - l->seats);
 

@@ -60,7 +60,8 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     if (is_permanent(code)) {
         char name[400], reason[2048];
 
-        snprintf(reason, sizeof(reason), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
+        snprintf(reason, sizeof(reason), "refused by %s: %s", rdzv_full_name(r, c->rank, name),
+                 text);
         rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = reason } });
         return; /* the node has closed the link, and may have called another task */
     }

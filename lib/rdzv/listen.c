@@ -33,7 +33,8 @@ static int explain(int error, const char *where, struct err *err)
 /* Returns a listening socket, or -1 with errno. */
 static int listen_on(const struct addrinfo *at)
 {
-    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1, only_v6 = 0, error;
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1,
+        only_v6 = 0, error;
 
     if (fd < 0)
         return -1;

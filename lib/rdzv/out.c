@@ -78,7 +78,7 @@ static void unref(struct rdzv_out *o)
 
         if (o->status != GRPC_STATUS_OK)
             rdzv_status_text(text, sizeof(text), (int)o->status, GRPC_SLICE_START_PTR(o->details),
-                       GRPC_SLICE_LENGTH(o->details));
+                             GRPC_SLICE_LENGTH(o->details));
         o->opts.on_end(o->opts.arg, (int)o->status, false, text);
     }
     destroy(o);
@@ -136,8 +136,8 @@ static void on_sent(void *arg, bool ok)
 static void cut_if_overrun(struct rdzv_out *o)
 {
     if (o->is_overrun && o->call != NULL)
-        grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the task does not read",
-                                     NULL);
+        grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                     "the task does not read", NULL);
 }
 
 /* ---- receiving ---- */
@@ -227,7 +227,8 @@ static void on_dialled(void *arg, const struct rdzv_dialled *d)
         begin(o, fd);
         return;
     }
-    o->opts.on_end(o->opts.arg, d->is_rejected ? GRPC_STATUS_UNAUTHENTICATED : GRPC_STATUS_UNAVAILABLE,
+    o->opts.on_end(o->opts.arg,
+                   d->is_rejected ? GRPC_STATUS_UNAUTHENTICATED : GRPC_STATUS_UNAVAILABLE,
                    d->is_refused, why);
     destroy(o);
 }

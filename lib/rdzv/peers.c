@@ -65,7 +65,8 @@ const struct tls_peer *peers_of(struct peers *p, grpc_call *call)
     const struct tls_peer *peer = NULL;
     uint64_t fd;
 
-    if (name != NULL && text_starts(name, scheme) && text_u64(name + sizeof(scheme) - 1, INT32_MAX, &fd)) {
+    if (name != NULL && text_starts(name, scheme) &&
+        text_u64(name + sizeof(scheme) - 1, INT32_MAX, &fd)) {
         pthread_mutex_lock(&p->lock);
         peer = fd < p->n ? p->by_fd[fd] : NULL;
         pthread_mutex_unlock(&p->lock);

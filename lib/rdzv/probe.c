@@ -38,7 +38,8 @@ static void read_answer(struct probe *k, const Trainerd__V1__WhoReply *m)
         snprintf(k->trouble, sizeof(k->trouble), "its answer: %.200s", err.text);
     else if (rank != meant)
         snprintf(k->trouble, sizeof(k->trouble), "its address leads to %.63s",
-                 rank == MEMBER_NO_RANK ? "a task of another cluster" : r->cluster.tasks[rank].name);
+                 rank == MEMBER_NO_RANK ? "a task of another cluster"
+                                        : r->cluster.tasks[rank].name);
     else
         k->is_answered = true;
 }
@@ -56,8 +57,11 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     struct probe *k = arg;
     struct rdzv *r = k->probes->r;
     uint32_t rank = (uint32_t)(k - k->probes->probes);
-    bool is_foreign = code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED;
-    enum member_closed how = is_refused ? MEMBER_REFUSED : is_foreign ? MEMBER_OTHER_CLUSTER : MEMBER_CLOSED;
+    bool is_foreign =
+        code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED;
+    enum member_closed how = is_refused   ? MEMBER_REFUSED
+                             : is_foreign ? MEMBER_OTHER_CLUSTER
+                                          : MEMBER_CLOSED;
 
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
@@ -112,19 +116,21 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
     }
     if (strcmp(m->cluster_hash, r->opts.ident.cluster_hash) != 0) {
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "the caller is a task of cluster '%s', but this task is of cluster '%s'", m->cluster_hash,
-                       r->opts.ident.cluster_hash);
+                       "the caller is a task of cluster '%s', but this task is of cluster '%s'",
+                       m->cluster_hash, r->opts.ident.cluster_hash);
         return;
     }
     if (wire_read_status(&r->cluster, m->where, &rank, &theirs, &err) < 0 ||
         rank == MEMBER_NO_RANK) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s",
-                       rank == MEMBER_NO_RANK ? "where: the caller is no task of this cluster" : err.text);
+                       rank == MEMBER_NO_RANK ? "where: the caller is no task of this cluster"
+                                              : err.text);
         return;
     }
     if (!rdzv_in_is_from(call, r->cluster.tasks[rank].address, names, sizeof(names))) {
-        rdzv_in_finish(call, GRPC_STATUS_UNAUTHENTICATED, "the certificate of the caller is of '%s', but %s is at %s",
-                       names, r->cluster.tasks[rank].name, r->cluster.tasks[rank].address);
+        rdzv_in_finish(call, GRPC_STATUS_UNAUTHENTICATED,
+                       "the certificate of the caller is of '%s', but %s is at %s", names,
+                       r->cluster.tasks[rank].name, r->cluster.tasks[rank].address);
         return;
     }
     if (rank == r->opts.self || rdzv_group_has_ended(r->group)) {

@@ -145,8 +145,8 @@ void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const
     rdzv_control_checkpoint_done(r->control, step, path, error);
 }
 
-void rdzv_reload_done(struct rdzv *r, uint64_t number, const struct rdzv_change *changes, uint32_t n_changes,
-                      const char *error)
+void rdzv_reload_done(struct rdzv *r, uint64_t number, const struct rdzv_change *changes,
+                      uint32_t n_changes, const char *error)
 {
     rdzv_control_reload_done(r->control, number, changes, n_changes, error);
 }

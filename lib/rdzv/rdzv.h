@@ -150,8 +150,8 @@ struct rdzv_change {
 };
 /* Reload `number` is finished: answers the calls of Control.Reload that wait for it or for an earlier
  * one. `error` NULL: the changes were applied; else the reason why the file was refused. */
-void rdzv_reload_done(struct rdzv *r, uint64_t number, const struct rdzv_change *changes, uint32_t n_changes,
-                      const char *error);
+void rdzv_reload_done(struct rdzv *r, uint64_t number, const struct rdzv_change *changes,
+                      uint32_t n_changes, const char *error);
 void rdzv_set_serving(struct rdzv *r, bool serving); /* health status: SERVING while the task
                                                         trains */
 

@@ -58,7 +58,7 @@ void *rdzv_hub_arm(struct rdzv_hub *h, struct rdzv_tag *t);
 /* Runs the tags in place of the loop, on the loop's thread, until done(arg) returns true (then
  * returns true) or `wait_ms` have passed. */
 bool rdzv_hub_pump(struct rdzv_hub *h, bool (*done)(void *arg), void *arg, uint64_t wait_ms);
-bool rdzv_hub_is_idle(void *hub); /* no tag is in use by gRPC */
+bool rdzv_hub_is_idle(void *hub);        /* no tag is in use by gRPC */
 void rdzv_hub_close(struct rdzv_hub *h); /* no tag may be in use by gRPC; NULL is allowed */
 
 grpc_slice rdzv_pack(const ProtobufCMessage *m);
@@ -197,12 +197,12 @@ struct rdzv {
     uint32_t n_reach;
 };
 
-rdzv_handler rdzv_join;                                               /* link_in.c */
-rdzv_handler rdzv_probed;                                              /* probe.c */
+rdzv_handler rdzv_join;                                                            /* link_in.c */
+rdzv_handler rdzv_probed;                                                          /* probe.c */
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all, rdzv_reload; /* control.c */
-rdzv_handler rdzv_logs, rdzv_read_trace;                              /* records.c */
-rdzv_handler rdzv_health_check, rdzv_health_watch;                    /* health.c */
-rdzv_handler rdzv_reflect;                                            /* reflection.c */
+rdzv_handler rdzv_logs, rdzv_read_trace;                                           /* records.c */
+rdzv_handler rdzv_health_check, rdzv_health_watch;                                 /* health.c */
+rdzv_handler rdzv_reflect; /* reflection.c */
 
 /* ---- group.c ---- */
 
@@ -218,10 +218,10 @@ bool rdzv_group_has_ended(const struct rdzv_group *g); /* the node has ended, or
 void rdzv_group_event(struct rdzv_group *g, const struct member_event *e);
 enum { RDZV_REFUSAL_BYTES = 1024 };
 /* Calls member_node_admits(). refusal->text is copied to `text`. */
-bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
-                       char text[RDZV_REFUSAL_BYTES]);
+bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join,
+                       struct member_msg *refusal, char text[RDZV_REFUSAL_BYTES]);
 void rdzv_group_probed(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
-                      struct member_status *ours);
+                       struct member_status *ours);
 
 /* ---- perform.c ---- */
 
@@ -314,8 +314,9 @@ void rdzv_health_free(struct rdzv_health *h);
 struct rdzv_control *rdzv_control_new(void);
 void rdzv_control_checkpoint_done(struct rdzv_control *c, uint64_t step, const char *path,
                                   const char *error);
-void rdzv_control_reload_done(struct rdzv_control *c, uint64_t number, const struct rdzv_change *changes,
-                              uint32_t n_changes, const char *error);
+void rdzv_control_reload_done(struct rdzv_control *c, uint64_t number,
+                              const struct rdzv_change *changes, uint32_t n_changes,
+                              const char *error);
 void rdzv_control_free(struct rdzv_control *c);
 /* Writes the step time of *p; false: it is not known, and *out is unchanged. */
 bool rdzv_step_time(const struct rdzv_progress *p, Trainerd__V1__StepTime *out);

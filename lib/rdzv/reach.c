@@ -21,7 +21,8 @@ void rdzv_reach_store(struct rdzv *r, const Trainerd__V1__Reach *m)
     r->n_reach = 0;
     for (size_t i = 0; i < m->n_peers && i < MEMBER_REACH_MAX; i++) {
         r->reach[r->n_reach].rank = wire_rank(&r->cluster, m->peers[i]->task);
-        snprintf(r->reach[r->n_reach].address, sizeof(r->reach[0].address), "%s", m->peers[i]->data_address);
+        snprintf(r->reach[r->n_reach].address, sizeof(r->reach[0].address), "%s",
+                 m->peers[i]->data_address);
         r->n_reach++;
     }
 }

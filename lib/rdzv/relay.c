@@ -96,8 +96,8 @@ static bool flush(struct relay_flow *f, int to, struct tls_stream *tls)
 static ssize_t fill(struct relay_flow *f, int from, struct tls_stream *tls, size_t most)
 {
     uint8_t bytes[BUFFER_BYTES];
-    ssize_t n = tls != NULL ? tls_stream_recv(tls, bytes, most)
-                            : recv(from, bytes, most, MSG_DONTWAIT);
+    ssize_t n =
+        tls != NULL ? tls_stream_recv(tls, bytes, most) : recv(from, bytes, most, MSG_DONTWAIT);
 
     if (n < 0)
         return is_transient(errno) ? 0 : -1;
@@ -229,8 +229,8 @@ enum relay_result relay_read_client(struct relay *r, uint64_t now_ms, struct err
 
 bool relay_has_bytes(const struct relay *r)
 {
-    return r->tls != NULL && !r->is_securing && !r->is_paused && r->up.bytes == NULL && !r->up.is_over &&
-           tls_stream_has_bytes(r->tls);
+    return r->tls != NULL && !r->is_securing && !r->is_paused && r->up.bytes == NULL &&
+           !r->up.is_over && tls_stream_has_bytes(r->tls);
 }
 
 /* ---- from gRPC ---- */

@@ -50,7 +50,8 @@ static void add_view(const struct rdzv *r, const struct group_view *v, struct bu
         buf_printf(b, ", and %u more", v->n_members - MEMBERS_SHOWN);
 }
 
-static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, const struct member_msg *m)
+static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank,
+                      const struct member_msg *m)
 {
     struct buf b = { 0 };
 
@@ -69,7 +70,11 @@ static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, cons
         m->kind == MEMBER_MSG_REDIRECT)
         buf_printf(&b, " %s", name(r, m->rank));
     for (uint32_t i = 0; i < m->n_ranks; i++)
-        buf_printf(&b, "%s %s", i > 0 ? "," : m->kind == MEMBER_MSG_REACH ? " to" : " dead paths to", name(r, m->ranks[i]));
+        buf_printf(&b, "%s %s",
+                   i > 0                         ? ","
+                   : m->kind == MEMBER_MSG_REACH ? " to"
+                                                 : " dead paths to",
+                   name(r, m->ranks[i]));
     if (m->kind == MEMBER_MSG_LEAVE || m->kind == MEMBER_MSG_OVER || m->kind == MEMBER_MSG_REFUSE)
         buf_printf(&b, m->code == MEMBER_CONTINUE ? " continue" : " code %d", m->code);
     if (m->is_all)

@@ -27,7 +27,8 @@ struct string_field {
     size_t offset, max;
 };
 
-static int check_strings(const void *message, const struct string_field *strings, size_t n, struct err *err)
+static int check_strings(const void *message, const struct string_field *strings, size_t n,
+                         struct err *err)
 {
     for (size_t i = 0; i < n; i++) {
         const char *s = *(char *const *)((const char *)message + strings[i].offset);
@@ -100,21 +101,22 @@ static int read_rank(const struct wire_cluster *c, const char *field, const Trai
 
 /* Reads an optional task; MEMBER_NO_RANK if absent. */
 static int read_optional_rank(const struct wire_cluster *c, const char *field,
-                         const Trainerd__V1__Task *t, uint32_t *rank, struct err *err)
+                              const Trainerd__V1__Task *t, uint32_t *rank, struct err *err)
 {
     *rank = MEMBER_NO_RANK;
     return t != NULL ? read_rank(c, field, t, rank, err) : 0;
 }
 
-static int read_ranks(const struct reader *r, const char *field, Trainerd__V1__Task **tasks, size_t n,
-                      struct member_msg *out)
+static int read_ranks(const struct reader *r, const char *field, Trainerd__V1__Task **tasks,
+                      size_t n, struct member_msg *out)
 {
     uint32_t *ranks;
 
     if (n == 0)
         return 0;
     if (n > MEMBER_REACH_MAX)
-        return err_set(r->err, ERR_INPUT, "%s: %zu tasks, expected at most %d", field, n, MEMBER_REACH_MAX);
+        return err_set(r->err, ERR_INPUT, "%s: %zu tasks, expected at most %d", field, n,
+                       MEMBER_REACH_MAX);
     ranks = arena_array(&r->w->arena, n, sizeof(*ranks));
     CHECK(ranks != NULL);
     for (size_t i = 0; i < n; i++) {
@@ -415,7 +417,8 @@ static int read_reach(const struct reader *r, void *body, struct member_msg *out
     Trainerd__V1__Task *tasks[MEMBER_REACH_MAX] = { NULL };
 
     for (size_t i = 0; i < m->n_peers && i < MEMBER_REACH_MAX; i++) {
-        int rc = wire_check_string("data_address", m->peers[i]->data_address, ADDRESS_BYTES, r->err);
+        int rc =
+            wire_check_string("data_address", m->peers[i]->data_address, ADDRESS_BYTES, r->err);
 
         if (rc < 0)
             return rc;

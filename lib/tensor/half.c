@@ -81,7 +81,6 @@ static uint16_t narrow_f16(float x)
     return (uint16_t)(sign | kept);
 }
 
-
 void tensor_widen(enum tensor_dtype type, const void *half, size_t n, float *out)
 {
     size_t i;

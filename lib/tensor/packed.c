@@ -26,7 +26,8 @@ size_t packed_bytes(uint32_t n_tables, size_t n_words)
            ((size_t)n_tables + 1) * sizeof(size_t);
 }
 
-struct packed packed_init(const struct packed_table *tables, uint32_t n, size_t n_words, void *memory)
+struct packed packed_init(const struct packed_table *tables, uint32_t n, size_t n_words,
+                          void *memory)
 {
     struct packed p = { .tables = tables, .n_tables = n, .n_words = n_words, .marks = memory };
 
@@ -82,8 +83,8 @@ static size_t union_floats(const struct packed *a, const struct packed *b)
     for (uint32_t i = 0; i < a->n_tables; i++) {
         const struct packed_table *t = &a->tables[i];
 
-        floats += t->width * count_union(a->marks + t->first_word, b->marks + t->first_word,
-                                         words_of(t));
+        floats +=
+            t->width * count_union(a->marks + t->first_word, b->marks + t->first_word, words_of(t));
     }
     return floats;
 }
@@ -188,8 +189,8 @@ struct packed_run packed_runs(const struct packed *p, uint32_t table, size_t beg
 
     if (begin >= end)
         return (struct packed_run){ .marks = run.marks };
-    run.values = p->first[table] +
-                 packed_place(run.marks, p->before + t->first_word, run.row) * t->width;
+    run.values =
+        p->first[table] + packed_place(run.marks, p->before + t->first_word, run.row) * t->width;
     if ((run.marks[run.row / 64] >> run.row % 64 & 1) != 0)
         run.values += begin % t->width;
     return run;

@@ -42,9 +42,10 @@ struct packed {
 /* packed_init() creates a set without marks in `memory`, packed_bytes() bytes, 8-byte aligned, owned
  * by the caller. */
 size_t packed_bytes(uint32_t n_tables, size_t n_words);
-struct packed packed_init(const struct packed_table *tables, uint32_t n, size_t n_words, void *memory);
+struct packed packed_init(const struct packed_table *tables, uint32_t n, size_t n_words,
+                          void *memory);
 
-void packed_clear(struct packed *p);  /* removes all marks */
+void packed_clear(struct packed *p); /* removes all marks */
 void packed_index(struct packed *p); /* call after the last mark: computes `before` and `first` */
 static inline size_t packed_floats(const struct packed *p)
 {

@@ -24,7 +24,7 @@ struct tensor {
     void *data; /* borrowed; NULL: only type and shape are known */
 };
 
-size_t tensor_dtype_bytes(enum tensor_dtype t);     /* 0: no such type */
+size_t tensor_dtype_bytes(enum tensor_dtype t); /* 0: no such type */
 /* NumPy's name: "float32", "int64", ...; never NULL */
 const char *tensor_dtype_name(enum tensor_dtype t);
 bool tensor_dtype_parse(const char *name, enum tensor_dtype *out);
@@ -32,7 +32,7 @@ bool tensor_dtype_parse(const char *name, enum tensor_dtype *out);
 /* Product of the dimensions; -1 if it does not fit in int64. */
 int64_t shape_elements(const struct shape *s);
 bool shape_equal(const struct shape *a, const struct shape *b);
-struct shape shape_of(uint32_t rank, ...);  /* int64_t dimensions: shape_of(2, (int64_t)3, n) */
+struct shape shape_of(uint32_t rank, ...); /* int64_t dimensions: shape_of(2, (int64_t)3, n) */
 /* "[2, 3, 4]"; returns out. */
 const char *shape_print(const struct shape *s, char *out, size_t n);
 /* Computes the NumPy broadcast of a and b. Returns false if the shapes are incompatible. */

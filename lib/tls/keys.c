@@ -77,8 +77,7 @@ static EVP_PKEY *key_of(BIGNUM *d, const uint8_t *point)
         OSSL_PARAM_BLD_push_utf8_string(build, OSSL_PKEY_PARAM_GROUP_NAME, curve, 0) &&
         OSSL_PARAM_BLD_push_octet_string(build, OSSL_PKEY_PARAM_PUB_KEY, point, POINT_BYTES) &&
         OSSL_PARAM_BLD_push_BN(build, OSSL_PKEY_PARAM_PRIV_KEY, d) &&
-        (params = OSSL_PARAM_BLD_to_param(build)) != NULL &&
-        EVP_PKEY_fromdata_init(context) == 1)
+        (params = OSSL_PARAM_BLD_to_param(build)) != NULL && EVP_PKEY_fromdata_init(context) == 1)
         (void)EVP_PKEY_fromdata(context, &key, EVP_PKEY_KEYPAIR, params); /* NULL on failure */
     OSSL_PARAM_free(params);
     EVP_PKEY_CTX_free(context);
@@ -154,7 +153,8 @@ static bool add_extension(X509 *x, X509 *issuer, int nid, const char *value)
  * begin another entry. */
 static bool add_host(struct buf *list, const char *host)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     uint8_t address[16];
     bool is_ip = inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 
@@ -198,7 +198,8 @@ static int make(const struct tls_subject *s, EVP_PKEY *key, X509 *issuer, EVP_PK
         !add_extension(x, issuer, NID_basic_constraints,
                        is_authority ? "critical,CA:TRUE,pathlen:0" : "critical,CA:FALSE") ||
         !add_extension(x, issuer, NID_key_usage,
-                       is_authority ? "critical,keyCertSign,cRLSign" : "critical,digitalSignature") ||
+                       is_authority ? "critical,keyCertSign,cRLSign"
+                                    : "critical,digitalSignature") ||
         !add_extension(x, issuer, NID_subject_key_identifier, "hash") ||
         !add_extension(x, issuer, NID_authority_key_identifier, "keyid:always") ||
         (!is_authority && !add_extension(x, issuer, NID_ext_key_usage, "serverAuth,clientAuth")))

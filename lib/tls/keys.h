@@ -33,7 +33,7 @@ int tls_authority_of_token(const char *token, struct buf *certificate, struct bu
  * and *key. Errors: as above, ERR_INPUT (the texts of the authority are invalid, or do not belong to
  * each other; a host is no valid name). */
 int tls_certificate_new(const char *authority, const char *authority_key,
-                        const struct tls_subject *subject, struct buf *certificate,
-                        struct buf *key, struct err *err);
+                        const struct tls_subject *subject, struct buf *certificate, struct buf *key,
+                        struct err *err);
 
 #endif

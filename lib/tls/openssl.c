@@ -48,7 +48,8 @@ STACK_OF(X509) *openssl_certificates(const char *pem)
     STACK_OF(X509) *all = sk_X509_new_null();
     X509 *x;
 
-    while (in != NULL && all != NULL && (x = PEM_read_bio_X509(in, NULL, no_password, NULL)) != NULL)
+    while (in != NULL && all != NULL &&
+           (x = PEM_read_bio_X509(in, NULL, no_password, NULL)) != NULL)
         if (sk_X509_push(all, x) == 0) {
             X509_free(x);
             break;
@@ -96,6 +97,7 @@ int openssl_print_key(EVP_PKEY *key, struct buf *out, struct err *err)
 {
     BIO *to = BIO_new(BIO_s_secmem());
 
-    return append(to, to != NULL && PEM_write_bio_PKCS8PrivateKey(to, key, NULL, NULL, 0, NULL, NULL),
+    return append(to,
+                  to != NULL && PEM_write_bio_PKCS8PrivateKey(to, key, NULL, NULL, 0, NULL, NULL),
                   out, err);
 }

@@ -32,8 +32,7 @@ static SSL_SESSION *session_of(SSL *ssl)
     const struct tls_stream *s = SSL_get_app_data(ssl);
     SSL_SESSION *session = SSL_SESSION_new();
 
-    if (session != NULL &&
-        SSL_SESSION_set1_master_key(session, s->key, sizeof(s->key)) == 1 &&
+    if (session != NULL && SSL_SESSION_set1_master_key(session, s->key, sizeof(s->key)) == 1 &&
         SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, aes_128_gcm_sha256)) == 1 &&
         SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
         SSL_SESSION_set1_id_context(session, tls_session_context, TLS_SESSION_CONTEXT_BYTES) == 1)
@@ -308,9 +307,8 @@ static size_t print_name(const GENERAL_NAME *g, char *out, size_t size)
     const ASN1_STRING *text = g->d.ia5;
     int n;
 
-    if (g->type == GEN_IPADD &&
-        inet_ntop(ASN1_STRING_length(text) == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(text),
-                  ip, sizeof(ip)) != NULL)
+    if (g->type == GEN_IPADD && inet_ntop(ASN1_STRING_length(text) == 4 ? AF_INET : AF_INET6,
+                                          ASN1_STRING_get0_data(text), ip, sizeof(ip)) != NULL)
         n = snprintf(out, size, " %s", ip);
     else if (g->type == GEN_DNS)
         n = snprintf(out, size, " %.*s", ASN1_STRING_length(text), ASN1_STRING_get0_data(text));

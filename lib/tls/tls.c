@@ -96,15 +96,16 @@ static const char *name_of(const struct tls *t, enum part part)
     return t->paths[part] != NULL ? t->paths[part] : "token";
 }
 
-static int use_certificates(const struct tls *t, SSL_CTX *c, STACK_OF(X509) *chain,
+static int use_certificates(const struct tls *t, SSL_CTX *c, STACK_OF(X509) * chain,
                             const char *key_text, struct err *err)
 {
     EVP_PKEY *key = openssl_key(key_text);
     int rc = 0;
 
     if (key == NULL)
-        rc = openssl_err(err, ERR_INPUT, "'%s': expected a private key without password in PEM text",
-                         name_of(t, KEY));
+        rc =
+            openssl_err(err, ERR_INPUT, "'%s': expected a private key without password in PEM text",
+                        name_of(t, KEY));
     else if (SSL_CTX_use_certificate(c, sk_X509_value(chain, 0)) != 1)
         rc = openssl_err(err, ERR_INPUT, "'%s'", name_of(t, CERTIFICATE));
     else if (SSL_CTX_use_PrivateKey(c, key) != 1)
@@ -133,7 +134,7 @@ static int use_authority(const struct tls *t, SSL_CTX *c, const char *text, stru
 }
 
 /* The authority must have signed the own certificate, else every other task would reject it. */
-static int verify_own(const struct tls *t, SSL_CTX *c, STACK_OF(X509) *chain, struct err *err)
+static int verify_own(const struct tls *t, SSL_CTX *c, STACK_OF(X509) * chain, struct err *err)
 {
     X509_STORE_CTX *v = X509_STORE_CTX_new();
     int rc = 0;

@@ -108,9 +108,9 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const char *advice = "use another checkpoint directory, or the job as it was";
 
     if (m->seed != o->run.seed)
-        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, but the job has seed %llu: %s",
-                       info->path, (unsigned long long)m->seed, (unsigned long long)o->run.seed,
-                       advice);
+        return err_set(err, ERR_INPUT,
+                       "%s was trained with seed %llu, but the job has seed %llu: %s", info->path,
+                       (unsigned long long)m->seed, (unsigned long long)o->run.seed, advice);
     if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
         return err_set(
             err, ERR_INPUT,
@@ -120,9 +120,10 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
         return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
                        info->path, o->data.train, advice);
     if (m->step > t->model.total_steps)
-        return err_set(err, ERR_INPUT, "%s is of step %llu, after the last step %llu of the job: %s",
-                       info->path, (unsigned long long)m->step,
-                       (unsigned long long)t->model.total_steps, advice);
+        return err_set(err, ERR_INPUT,
+                       "%s is of step %llu, after the last step %llu of the job: %s", info->path,
+                       (unsigned long long)m->step, (unsigned long long)t->model.total_steps,
+                       advice);
     if (m->epoch != m->step / t->model.steps_per_epoch ||
         m->position != m->step % t->model.steps_per_epoch * o->global_batch)
         return err_set(err, ERR_INPUT,
@@ -335,7 +336,7 @@ bool save_is_due(struct train *t, uint64_t step)
     }
     /* the previous state is still to be copied if it is due too */
     t->saving.steps[step & 1] = step;
-    t->saving.is_due = true;          /* until a copy is passed to the writer */
+    t->saving.is_due = true; /* until a copy is passed to the writer */
     return true;
 }
 

@@ -96,8 +96,8 @@ static void checksum_of_extreme_words_does_not_overflow(void **state)
             assert_int_equal(checksum_part(chunk, 4096, 0, &finite),
                              reference_chunk(chunk) * key % CHECKSUM_MODULUS);
             for (size_t at = 0; at < 4096; at += 333)
-                sum = checksum_add(sum, checksum_part(chunk + at, 4096 - at < 333 ? 4096 - at : 333,
-                                                      at, &finite));
+                sum = checksum_add(
+                    sum, checksum_part(chunk + at, 4096 - at < 333 ? 4096 - at : 333, at, &finite));
             assert_int_equal(sum, reference_chunk(chunk) * key % CHECKSUM_MODULUS);
         }
 }

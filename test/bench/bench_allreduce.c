@@ -191,7 +191,8 @@ static int child(const struct plan *p, struct table *t, uint32_t rank, struct co
         if (rank == 0)
             printf("# %s\n", comm_describe(c)), fflush(stdout);
         memset(arena.base, 0, most);
-        rc = p->open ? measure_open(t, &o, most, &c, &err) : measure(p, t, rank, c, arena.base, &err);
+        rc = p->open ? measure_open(t, &o, most, &c, &err)
+                     : measure(p, t, rank, c, arena.base, &err);
         comm_close(c);
     }
     if (rc < 0)

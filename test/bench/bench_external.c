@@ -84,7 +84,7 @@ static int write_model(const char *path, unsigned n)
         t->external_data = calloc(2, sizeof(*t->external_data));
         if (asprintf(&offset, "%llu", (unsigned long long)i * SIDE * SIDE * 4) < 0)
             return fail("offset");
-        add_entry(t, 0, "location", (char *)(uintptr_t)"weights.data");
+        add_entry(t, 0, "location", (char *)(uintptr_t) "weights.data");
         add_entry(t, 1, "offset", offset);
         snprintf(in, sizeof(in), "%s%u %s", i > 0 ? "h" : "x", i, name);
         if (i == 0)

@@ -319,7 +319,8 @@ static void lay_out(struct bench *b, enum tensor_dtype type)
 
         if (type == TENSOR_BF16 && t->dtype == TENSOR_F32 && (b->def->half_of & OP_IN(i)) != 0)
             t->dtype = type;
-        if (t->shape.rank >= 3 && ((is_channels && i == 0) || (b->def->channels_in & OP_IN(i)) != 0))
+        if (t->shape.rank >= 3 &&
+            ((is_channels && i == 0) || (b->def->channels_in & OP_IN(i)) != 0))
             t->layout = TENSOR_CHANNELS_LAST;
     }
     if (type == TENSOR_BF16 && (b->def->half_of & OP_OUT(0)) != 0)

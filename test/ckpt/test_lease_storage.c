@@ -373,8 +373,8 @@ static void lease_of_a_stopped_process_is_lost_and_the_process_knows_it(void **s
     uint64_t hold_ms = 300;
 
     (void)state;
-    child_until = mmap(NULL, sizeof(*child_until), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                       -1, 0);
+    child_until =
+        mmap(NULL, sizeof(*child_until), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(child_until != MAP_FAILED);
     while (!try_stop_holder(hold_ms)) {
         print_message("%d ms to hold were too few: once more\n", (int)hold_ms);

@@ -48,8 +48,8 @@ static void verify_detects_every_flipped_bit(void **state)
                 fail_msg("bit %zu of %s", bit, files[f]);
             assert_text(err.text, f == 2 ? "manifest.json" : files[f]);
             if (bit % 41 == 0)
-                assert_true(ckpt_load(path, kit_model, KIT_MODEL, kit_slots, KIT_SLOTS, buffer,
-                                      &err) < 0);
+                assert_true(
+                    ckpt_load(path, kit_model, KIT_MODEL, kit_slots, KIT_SLOTS, buffer, &err) < 0);
             flip_bit(file, bit);
         }
         free(file);
@@ -80,8 +80,9 @@ static void verify_of_a_missing_truncated_or_extended_file_fails(void **state)
                 assert_int_equal(truncate(file, (off_t)size_of(file) + (kind == 1 ? -1 : 1)), 0);
             assert_int_equal(ckpt_verify(path, NULL, NULL, &info, &err), ERR_CORRUPT);
             assert_text(err.text, files[f]);
-            assert_int_equal(ckpt_load(path, kit_model, KIT_MODEL, kit_slots, KIT_SLOTS, buffer,
-                                       &err), ERR_CORRUPT);
+            assert_int_equal(
+                ckpt_load(path, kit_model, KIT_MODEL, kit_slots, KIT_SLOTS, buffer, &err),
+                ERR_CORRUPT);
             free(file);
         }
     assert_int_equal(fs_remove_tree(path, NULL), 0);

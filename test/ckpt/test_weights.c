@@ -263,7 +263,8 @@ static void weights_file_truncated_after_open_is_an_error(void **state)
     (void)state;
     memcpy(big, &n, 8);
     memset(big + 8, ' ', 64);
-    snprintf(text, sizeof(text), "{\"a\":{\"dtype\":\"U8\",\"shape\":[65544],\"data_offsets\":[0,65544]}}");
+    snprintf(text, sizeof(text),
+             "{\"a\":{\"dtype\":\"U8\",\"shape\":[65544],\"data_offsets\":[0,65544]}}");
     assert_true(strlen(text) <= 64);
     memcpy(big + 8, text, strlen(text));
     write_bytes(folder, "m.safetensors", big, sizeof(big));

@@ -514,8 +514,8 @@ static void failures_of_one_cause_are_marked_as_repeated(void **state)
     opts.on_event = kit_on_event;
     opts.arg = &story;
     w = kit_open(&opts);
-    assert_int_equal(fault_arm("ckpt.write@1,ckpt.sync@1,ckpt.verify@1,ckpt.verify@2,ckpt.rename@1",
-                               NULL), 0);
+    assert_int_equal(
+        fault_arm("ckpt.write@1,ckpt.sync@1,ckpt.verify@1,ckpt.verify@2,ckpt.rename@1", NULL), 0);
     kit_write(w, &one, 1);
     kit_flush(w);
     assert_int_equal(fault_arm("ckpt.write@1", NULL), 0);

@@ -71,8 +71,7 @@ static bool child_killed_at(const char *folder, uint64_t n, const struct ckpt_me
 
         alarm(20);
         opts.max_to_keep = 1;
-        snprintf(spec, sizeof(spec), "*=kill@%d%s", (int)n,
-                 exchange ? "" : ",ckpt.exchange@1+");
+        snprintf(spec, sizeof(spec), "*=kill@%d%s", (int)n, exchange ? "" : ",ckpt.exchange@1+");
         kit_fill(buffer, seed);
         if (fault_arm(spec, NULL) < 0 || ckpt_writer_open(&opts, &w, NULL) < 0 ||
             ckpt_write(w, meta, buffer, NULL) < 0 || flush_for(w, 20000, NULL) < 0)

@@ -218,7 +218,8 @@ static void scene_everything(struct cast *k, uint32_t self)
 
     cast_ranks(k, c, self, compute_everything);
     comm_close(c);
-    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s", k->stage->why[self]);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s",
+           k->stage->why[self]);
 }
 
 static void play_layouts(const char *const *layouts, bool shared_memory)
@@ -498,7 +499,8 @@ static void waiting_rank(struct cast *k, struct comm *c, uint32_t self, uint32_t
         cast_sleep_ms(LATE_MS);
     EXPECT(comm_all_reduce(c, local, x, 1000, TENSOR_F32, COMM_SUM, &err) == 0, "%s", err.text);
     EXPECT(!heard.waits, "rank %u still waits", rank);
-    EXPECT(heard.said >= SAID || rank == 1, "rank %u called on_wait %u times in %d ms", rank, heard.said, LATE_MS);
+    EXPECT(heard.said >= SAID || rank == 1, "rank %u called on_wait %u times in %d ms", rank,
+           heard.said, LATE_MS);
 }
 
 static void waiting_scene(struct cast *k, uint32_t self)
@@ -513,8 +515,8 @@ static void waiting_scene(struct cast *k, uint32_t self)
         cast_sleep_ms(LATE_MS);
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(!heard.waits, "member %u still waits, connected", self);
-    EXPECT(heard.said >= SAID || self != 0 || k->n == 1, "on_wait was called %u times in %d ms", heard.said,
-           LATE_MS);
+    EXPECT(heard.said >= SAID || self != 0 || k->n == 1, "on_wait was called %u times in %d ms",
+           heard.said, LATE_MS);
     heard.said = 0;
     cast_ranks(k, c, self, waiting_rank);
     comm_close(c);

@@ -391,7 +391,8 @@ static void scene_leave(struct cast *k, uint32_t self)
         return;
     }
     cast_sleep_ms(60);
-    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s", k->stage->why[self]);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s",
+           k->stage->why[self]);
     if (self == 1) { /* one call more than the others */
         rc = comm_all_reduce(c, 0, data_of(k, self, 0), 1000, TENSOR_F32, COMM_SUM, &err);
         EXPECT(rc == ERR_PEER && strstr(err.text, "rank 0 (worker 0) has left") != NULL, "%d: %s",
@@ -429,9 +430,10 @@ static void scene_fault(struct cast *k, uint32_t self)
     if (rc == 0)
         rc = comm_all_reduce(c, 0, data_of(k, self, 0), 20000, TENSOR_F32, COMM_SUM, &err);
     if (rc < 0) /* an error with a text, no hang */
-        EXPECT((rc == ERR_PEER || (self == 0 ? rc == ERR_NOMEM || rc == ERR_IO : rc == ERR_TIMEOUT)) &&
-                   err.text[0] != '\0',
-               "%s: %s", spec, err.text);
+        EXPECT(
+            (rc == ERR_PEER || (self == 0 ? rc == ERR_NOMEM || rc == ERR_IO : rc == ERR_TIMEOUT)) &&
+                err.text[0] != '\0',
+            "%s: %s", spec, err.text);
     comm_close(c);
     if (self == 0)
         atomic_store(&k->stage->number[READY], fault_fired());

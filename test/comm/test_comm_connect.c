@@ -87,7 +87,8 @@ static void scene_wrong_key(struct cast *k, uint32_t self)
                    strstr(err.text, "not know the key"),
                "%d: %s", rc, err.text);
     else /* the called member sees only that the caller closes */
-        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") && strstr(err.text, "was interrupted"),
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") &&
+                   strstr(err.text, "was interrupted"),
                "%d: %s", rc, err.text);
 }
 
@@ -148,8 +149,8 @@ static void scene_future(struct cast *k, uint32_t self)
         o.deadline_ms = 2 * CAST_LONG_MS;
     } else { /* this member is called, and is in the earlier generation */
         rc = cast_connect(&o, &c, &err);
-        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, but this member is at 1"), "%d: %s", rc,
-               err.text);
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, but this member is at 1"),
+               "%d: %s", rc, err.text);
         o.view.generation = 2;
         o.deadline_ms = 2 * CAST_LONG_MS;
     }
@@ -297,7 +298,8 @@ static void listener_address_is_the_bound_address(void **state)
     port = (uint16_t)strtoul(text + 10, NULL, 10);
     assert_int_equal(comm_listener_open("127.0.0.1", port, port, &second, &err), ERR_IO);
     assert_non_null(strstr(err.text, "Address already in use"));
-    assert_int_equal(comm_listener_open("127.0.0.1", port, (uint16_t)(port + 20), &second, &err), 0);
+    assert_int_equal(comm_listener_open("127.0.0.1", port, (uint16_t)(port + 20), &second, &err),
+                     0);
     assert_true(strtoul(comm_listener_address(second) + 10, NULL, 10) > port);
     comm_listener_close(second);
     comm_listener_close(l);

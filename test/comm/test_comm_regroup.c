@@ -363,7 +363,8 @@ static void generation_opens_in_milliseconds(void **state)
             best = us < best ? us : best;
         }
         if (best > 20000 * SLOW)
-            fail_msg("%s: the slowest task needed %llu us at best", groups[i], (unsigned long long)best);
+            fail_msg("%s: the slowest task needed %llu us at best", groups[i],
+                     (unsigned long long)best);
     }
 }
 

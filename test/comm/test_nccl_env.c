@@ -84,7 +84,8 @@ static void user_variables_are_kept_and_harmful_ones_removed(void **state)
     assert_string_equal(getenv("NCCL_RAS_ADDR"), "127.0.0.1:4");
     assert_null(getenv("NCCL_COMM_ID"));
     assert_null(getenv("NCCL_COMM_BLOCKING"));
-    assert_non_null(strstr(text, "NCCL_COMM_ID of the environment is not used; NCCL_COMM_BLOCKING of"));
+    assert_non_null(
+        strstr(text, "NCCL_COMM_ID of the environment is not used; NCCL_COMM_BLOCKING of"));
     assert_non_null(strstr(text, "trainerd sets NCCL_SOCKET_RETRY_CNT=10; from the environment "));
     assert_non_null(strstr(text, "NCCL_SOCKET_IFNAME=eth7"));
     assert_non_null(strstr(text, "NCCL_DEBUG=WARN"));

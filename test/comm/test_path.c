@@ -28,7 +28,8 @@ static int listen_with(int backlog, int receive_bytes, char text[32])
 
     assert_true(fd >= 0);
     if (receive_bytes > 0)
-        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes)), 0);
+        assert_int_equal(
+            setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes)), 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
     assert_int_equal(listen(fd, backlog), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
@@ -99,7 +100,8 @@ static void path_on_which_not_all_is_acknowledged_is_dead(void **state)
 static void paths_are_tested_at_the_same_time_and_each_for_itself(void **state)
 {
     char small[2][32], good[32];
-    int a = listen_with(8, 2048, small[0]), b = listen_with(8, 2048, small[1]), c = listen_with(8, 0, good);
+    int a = listen_with(8, 2048, small[0]), b = listen_with(8, 2048, small[1]),
+        c = listen_with(8, 0, good);
     const char *addresses[] = { small[0], good, "not an address", small[1] };
     bool dead[4];
     struct err err;

@@ -192,8 +192,10 @@ static void supported_types_are_reported(void **state)
     for (int op = COMM_SUM; op <= COMM_MAX; op++) {
         enum comm_op o = (enum comm_op)op;
 
-        assert_true(reduce_can(TENSOR_F32, o) && reduce_can(TENSOR_F64, o) && reduce_can(TENSOR_I64, o));
-        assert_false(reduce_can(TENSOR_NONE, o) || reduce_can(TENSOR_U8, o) || reduce_can(TENSOR_BF16, o));
+        assert_true(reduce_can(TENSOR_F32, o) && reduce_can(TENSOR_F64, o) &&
+                    reduce_can(TENSOR_I64, o));
+        assert_false(reduce_can(TENSOR_NONE, o) || reduce_can(TENSOR_U8, o) ||
+                     reduce_can(TENSOR_BF16, o));
     }
     assert_true(reduce_can(TENSOR_I64, COMM_OR));
     assert_false(reduce_can(TENSOR_F32, COMM_OR) || reduce_can(TENSOR_F64, COMM_OR));

@@ -19,7 +19,8 @@ static void add_line(void *arg, const struct conf_change *change)
     struct buf *out = arg;
 
     buf_printf(out, "%s %s: %s -> %s\n", change->is_live ? "live" : "fixed", change->pointer,
-               change->from != NULL ? change->from : "a list", change->to != NULL ? change->to : "a list");
+               change->from != NULL ? change->from : "a list",
+               change->to != NULL ? change->to : "a list");
 }
 
 /* Returns a line for each difference. The caller frees it. */

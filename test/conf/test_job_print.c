@@ -67,7 +67,8 @@ static void print_of_example_is_read_as_the_same_job(void **state)
         struct conf *c;
 
         if (strcmp(found.gl_pathv[i], "config/job.schema.json") == 0 ||
-            strstr(found.gl_pathv[i], "/cluster-") != NULL || strstr(found.gl_pathv[i], "/grafana-") != NULL)
+            strstr(found.gl_pathv[i], "/cluster-") != NULL ||
+            strstr(found.gl_pathv[i], "/grafana-") != NULL)
             continue;
         c = job_read(found.gl_pathv[i]);
         assert_round_trip(c);

@@ -24,7 +24,8 @@ struct result { /* in memory shared with the child process, which fills it */
 static void print_types(Onnx__ValueInfoProto *const *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        const Onnx__TypeProto__Tensor *t = list[i]->type != NULL ? list[i]->type->tensor_type : NULL;
+        const Onnx__TypeProto__Tensor *t =
+            list[i]->type != NULL ? list[i]->type->tensor_type : NULL;
 
         printf("%d ", t != NULL ? t->elem_type : 0);
     }

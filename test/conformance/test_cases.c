@@ -55,7 +55,8 @@ static void gradient_of_lowered_op_is_that_of_its_outputs(void **state)
             char why[512];
             int n;
 
-            if (strncmp(strchr(c.name, '/') + 6, ops[i], strlen(ops[i])) != 0 || strstr(c.name, "expanded") != NULL)
+            if (strncmp(strchr(c.name, '/') + 6, ops[i], strlen(ops[i])) != 0 ||
+                strstr(c.name, "expanded") != NULL)
                 continue;
             n = onnx_case_check_gradients(&c, 1.0f / 64, why, sizeof(why));
             if (n < 0)

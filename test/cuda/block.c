@@ -383,8 +383,7 @@ static void poison(struct machine *m, const struct kernel_call *call, uint64_t n
     emulated_now.shared = m->shared_end - rounded;
     memset(emulated_now.shared, 0xff, rounded);
     if (nth < ALWAYS_POISONED || nth % SOMETIMES_POISONED == 0)
-        memset(emulated_shared_begin, 0xff,
-               (size_t)(emulated_shared_end - emulated_shared_begin));
+        memset(emulated_shared_begin, 0xff, (size_t)(emulated_shared_end - emulated_shared_begin));
 }
 
 static void block_start(struct machine *m, const struct kernel_call *call)
@@ -468,8 +467,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
         return emulated_fail(cudaErrorInvalidDeviceFunction);
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout)
         return cudaSuccess; /* a hint */
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > SHARED_MAX)
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > SHARED_MAX)
         return emulated_fail(cudaErrorInvalidValue);
     emulated_lock();
     for (i = 0; i < n_allowed && allowed[i].kernel != kernel; i++)

@@ -88,8 +88,8 @@ static struct pinned **pinned_of(const void *p)
 {
     struct pinned **at = &pinned;
 
-    while (*at != NULL && !((const char *)p >= (*at)->base &&
-                            (const char *)p < (*at)->base + (*at)->bytes))
+    while (*at != NULL &&
+           !((const char *)p >= (*at)->base && (const char *)p < (*at)->base + (*at)->bytes))
         at = &(*at)->next;
     return at;
 }

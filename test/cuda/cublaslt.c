@@ -44,7 +44,8 @@ struct cublasLtContext {
 
 _Static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "room for a layout");
 _Static_assert(sizeof(struct desc) <= sizeof(cublasLtMatmulDescOpaque_t), "room for a description");
-_Static_assert(sizeof(struct preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "room for it");
+_Static_assert(sizeof(struct preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t),
+               "room for it");
 _Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "room for an algorithm");
 
 /* ---- settings, names ---- */
@@ -70,16 +71,16 @@ const char *cublasLtGetStatusName(cublasStatus_t status)
 {
     switch (status) {
 #define NAME(s_) case s_: return #s_;
-    NAME(CUBLAS_STATUS_SUCCESS)
-    NAME(CUBLAS_STATUS_NOT_INITIALIZED)
-    NAME(CUBLAS_STATUS_ALLOC_FAILED)
-    NAME(CUBLAS_STATUS_INVALID_VALUE)
-    NAME(CUBLAS_STATUS_ARCH_MISMATCH)
-    NAME(CUBLAS_STATUS_MAPPING_ERROR)
-    NAME(CUBLAS_STATUS_EXECUTION_FAILED)
-    NAME(CUBLAS_STATUS_INTERNAL_ERROR)
-    NAME(CUBLAS_STATUS_NOT_SUPPORTED)
-    NAME(CUBLAS_STATUS_LICENSE_ERROR)
+        NAME(CUBLAS_STATUS_SUCCESS)
+        NAME(CUBLAS_STATUS_NOT_INITIALIZED)
+        NAME(CUBLAS_STATUS_ALLOC_FAILED)
+        NAME(CUBLAS_STATUS_INVALID_VALUE)
+        NAME(CUBLAS_STATUS_ARCH_MISMATCH)
+        NAME(CUBLAS_STATUS_MAPPING_ERROR)
+        NAME(CUBLAS_STATUS_EXECUTION_FAILED)
+        NAME(CUBLAS_STATUS_INTERNAL_ERROR)
+        NAME(CUBLAS_STATUS_NOT_SUPPORTED)
+        NAME(CUBLAS_STATUS_LICENSE_ERROR)
 #undef NAME
     }
     return "CUBLAS_STATUS_UNKNOWN";
@@ -128,8 +129,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t lightHandle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout, cudaDataType type, uint64_t rows,
-                                          uint64_t cols, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout, cudaDataType type,
+                                          uint64_t rows, uint64_t cols, int64_t ld)
 {
     const struct layout l = { .rows = rows, .cols = cols, .ld = ld, .type = type, .batch = 1 };
     cublasStatus_t rc = make((void **)matLayout, sizeof(**matLayout));
@@ -146,8 +147,8 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matLayout)
 }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout,
-                                                cublasLtMatrixLayoutAttribute_t attr, const void *buf,
-                                                size_t sizeInBytes)
+                                                cublasLtMatrixLayoutAttribute_t attr,
+                                                const void *buf, size_t sizeInBytes)
 {
     struct layout *l = (struct layout *)(void *)matLayout;
 
@@ -162,8 +163,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmulDesc, cublasComputeType_t computeType,
-                                        cudaDataType_t scaleType)
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmulDesc,
+                                        cublasComputeType_t computeType, cudaDataType_t scaleType)
 {
     const struct desc d = { .compute = computeType, .scale = scaleType,
                             .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1 };
@@ -250,7 +251,8 @@ static bool types_fit(const struct product *p)
     uint32_t a = p->a.type, d = p->d.type;
     uint32_t bias = p->desc.bias_type < 0 ? d : (uint32_t)p->desc.bias_type;
 
-    if ((p->desc.compute != CUBLAS_COMPUTE_32F && p->desc.compute != CUBLAS_COMPUTE_32F_FAST_TF32) ||
+    if ((p->desc.compute != CUBLAS_COMPUTE_32F &&
+         p->desc.compute != CUBLAS_COMPUTE_32F_FAST_TF32) ||
         p->desc.scale != CUDA_R_32F || p->b.type != a || p->c.type != d || bias != d)
         return false;
     if (a == CUDA_R_32F || p->desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32)
@@ -319,14 +321,16 @@ static bool layout_fits(const struct layout *l, bool is_result)
 {
     int64_t rows = (int64_t)l->rows, cols = (int64_t)l->cols;
 
-    if (rows < 1 || cols < 1 || rows > INT32_MAX || cols > INT32_MAX || l->ld < rows || l->batch < 1)
+    if (rows < 1 || cols < 1 || rows > INT32_MAX || cols > INT32_MAX || l->ld < rows ||
+        l->batch < 1)
         return false;
     /* matrices may be interleaved by columns */
     return l->batch == 1 || !is_result || l->stride >= rows;
 }
 
-static cublasStatus_t product_of(struct product *p, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                                 cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
+static cublasStatus_t product_of(struct product *p, cublasLtMatmulDesc_t desc,
+                                 cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                 cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
 {
     bool ta, tb;
 
@@ -374,12 +378,11 @@ static uint32_t alignment_of(const void *p)
     return align;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
-                                              cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
-                                              cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
-                                              cublasLtMatmulPreference_t preference, int requestedAlgoCount,
-                                              cublasLtMatmulHeuristicResult_t heuristicResultsArray[],
-                                              int *returnAlgoCount)
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc, cublasLtMatrixLayout_t Adesc,
+    cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
+    cublasLtMatmulPreference_t preference, int requestedAlgoCount,
+    cublasLtMatmulHeuristicResult_t heuristicResultsArray[], int *returnAlgoCount)
 {
     static uint64_t questions, epilogues;
     const struct preference *want = (const struct preference *)(const void *)preference;
@@ -395,12 +398,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
     rc = product_of(&p, operationDesc, Adesc, Bdesc, Cdesc, Ddesc);
     if (rc == CUBLAS_STATUS_SUCCESS && is_nth("unsupported", &questions))
         rc = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (rc == CUBLAS_STATUS_SUCCESS && p.desc.epilogue > CUBLASLT_EPILOGUE_BIAS && is_nth("plain", &epilogues))
+    if (rc == CUBLAS_STATUS_SUCCESS && p.desc.epilogue > CUBLASLT_EPILOGUE_BIAS &&
+        is_nth("plain", &epilogues))
         rc = CUBLAS_STATUS_NOT_SUPPORTED;
     if (rc != CUBLAS_STATUS_SUCCESS)
         return rc;
-    if ((want->schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) != 0)
-        emulated_die("cuBLASLt: a sum in parts that is rounded on the way or done in place is allowed");
+    if ((want->schemes &
+         (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) != 0)
+        emulated_die(
+            "cuBLASLt: a sum in parts that is rounded on the way or done in place is allowed");
     k = p.desc.trans_a == CUBLAS_OP_T ? p.a.rows : p.a.cols;
     algo.product = digest(&p);
     algo.workspace = k >= 48 && want->workspace >= 768 ? 768 : 0;
@@ -431,7 +437,9 @@ struct call {
 static double from_half(uint16_t h)
 {
     int e = h >> 10 & 31, m = h & 1023;
-    double v = e == 31 ? (m != 0 ? (double)NAN : (double)INFINITY) : e == 0 ? ldexp(m, -24) : ldexp(m + 1024, e - 25);
+    double v = e == 31  ? (m != 0 ? (double)NAN : (double)INFINITY)
+               : e == 0 ? ldexp(m, -24)
+                        : ldexp(m + 1024, e - 25);
 
     return h >> 15 != 0 ? -v : v;
 }
@@ -500,7 +508,8 @@ static double as_tf32(double v)
 }
 
 /* Returns [outer, inner] doubles, where inner is k: columns of op(B), rows of op(A). */
-static double *widen(const void *at, const struct layout *l, size_t batch, bool by_columns, bool tf32)
+static double *widen(const void *at, const struct layout *l, size_t batch, bool by_columns,
+                     bool tf32)
 {
     const char *from = (const char *)at + (int64_t)batch * l->stride * (int64_t)bytes_of(l->type);
     double *to = malloc(l->rows * l->cols * sizeof(*to));
@@ -619,15 +628,17 @@ static struct extent extent_of(const void *at, const struct layout *l)
                                                 (int64_t)l->rows) * (int64_t)bytes };
 }
 
-static void check_place(const char *what, const void *at, const struct layout *l, uint32_t align, int device)
+static void check_place(const char *what, const void *at, const struct layout *l, uint32_t align,
+                        int device)
 {
     struct extent e = extent_of(at, l);
 
     if (((uintptr_t)at & (align - 1)) != 0)
-        emulated_die("cuBLASLt: %s is at %p, the algorithm was chosen for multiples of %u", what, at, align);
+        emulated_die("cuBLASLt: %s is at %p, the algorithm was chosen for multiples of %u", what,
+                     at, align);
     if (emulated_owner(e.from, (size_t)(e.to - e.from)) != device)
-        emulated_die("cuBLASLt: %s, %zu bytes at %p, is not of GPU %d", what, (size_t)(e.to - e.from), at,
-                     device);
+        emulated_die("cuBLASLt: %s, %zu bytes at %p, is not of GPU %d", what,
+                     (size_t)(e.to - e.from), at, device);
 }
 
 /* Only the first matrix is checked, because batches may interleave. */
@@ -666,12 +677,12 @@ uint64_t emulated_products(uint32_t epilogue)
     return __atomic_load_n(&counted[epilogue], __ATOMIC_RELAXED);
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc, const void *alpha,
-                              const void *A, cublasLtMatrixLayout_t Adesc, const void *B,
-                              cublasLtMatrixLayout_t Bdesc, const void *beta, const void *C,
-                              cublasLtMatrixLayout_t Cdesc, void *D, cublasLtMatrixLayout_t Ddesc,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspaceSizeInBytes,
-                              cudaStream_t stream)
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc,
+                              const void *alpha, const void *A, cublasLtMatrixLayout_t Adesc,
+                              const void *B, cublasLtMatrixLayout_t Bdesc, const void *beta,
+                              const void *C, cublasLtMatrixLayout_t Cdesc, void *D,
+                              cublasLtMatrixLayout_t Ddesc, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t workspaceSizeInBytes, cudaStream_t stream)
 {
     static uint64_t products;
     struct call k = { .a = A, .b = B, .c = C, .d = D, .workspace = workspace };
@@ -679,8 +690,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
     int device = -1;
     cublasStatus_t rc;
 
-    if (lightHandle == NULL || algo == NULL || alpha == NULL || beta == NULL || A == NULL || B == NULL ||
-        C == NULL || D == NULL)
+    if (lightHandle == NULL || algo == NULL || alpha == NULL || beta == NULL || A == NULL ||
+        B == NULL || C == NULL || D == NULL)
         return CUBLAS_STATUS_INVALID_VALUE;
     rc = product_of(&k.p, computeDesc, Adesc, Bdesc, Cdesc, Ddesc);
     if (rc == CUBLAS_STATUS_SUCCESS && is_nth("fail", &products))
@@ -694,7 +705,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
     if (workspaceSizeInBytes < chosen.workspace || (chosen.workspace > 0 && workspace == NULL))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (cudaGetDevice(&device) != cudaSuccess || device != lightHandle->device)
-        emulated_die("cuBLASLt: the handle is of GPU %d, the current one is %d", lightHandle->device, device);
+        emulated_die("cuBLASLt: the handle is of GPU %d, the current one is %d",
+                     lightHandle->device, device);
     if (chosen.product != digest(&k.p))
         emulated_die("cuBLASLt: the algorithm was chosen for another product");
     check_place("A", A, &k.p.a, chosen.align[0], device);
@@ -709,9 +721,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
         emulated_die("cuBLASLt: a slope, and a sum with what is there");
     check_epilogue(&k.p, &chosen, device);
     (void)__atomic_add_fetch(&counted[k.p.desc.epilogue], 1, __ATOMIC_RELAXED);
-    if (chosen.workspace > 0 &&
-        (((uintptr_t)workspace & 255) != 0 || emulated_owner(workspace, chosen.workspace) != device))
-        emulated_die("cuBLASLt: the workspace at %p is not aligned, or not of GPU %d", workspace, device);
+    if (chosen.workspace > 0 && (((uintptr_t)workspace & 255) != 0 ||
+                                 emulated_owner(workspace, chosen.workspace) != device))
+        emulated_die("cuBLASLt: the workspace at %p is not aligned, or not of GPU %d", workspace,
+                     device);
     return emulated_enqueue(stream, "a product of cuBLASLt", run, &k, sizeof(k)) == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS
                : CUBLAS_STATUS_EXECUTION_FAILED;

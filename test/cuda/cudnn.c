@@ -96,7 +96,8 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
     int device;
 
     if (cudaStreamGetDevice(stream, &device) != cudaSuccess || device != handle->device)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH, "not a stream of device %d", handle->device);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH, "not a stream of device %d",
+                        handle->device);
     handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -204,7 +205,8 @@ const struct attribute *dnn_required(const struct descriptor *d, int n)
 
 /* ---- creation and destruction ---- */
 
-cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t *out)
 {
     struct descriptor *d = calloc(1, sizeof(*d));
 
@@ -236,7 +238,9 @@ static void release(struct descriptor *d)
     if (left > 0)
         return;
     for (i = 0; i < d->n; i++)
-        for (k = 0; k < d->attributes[i].count && d->attributes[i].type == CUDNN_TYPE_BACKEND_DESCRIPTOR; k++)
+        for (k = 0;
+             k < d->attributes[i].count && d->attributes[i].type == CUDNN_TYPE_BACKEND_DESCRIPTOR;
+             k++)
             release(d->attributes[i].is.descriptors[k]);
     if (d->graph != NULL)
         release(d->graph);
@@ -252,8 +256,10 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t count, const void *values)
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count,
+                                       const void *values)
 {
     struct descriptor *d = descriptor, *other;
     struct attribute *a;
@@ -263,19 +269,22 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     if (d == NULL || values == NULL)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "attribute %d: NULL", (int)name);
     if (d->is_finalized)
-        return dnn_fail(CUDNN_STATUS_NOT_INITIALIZED, "attribute %d: set after finalize", (int)name);
+        return dnn_fail(CUDNN_STATUS_NOT_INITIALIZED, "attribute %d: set after finalize",
+                        (int)name);
     for (i = 0; i < SCHEMA && (schema[i].descriptor != d->type || schema[i].name != (int)name); i++)
         ;
     if (i == SCHEMA)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d", d->type, (int)name);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d", d->type,
+                        (int)name);
     if (schema[i].type != (int)type)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "attribute %d is of type %d, not %d", (int)name,
-                    schema[i].type, (int)type);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "attribute %d is of type %d, not %d",
+                        (int)name, schema[i].type, (int)type);
     if (count < schema[i].least || count > schema[i].most)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "attribute %d: %lld values", (int)name,
-                    (long long)count);
+                        (long long)count);
     if (dnn_find(d, (int)name) != NULL)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "attribute %d: set twice", (int)name);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "attribute %d: set twice",
+                        (int)name);
     a = &d->attributes[d->n];
     a->name = (int)name;
     a->type = (int)type;
@@ -284,7 +293,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     for (k = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && k < count; k++) {
         other = a->is.descriptors[k];
         if (other == NULL || !other->is_finalized)
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: not finalized", (int)name);
+            return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: not finalized",
+                            (int)name);
     }
     for (k = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && k < count; k++)
         refer(a->is.descriptors[k]);
@@ -306,7 +316,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
         if (schema[i].descriptor != d->type || (a == NULL && schema[i].may_lack))
             continue;
         if (a == NULL)
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "descriptor %d lacks attribute %d", d->type, schema[i].name);
+            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "descriptor %d lacks attribute %d", d->type,
+                            schema[i].name);
         /* inherit from the operation, down to the plan */
         if (a->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
             struct descriptor *of = a->is.descriptors[0];
@@ -336,8 +347,9 @@ static void fill(const struct descriptor *from, int type, int engine, struct des
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor,
-                                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                                       int64_t requested, int64_t *count, void *values)
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t requested,
+                                       int64_t *count, void *values)
 {
     const struct descriptor *d = descriptor;
     struct descriptor **to = values;
@@ -347,8 +359,10 @@ cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor
     if (d == NULL || count == NULL || (values == NULL && requested > 0))
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "attribute %d: NULL", (int)name);
     if (!d->is_finalized)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: not finalized", (int)name);
-    if (d->type == HEUR && name == CUDNN_ATTR_ENGINEHEUR_RESULTS && type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: not finalized",
+                        (int)name);
+    if (d->type == HEUR && name == CUDNN_ATTR_ENGINEHEUR_RESULTS &&
+        type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
         *count = n = dnn_engines(d, &first);
         for (i = 0; i < n && i < requested; i++)
             fill(d, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, first + i, to[i]);
@@ -367,14 +381,14 @@ cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor
         memcpy(values, notes, (size_t)(n < requested ? n : requested) * sizeof(int));
         return CUDNN_STATUS_SUCCESS;
     }
-    if (d->type == PLAN && name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64 &&
-        requested == 1) {
+    if (d->type == PLAN && name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE &&
+        type == CUDNN_TYPE_INT64 && requested == 1) {
         *count = 1;
         *(int64_t *)values = (int64_t)d->conv.workspace_bytes;
         return CUDNN_STATUS_SUCCESS;
     }
-    return dnn_fail(CUDNN_STATUS_BAD_PARAM, "attribute %d of type %d of descriptor %d", (int)name, (int)type,
-                d->type);
+    return dnn_fail(CUDNN_STATUS_BAD_PARAM, "attribute %d of type %d of descriptor %d", (int)name,
+                    (int)type, d->type);
 }
 
 /* ---- execution ---- */
@@ -398,7 +412,8 @@ static cudnnStatus_t place(struct emulated_tensor *t, const struct descriptor *p
     for (i = 0; i < uids->count && uids->is.ints[i] != t->uid; i++)
         ;
     if (i == uids->count || at->is.pointers[i] == NULL)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no memory for tensor %lld", (long long)t->uid);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no memory for tensor %lld",
+                        (long long)t->uid);
     t->at = at->is.pointers[i];
     if (t->is_number) {
         float number;
@@ -409,7 +424,8 @@ static cudnnStatus_t place(struct emulated_tensor *t, const struct descriptor *p
         return CUDNN_STATUS_SUCCESS;
     }
     if ((uintptr_t)t->at % (uintptr_t)t->align != 0)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "tensor %lld at %p", (long long)t->uid, t->at);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "tensor %lld at %p",
+                        (long long)t->uid, t->at);
     if (emulated_owner(t->at, extent(t)) != device)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "%zu bytes of tensor %lld at %p are not all "
                     "memory of device %d", extent(t), (long long)t->uid, t->at, device);
@@ -419,11 +435,13 @@ static cudnnStatus_t place(struct emulated_tensor *t, const struct descriptor *p
 static cudnnStatus_t has_workspace(const void *at, size_t bytes, int device)
 {
     if (bytes > 0 && emulated_owner(at, bytes) != device)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "no workspace of %zu bytes at %p", bytes, at);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "no workspace of %zu bytes at %p",
+                        bytes, at);
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t execute_conv(cudnnHandle_t handle, const struct descriptor *plan, const struct descriptor *pack)
+static cudnnStatus_t execute_conv(cudnnHandle_t handle, const struct descriptor *plan,
+                                  const struct descriptor *pack)
 {
     struct emulated_conv conv = plan->conv;
     struct emulated_tensor *tensors[] = { &conv.x, &conv.w, &conv.y };
@@ -436,12 +454,14 @@ static cudnnStatus_t execute_conv(cudnnHandle_t handle, const struct descriptor 
     if (status == CUDNN_STATUS_SUCCESS)
         status = has_workspace(conv.workspace, conv.workspace_bytes, handle->device);
     if (status == CUDNN_STATUS_SUCCESS &&
-        emulated_enqueue(handle->stream, "cudnnBackendExecute", emulated_conv_run, &conv, sizeof(conv)) != cudaSuccess)
+        emulated_enqueue(handle->stream, "cudnnBackendExecute", emulated_conv_run, &conv,
+                         sizeof(conv)) != cudaSuccess)
         status = dnn_fail(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the stream takes no work");
     return status;
 }
 
-static cudnnStatus_t execute_fused(cudnnHandle_t handle, const struct descriptor *plan, const struct descriptor *pack)
+static cudnnStatus_t execute_fused(cudnnHandle_t handle, const struct descriptor *plan,
+                                   const struct descriptor *pack)
 {
     struct emulated_fused fused = *plan->graph->fused;
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
@@ -455,8 +475,9 @@ static cudnnStatus_t execute_fused(cudnnHandle_t handle, const struct descriptor
     fused.workspace_bytes = plan->conv.workspace_bytes;
     if (status == CUDNN_STATUS_SUCCESS)
         status = has_workspace(fused.workspace, fused.workspace_bytes, handle->device);
-    if (status == CUDNN_STATUS_SUCCESS && emulated_enqueue(handle->stream, "cudnnBackendExecute", emulated_fused_run,
-                                                           &fused, sizeof(fused)) != cudaSuccess)
+    if (status == CUDNN_STATUS_SUCCESS &&
+        emulated_enqueue(handle->stream, "cudnnBackendExecute", emulated_fused_run, &fused,
+                         sizeof(fused)) != cudaSuccess)
         status = dnn_fail(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the stream takes no work");
     return status;
 }
@@ -469,6 +490,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     if (handle == NULL || p == NULL || v == NULL)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "execute: NULL");
     if (p->type != PLAN || v->type != PACK || !p->is_finalized || !v->is_finalized)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "execute: not a finalized plan and pack");
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
+                        "execute: not a finalized plan and pack");
     return p->graph != NULL ? execute_fused(handle, p, v) : execute_conv(handle, p, v);
 }

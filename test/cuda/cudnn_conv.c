@@ -114,15 +114,17 @@ void emulated_store(const struct emulated_tensor *t, int64_t i, double v)
 double emulated_round(cudnnDataType_t type, double v)
 {
     pthread_once(&once, fill_smalls);
-    return type == CUDNN_DATA_HALF       ? (double)smalls[0][double_to_small((double)(float)v, 10, 15)]
-           : type == CUDNN_DATA_BFLOAT16 ? (double)smalls[1][double_to_small((double)(float)v, 7, 127)]
-                                         : (double)(float)v;
+    return type == CUDNN_DATA_HALF ? (double)smalls[0][double_to_small((double)(float)v, 10, 15)]
+           : type == CUDNN_DATA_BFLOAT16
+               ? (double)smalls[1][double_to_small((double)(float)v, 7, 127)]
+               : (double)(float)v;
 }
 
 /* ---- loops ---- */
 
 /* Index of the element of t at [a, b, s..], with `space` spatial axes. */
-static int64_t place(const struct emulated_tensor *t, int64_t a, int64_t b, const int64_t *s, int64_t space)
+static int64_t place(const struct emulated_tensor *t, int64_t a, int64_t b, const int64_t *s,
+                     int64_t space)
 {
     int64_t at = a * t->step[0] + b * t->step[1];
 
@@ -165,8 +167,9 @@ static int window(const struct emulated_conv *c, const int64_t *at, const int64_
 }
 
 /* Sum of n products of elements with the given strides. */
-static double products(const struct emulated_tensor *a, int64_t i, int64_t step_a, const struct emulated_tensor *b,
-                       int64_t j, int64_t step_b, int64_t n, int flaws)
+static double products(const struct emulated_tensor *a, int64_t i, int64_t step_a,
+                       const struct emulated_tensor *b, int64_t j, int64_t step_b, int64_t n,
+                       int flaws)
 {
     const float *x = a->at, *y = b->at;
     double sum = 0;
@@ -206,7 +209,8 @@ static double bwd_data(const struct emulated_conv *c, const int64_t *i)
     do
         if (window(c, i + 2, k, e))
             sum += products(&c->y, place(&c->y, i[0], first, e, c->space), c->y.step[1], &c->w,
-                            place(&c->w, first, i[1] % per, k, c->space), c->w.step[0], filters, c->flaws);
+                            place(&c->w, first, i[1] % per, k, c->space), c->w.step[0], filters,
+                            c->flaws);
     while (next(k, c->w.size + 2, c->space));
     return sum;
 }
@@ -220,8 +224,9 @@ static double bwd_filter(const struct emulated_conv *c, const int64_t *i)
 
     do
         if (tap(c, e, i + 2, at))
-            sum += products(&c->x, place(&c->x, 0, channel, at, c->space), c->x.step[0], &c->y,
-                            place(&c->y, 0, i[0], e, c->space), c->y.step[0], c->x.size[0], c->flaws);
+            sum +=
+                products(&c->x, place(&c->x, 0, channel, at, c->space), c->x.step[0], &c->y,
+                         place(&c->y, 0, i[0], e, c->space), c->y.step[0], c->x.size[0], c->flaws);
     while (next(e, c->y.size + 2, c->space));
     return sum;
 }

@@ -32,7 +32,7 @@ struct emulated_conv {
     size_t workspace_bytes;
 };
 
-int emulated_conv_run(void *conv); /* passed to emulated_enqueue() */
+int emulated_conv_run(void *conv);                /* passed to emulated_enqueue() */
 size_t emulated_type_bytes(cudnnDataType_t type); /* 0: not an emulated type */
 /* element i of the tensor at t->at */
 double emulated_load(const struct emulated_tensor *t, int64_t i);

@@ -94,7 +94,10 @@ static void read_step(struct emulated_fused *f, const struct descriptor *op)
         { CUDNN_ATTR_OPERATION_REDUCTION_XDESC, -1, -1, CUDNN_ATTR_OPERATION_REDUCTION_YDESC },
         { CUDNN_ATTR_OPERATION_RESHAPE_XDESC, -1, -1, CUDNN_ATTR_OPERATION_RESHAPE_YDESC },
     };
-    const int *n = names[op->type == EACH ? 0 : op->type == PRODUCT ? 1 : op->type == REDUCE ? 2 : 3];
+    const int *n = names[op->type == EACH      ? 0
+                         : op->type == PRODUCT ? 1
+                         : op->type == REDUCE  ? 2
+                                               : 3];
     struct emulated_step *s = &f->steps[f->n_steps++];
 
     s->what = letter_of(op, &s->axis);
@@ -152,11 +155,13 @@ static cudnnStatus_t check_steps(const struct emulated_fused *f)
 
         for (k = 0; k < 3; k++)
             if (reads[k] >= 0 && f->tensors[reads[k]].is_virtual && !made[reads[k]])
-                return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "operation %d reads what no other makes", i);
+                return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED,
+                                "operation %d reads what no other makes", i);
         if (made[s->y] || f->tensors[s->y].is_number)
             return dnn_fail(CUDNN_STATUS_BAD_PARAM, "operation %d: its result has been made", i);
         if (!step_fits(f, s))
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "operation %d ('%c'): sizes do not fit", i, s->what);
+            return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH,
+                            "operation %d ('%c'): sizes do not fit", i, s->what);
         made[s->y] = true;
     }
     return CUDNN_STATUS_SUCCESS;
@@ -169,16 +174,20 @@ static cudnnStatus_t check_operands(const struct emulated_fused *f, int64_t most
 
     for (i = 0; i < f->n_tensors; i++) {
         const struct emulated_tensor *t = &f->tensors[i];
-        bool by_columns = t->step[3] == 1, half = t->type == CUDNN_DATA_HALF || t->type == CUDNN_DATA_BFLOAT16;
+        bool by_columns = t->step[3] == 1,
+             half = t->type == CUDNN_DATA_HALF || t->type == CUDNN_DATA_BFLOAT16;
 
         if (t->axes != 4)
-            return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "a tensor of %lld axes", (long long)t->axes);
+            return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "a tensor of %lld axes",
+                            (long long)t->axes);
         if (t->is_virtual || t->is_number || (t->type == CUDNN_DATA_FLOAT && by_columns))
             continue;
         if (!half)
-            return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "an operand of type %d", (int)t->type);
+            return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "an operand of type %d",
+                            (int)t->type);
         if (!by_columns && t->step[2] != 1)
-            emulated_die("cuDNN: an operand's columns are not side by side, of which the true library dies");
+            emulated_die(
+                "cuDNN: an operand's columns are not side by side, of which the true library dies");
         for (k = 0; k < 4; k++)
             if (t->step[k] % 8 != 0 && t->step[k] != 1)
                 emulated_die("cuDNN: step %lld of an operand is not of 16 bytes, which the true library takes for "
@@ -232,10 +241,11 @@ static double element(const struct matrix *m, int64_t i, int64_t j)
     return m->at[(m->rows > 1 ? i : 0) * m->cols + (m->cols > 1 ? j : 0)];
 }
 
-static int64_t place(const struct emulated_tensor *t, int64_t batch, int64_t head, int64_t i, int64_t j)
+static int64_t place(const struct emulated_tensor *t, int64_t batch, int64_t head, int64_t i,
+                     int64_t j)
 {
-    return (t->size[0] > 1 ? batch * t->step[0] : 0) + (t->size[1] > 1 ? head * t->step[1] : 0) + i * t->step[2] +
-           j * t->step[3];
+    return (t->size[0] > 1 ? batch * t->step[0] : 0) + (t->size[1] > 1 ? head * t->step[1] : 0) +
+           i * t->step[2] + j * t->step[3];
 }
 
 static double one(const struct emulated_step *s, const struct matrix *m, int64_t i, int64_t j)
@@ -307,7 +317,8 @@ static void run_step(const struct emulated_step *s, struct matrix *m, cudnnDataT
         y->at[i] = emulated_round(type, y->at[i]);
 }
 
-static void run_matrix(const struct emulated_fused *f, struct matrix *m, int64_t batch, int64_t head)
+static void run_matrix(const struct emulated_fused *f, struct matrix *m, int64_t batch,
+                       int64_t head)
 {
     bool made[FUSED_TENSORS] = { false };
     int64_t i, j;
@@ -318,10 +329,10 @@ static void run_matrix(const struct emulated_fused *f, struct matrix *m, int64_t
     for (k = 0; k < f->n_tensors; k++)
         for (i = 0; i < m[k].rows && !made[k]; i++)
             for (j = 0; j < m[k].cols; j++)
-                m[k].at[i * m[k].cols + j] = f->tensors[k].is_number
-                                                 ? f->tensors[k].number
-                                                 : emulated_load(&f->tensors[k],
-                                                                 place(&f->tensors[k], batch, head, i, j));
+                m[k].at[i * m[k].cols + j] =
+                    f->tensors[k].is_number
+                        ? f->tensors[k].number
+                        : emulated_load(&f->tensors[k], place(&f->tensors[k], batch, head, i, j));
     for (k = 0; k < f->n_steps; k++)
         run_step(&f->steps[k], m, f->tensors[f->steps[k].y].type);
     for (k = 0; k < f->n_tensors; k++)

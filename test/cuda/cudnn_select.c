@@ -40,21 +40,21 @@ static cudnnStatus_t finalize_tensor(struct descriptor *d)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "alignment %lld", (long long)t->align);
     if (step->count != size->count)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM, "%lld sizes, %lld strides", (long long)size->count,
-                    (long long)step->count);
+                        (long long)step->count);
     for (i = 0; i < t->axes; i++) {
         t->size[i] = size->is.ints[i];
         t->step[i] = step->is.ints[i];
         if (t->size[i] < 1 || t->step[i] < 1)
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "axis %lld: size %lld, stride %lld", (long long)i,
-                        (long long)t->size[i], (long long)t->step[i]);
+            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "axis %lld: size %lld, stride %lld",
+                            (long long)i, (long long)t->size[i], (long long)t->step[i]);
     }
     /* no element twice: the longer stride of two axes spans the other axis */
     for (i = 0; i < t->axes; i++)
         for (k = 0; k < t->axes; k++)
             if (i != k && t->size[i] > 1 && t->size[k] > 1 && t->step[i] >= t->step[k] &&
                 t->step[i] < t->step[k] * t->size[k])
-                return dnn_fail(CUDNN_STATUS_BAD_PARAM, "strides of axes %lld and %lld overlap", (long long)i,
-                            (long long)k);
+                return dnn_fail(CUDNN_STATUS_BAD_PARAM, "strides of axes %lld and %lld overlap",
+                                (long long)i, (long long)k);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -74,12 +74,12 @@ static cudnnStatus_t finalize_window(struct descriptor *d)
         const struct attribute *a = dnn_find(d, lists[i]);
 
         if (a->count != c->space)
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "attribute %d: %lld values for %lld axes", lists[i],
-                        (long long)a->count, (long long)c->space);
+            return dnn_fail(CUDNN_STATUS_BAD_PARAM, "attribute %d: %lld values for %lld axes",
+                            lists[i], (long long)a->count, (long long)c->space);
         for (k = 0; k < c->space; k++) {
             if (a->is.ints[k] < (i < 2 ? 0 : 1))
                 return dnn_fail(CUDNN_STATUS_BAD_PARAM, "attribute %d: %lld", lists[i],
-                            (long long)a->is.ints[k]);
+                                (long long)a->is.ints[k]);
             if (i == 1 && a->is.ints[k] != c->pad[k])
                 return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "pads differ in front and behind");
             to[i][k] = a->is.ints[k];
@@ -94,21 +94,25 @@ static cudnnStatus_t check_shapes(const struct emulated_conv *c)
     int64_t k;
 
     if (c->x.axes != c->space + 2 || c->w.axes != c->space + 2 || c->y.axes != c->space + 2)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "not all of %lld axes", (long long)c->space + 2);
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "not all of %lld axes",
+                        (long long)c->space + 2);
     if (x[0] != y[0] || w[0] != y[1] || x[1] % w[1] != 0 || w[0] % (x[1] / w[1]) != 0)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH,
-                    "x [%lld, %lld, ..], w [%lld, %lld, ..], y [%lld, %lld, ..]", (long long)x[0],
-                    (long long)x[1], (long long)w[0], (long long)w[1], (long long)y[0], (long long)y[1]);
+                        "x [%lld, %lld, ..], w [%lld, %lld, ..], y [%lld, %lld, ..]",
+                        (long long)x[0], (long long)x[1], (long long)w[0], (long long)w[1],
+                        (long long)y[0], (long long)y[1]);
     for (k = 0; k < c->space; k++) {
         int64_t reach = (w[2 + k] - 1) * c->dilation[k] + 1;
         int64_t room = x[2 + k] + 2 * c->pad[k] - reach;
 
         if (room < 0 || y[2 + k] != room / c->stride[k] + 1)
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "axis %lld: x %lld, w %lld, y %lld",
-                        (long long)k + 2, (long long)x[2 + k], (long long)w[2 + k], (long long)y[2 + k]);
+            return dnn_fail(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH,
+                            "axis %lld: x %lld, w %lld, y %lld", (long long)k + 2,
+                            (long long)x[2 + k], (long long)w[2 + k], (long long)y[2 + k]);
     }
     if (c->x.uid == c->w.uid || c->x.uid == c->y.uid || c->w.uid == c->y.uid)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "two tensors with one unique id");
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES,
+                        "two tensors with one unique id");
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -124,8 +128,9 @@ static cudnnStatus_t finalize_operation(struct descriptor *d, int computed)
         a[i] = dnn_required(d, i);
     for (i = 0; i < 4; i++)
         if (a[i]->is.descriptors[0]->type != types[i])
-            return dnn_fail(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "attribute %d: a descriptor of type %d",
-                        a[i]->name, a[i]->is.descriptors[0]->type);
+            return dnn_fail(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+                            "attribute %d: a descriptor of type %d", a[i]->name,
+                            a[i]->is.descriptors[0]->type);
     d->conv = a[3]->is.descriptors[0]->conv;
     d->conv.computed = computed;
     d->conv.x = a[0]->is.descriptors[0]->tensor;
@@ -136,7 +141,8 @@ static cudnnStatus_t finalize_operation(struct descriptor *d, int computed)
     for (i = 0; i < 3; i++)
         if (a[i]->is.descriptors[0]->tensor.type == CUDNN_DATA_INT32 ||
             a[i]->is.descriptors[0]->tensor.type == CUDNN_DATA_BOOLEAN)
-            return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "attribute %d: not floats", a[i]->name);
+            return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "attribute %d: not floats",
+                            a[i]->name);
     return check_shapes(&d->conv);
 }
 
@@ -161,7 +167,8 @@ static const struct {
  * not support three spatial axes; the fallback does. */
 int dnn_engines(const struct descriptor *heur, int *first)
 {
-    bool is_fallback = dnn_find(heur, CUDNN_ATTR_ENGINEHEUR_MODE)->is.enums[0] == CUDNN_HEUR_MODE_FALLBACK;
+    bool is_fallback =
+        dnn_find(heur, CUDNN_ATTR_ENGINEHEUR_MODE)->is.enums[0] == CUDNN_HEUR_MODE_FALLBACK;
 
     *first = is_fallback ? ENGINES - 1 : 0;
     return is_fallback ? 1 : heur->conv.space == 3 ? ENGINES - 1 : ENGINES;
@@ -208,16 +215,18 @@ static cudnnStatus_t finalize_heuristics(struct descriptor *d)
     if (has_setting("same_types") && c->w.type != c->x.type)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "EMULATED_CUDNN says same_types");
     if (layouts == 6)
-        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "plain and channels-last tensors together");
+        return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT,
+                        "plain and channels-last tensors together");
     if (c->x.type != c->y.type || (c->w.type != c->x.type && c->computed != EMULATED_BWD_FILTER))
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "types %d, %d and %d", (int)c->x.type,
-                    (int)c->w.type, (int)c->y.type);
+                        (int)c->w.type, (int)c->y.type);
     return CUDNN_STATUS_SUCCESS;
 }
 
 static cudnnStatus_t finalize_plan(struct descriptor *d)
 {
-    const struct descriptor *config = dnn_find(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->is.descriptors[0];
+    const struct descriptor *config =
+        dnn_find(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->is.descriptors[0];
 
     d->engine = config->engine;
     if (engines[d->engine].has_no_plan)

@@ -37,8 +37,8 @@ void emulated_die(const char *format, ...) __attribute__((noreturn, format(print
  * sticky error of the current device, or cudaSuccess. */
 cudaError_t emulated_enter(void);
 
-size_t emulated_live_bytes(void);  /* device memory that is not freed, all devices */
-uint64_t emulated_launches(void);  /* kernels launched so far, including captured ones */
+size_t emulated_live_bytes(void); /* device memory that is not freed, all devices */
+uint64_t emulated_launches(void); /* kernels launched so far, including captured ones */
 uint64_t emulated_products(uint32_t epilogue); /* cuBLASLt products with this epilogue enqueued so
                                                   far */
 

@@ -26,7 +26,7 @@ const struct emulated_settings *emulated_settings(void); /* without the lock */
 
 void emulated_lock(void);
 void emulated_unlock(void);
-void emulated_wait(void);   /* until a change, or for a millisecond */
+void emulated_wait(void); /* until a change, or for a millisecond */
 void emulated_changed(void);
 
 cudaError_t emulated_fail(cudaError_t error); /* records the thread's last error; without the

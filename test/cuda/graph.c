@@ -373,8 +373,7 @@ static bool run_one(struct launch *l)
         uint32_t at = (from + i) % n;
         struct work *w = l->copies[at];
 
-        if (!is_ready(l, at) ||
-            work_execute(w, l->graph->nodes[at].device) != EMULATED_DONE)
+        if (!is_ready(l, at) || work_execute(w, l->graph->nodes[at].device) != EMULATED_DONE)
             continue;
         l->copies[at] = NULL;
         emulated_lock();
@@ -416,7 +415,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 
     if (rc != cudaSuccess)
         return rc;
-    if (graph == NULL || (flags & ~(unsigned long long)cudaGraphInstantiateFlagUseNodePriority) != 0)
+    if (graph == NULL ||
+        (flags & ~(unsigned long long)cudaGraphInstantiateFlagUseNodePriority) != 0)
         return emulated_fail(cudaErrorInvalidValue);
     *exec = emulated_alloc(sizeof(**exec));
     (*exec)->graph = graph;

@@ -83,7 +83,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
         char text[512];
 
         snprintf(text, sizeof(text), "emulated GPU: %s%s touched address %p of device %d",
-                 emulated_running != NULL ? "" : "code of the host", 
+                 emulated_running != NULL ? "" : "code of the host",
                  emulated_running != NULL ? emulated_running : "", (const void *)p, device);
         print_text(text);
         if (a != NULL && p >= a->base && p < a->base + a->bytes)
@@ -166,7 +166,8 @@ cudaError_t memory_new(int device, size_t bytes, void **out)
         i = find_hole(m, pages_bytes, &offset);
     }
     if (i > m->n || mprotect(m->space + offset, pages_bytes, PROT_READ | PROT_WRITE) < 0 ||
-        (m->key > 0 && pkey_mprotect(m->space + offset, pages_bytes, PROT_READ | PROT_WRITE, m->key) < 0))
+        (m->key > 0 &&
+         pkey_mprotect(m->space + offset, pages_bytes, PROT_READ | PROT_WRITE, m->key) < 0))
         return cudaErrorMemoryAllocation;
     if (m->n == m->capacity) {
         m->capacity = m->capacity == 0 ? 64 : m->capacity * 2;

@@ -122,7 +122,8 @@ static bool connect_to_hub(struct ncclComm *c)
     if (c->is_aborted && fd >= 0)
         shutdown(fd, SHUT_RDWR);
     pthread_mutex_unlock(&c->lock);
-    if (fd < 0 || !nccl_send(fd, &hello, sizeof(hello)) || !nccl_receive(fd, &answer, sizeof(answer)))
+    if (fd < 0 || !nccl_send(fd, &hello, sizeof(hello)) ||
+        !nccl_receive(fd, &answer, sizeof(answer)))
         answer.what = NCCL_GONE;
     if (answer.what == NCCL_TWICE)
         c->twice_with = answer.other;
@@ -267,7 +268,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 
     *error = state_of(c);
     if (*error == ncclInvalidUsage && c->twice_with != UINT32_MAX) {
-        snprintf(text, sizeof(text), "Duplicate GPU detected : rank %u and rank %u both on CUDA device %x", c->rank,
+        snprintf(text, sizeof(text),
+                 "Duplicate GPU detected : rank %u and rank %u both on CUDA device %x", c->rank,
                  c->twice_with, (c->gpu + 1) << 12);
         (void)set_error(*error, text);
     } else if (*error == ncclInvalidUsage)
@@ -385,7 +387,8 @@ static void request_sum(struct ncclComm *c, const struct sum *s)
     c->captured = s->captured;
     c->op_of = s->x;
     c->launched++;
-    c->op = has_fault("sum") == c->launched || has_fault("error") == c->launched ? OP_HANGS : OP_ASKED;
+    c->op =
+        has_fault("sum") == c->launched || has_fault("error") == c->launched ? OP_HANGS : OP_ASKED;
     if (has_fault("error") == c->launched)
         c->state = ncclSystemError;
     wake(c);
@@ -436,8 +439,8 @@ static void remember_graph(struct ncclComm *c, cudaStream_t stream)
     emulated_unlock();
 }
 
-ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t c, cudaStream_t stream)
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t c, cudaStream_t stream)
 {
     struct sum s = { .comm = c, .x = to, .n = n };
     ncclResult_t state = state_of(c);
@@ -479,7 +482,8 @@ const char *ncclGetErrorString(ncclResult_t result)
                                          "remote process exited or there was a network error",
                                          "NCCL operation in progress" };
 
-    return (unsigned)result < sizeof(words) / sizeof(words[0]) ? words[result] : "unknown result code";
+    return (unsigned)result < sizeof(words) / sizeof(words[0]) ? words[result]
+                                                               : "unknown result code";
 }
 
 const char *ncclGetLastError(ncclComm_t comm)

@@ -79,7 +79,8 @@ static uint32_t own_ip(void)
     if (name == NULL || name[0] != '=' || getifaddrs(&all) != 0)
         return ip;
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next)
-        if (strcmp(i->ifa_name, name + 1) == 0 && i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET) {
+        if (strcmp(i->ifa_name, name + 1) == 0 && i->ifa_addr != NULL &&
+            i->ifa_addr->sa_family == AF_INET) {
             ip = ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr.s_addr;
             break;
         }
@@ -257,8 +258,9 @@ static uint32_t serve(struct hub *h)
             emulated_die("NCCL: rank 0 sums %llu numbers, rank %u %llu (or one of them ends)",
                          (unsigned long long)first.n, i, (unsigned long long)ask.n);
         if (ask.captured != first.captured)
-            emulated_die("NCCL: rank 0 is at its captured sum %u, rank %u at %u (0: it is not captured)",
-                         first.captured, i, ask.captured);
+            emulated_die(
+                "NCCL: rank 0 is at its captured sum %u, rank %u at %u (0: it is not captured)",
+                first.captured, i, ask.captured);
         if (!nccl_receive(h->fds[i], i == 0 ? h->sum : h->part, ask.n * sizeof(float)))
             return 0;
         for (size_t k = 0; i > 0 && k < ask.n; k++)
@@ -301,7 +303,8 @@ bool nccl_hub_start(struct nccl_address *out)
 
     h->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (h->listener < 0 || bind(h->listener, (struct sockaddr *)&at, sizeof(at)) != 0 ||
-        listen(h->listener, 128) != 0 || getsockname(h->listener, (struct sockaddr *)&at, &len) != 0 ||
+        listen(h->listener, 128) != 0 ||
+        getsockname(h->listener, (struct sockaddr *)&at, &len) != 0 ||
         getrandom(&h->magic, sizeof(h->magic), 0) != sizeof(h->magic) ||
         pthread_create(&thread, NULL, hub_main, h) != 0) {
         if (h->listener >= 0)

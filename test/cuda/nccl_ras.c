@@ -22,7 +22,8 @@ static void write_rank(void *arg, uint32_t rank, uint64_t operation)
     if (t->n++ == 0)
         fprintf(t->out, "\nErrors\n======\n\n#0-0 (feedbeef) MISMATCH\n"
                         "  Communicator ranks have different collective operation counts\n");
-    fprintf(t->out, "  Rank %u -- has launched up to operation %llu\n", rank, (unsigned long long)operation);
+    fprintf(t->out, "  Rank %u -- has launched up to operation %llu\n", rank,
+            (unsigned long long)operation);
 }
 
 static void answer(FILE *out)

@@ -59,8 +59,7 @@ static void read_fault(const char *text)
         return;
     for (i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
         if (strncmp(text, faults[i].name, strlen(faults[i].name)) == 0) {
-            *faults[i].nth =
-                number("EMULATED_FAULT", text + strlen(faults[i].name), UINT64_MAX);
+            *faults[i].nth = number("EMULATED_FAULT", text + strlen(faults[i].name), UINT64_MAX);
             return;
         }
     emulated_die("EMULATED_FAULT: '%s', expected launch@N, hang@N or malloc@N", text);

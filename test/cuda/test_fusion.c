@@ -79,12 +79,14 @@ static struct model *begin(void)
 }
 
 /* Adds y = x y.w + y.b, as MatMul and Add, or as Gemm. */
-static void add_layer(struct model *m, const char *x, const char *y, int64_t from, int64_t to, bool gemm)
+static void add_layer(struct model *m, const char *x, const char *y, int64_t from, int64_t to,
+                      bool gemm)
 {
     char in[96], name[32];
 
     snprintf(name, sizeof(name), "%s.w", y);
-    model_weights(m, name, gemm ? shape_of(2, to, from) : shape_of(2, from, to), (uint64_t)y[0] + (uint64_t)y[1]);
+    model_weights(m, name, gemm ? shape_of(2, to, from) : shape_of(2, from, to),
+                  (uint64_t)y[0] + (uint64_t)y[1]);
     snprintf(name, sizeof(name), "%s.b", y);
     model_weights(m, name, shape_of(1, to), 7);
     snprintf(in, sizeof(in), gemm ? "%s %s.w %s.b" : "%s %s.w", x, y, y);
@@ -183,7 +185,8 @@ static float gpu_step(struct plan *p, const struct net *like, float *grads)
     must(cuda->fill(work, 0xFF, plan_work_bytes(p), stream, &err));
     plan_bind(p, params, work);
     for (i = 0; i < 3; i++)
-        copy(plan_input(p, i)->data, plan_input(like->plan, i)->data, tensor_bytes(plan_input(p, i)));
+        copy(plan_input(p, i)->data, plan_input(like->plan, i)->data,
+             tensor_bytes(plan_input(p, i)));
     must(plan_forward(p, &run, &err));
     must(plan_backward(p, &run, sums, NULL, NULL, &err));
     copy(grads, sums, like->arena_bytes);
@@ -195,7 +198,8 @@ static float gpu_step(struct plan *p, const struct net *like, float *grads)
 }
 
 /* Takes ownership of the model; returns the GPU plan, which the caller frees with its graph. */
-static struct plan *compare(struct model *m, enum plan_precision precision, double tol, struct graph **graph)
+static struct plan *compare(struct model *m, enum plan_precision precision, double tol,
+                            struct graph **graph)
 {
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
     struct plan *p;
@@ -220,7 +224,8 @@ static struct plan *compare(struct model *m, enum plan_precision precision, doub
             size += (double)b[k] * (double)b[k];
         }
         if (!(off <= size * tol * tol))
-            fail_msg("%s: the gradient is off by %g of %g", n.params_of[i].name, sqrt(off), sqrt(size));
+            fail_msg("%s: the gradient is off by %g of %g", n.params_of[i].name, sqrt(off),
+                     sqrt(size));
     }
     free(grads);
     net_close(&n);
@@ -310,7 +315,8 @@ static void fusion_without_library_kernels_uses_own_kernels(void **state)
     p = compare(block(true), PLAN_BFLOAT16, 0.03, &g);
     assert_int_equal(unsetenv("EMULATED_CUBLASLT"), 0);
     assert_int_equal(nodes_of(p, "Mlp"), 1);
-    assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS) + products(CUBLASLT_EPILOGUE_DGELU), 0);
+    assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS) + products(CUBLASLT_EPILOGUE_DGELU),
+                     0);
     assert_int_equal(sums_beside_products(), 0);
     plan_free(p);
     graph_free(g);

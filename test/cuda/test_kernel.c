@@ -284,10 +284,10 @@ static void float_conversions_round_to_nearest_even(void **state)
 
         if (fabsf(h) >= 65536.0f)
             h = copysignf(INFINITY, h);
-        assert_true(isnan(x[i]) ? isnan(bf16[i]) && isnan(half[i])
-                                : bf16[i] == b && half[i] == h &&
-                                      signbit(bf16[i]) == signbit(x[i]) &&
-                                      signbit(half[i]) == signbit(x[i]));
+        assert_true(isnan(x[i])
+                        ? isnan(bf16[i]) && isnan(half[i])
+                        : bf16[i] == b && half[i] == h && signbit(bf16[i]) == signbit(x[i]) &&
+                              signbit(half[i]) == signbit(x[i]));
     }
     free(x);
     free(bf16);

@@ -76,8 +76,7 @@ void launch_transpose(uint32_t rows, uint32_t columns, const float *x, float *y,
                 dim3(TILE, TILE), 0, stream, rows, columns, x, y);
 }
 
-template <typename T, int STEP>
-static __global__ void fill(uint32_t n, T factor, T *x)
+template <typename T, int STEP> static __global__ void fill(uint32_t n, T factor, T *x)
 {
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += STEP * blockDim.x)
         x[i] = static_cast<T>(i) * factor;
@@ -208,10 +207,8 @@ void launch_unwritten(float *y, cudaStream_t stream)
 
 static __global__ void position(unsigned int *y)
 {
-    unsigned int block =
-        (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    unsigned int thread =
-        (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    unsigned int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    unsigned int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
     unsigned int at = block * blockDim.x * blockDim.y * blockDim.z + thread;
 
     atomicAdd(&y[at], at);

@@ -402,7 +402,8 @@ static void two_ranks_on_one_gpu_are_rejected(void **state)
     assert_int_equal(shared->code[0], ERR_PEER); /* has its own GPU, and loses the others */
     assert_int_equal(shared->code[1], ERR_INPUT);
     assert_int_equal(shared->code[2], ERR_INPUT);
-    assert_non_null(strstr(shared->said[1], "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device"));
+    assert_non_null(
+        strstr(shared->said[1], "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device"));
 }
 
 static void network_error_is_reported_and_hanging_sum_ends_at_abort(void **state)

@@ -139,8 +139,8 @@ static struct optim_state state_of(float (*arrays)[MOST], const struct optim_def
     return s;
 }
 
-static void step_on_cpu(struct optim *o, const struct optim_hyper *h, const struct optim_state *s, float share,
-                        bool averages)
+static void step_on_cpu(struct optim *o, const struct optim_hyper *h, const struct optim_state *s,
+                        float share, bool averages)
 {
     if (optim_needs_norms(o))
         optim_measure(o, 0, h, s);
@@ -164,7 +164,8 @@ static void compare_arenas(const char *who, uint64_t step)
 
             if (!is_in(i, true) ? memcmp(&host[a][i], &back[a][i], sizeof(float)) != 0
                                 : !(fabs(x - y) <= 1e-6 * (1 + fabs(x))))
-                fail_msg("%s, step %d, array %zu, float %zu: %.9g, on a CPU %.9g", who, (int)step, a, i, y, x);
+                fail_msg("%s, step %d, array %zu, float %zu: %.9g, on a CPU %.9g", who, (int)step,
+                         a, i, y, x);
         }
 }
 
@@ -250,9 +251,10 @@ static void hundred_steps_match_pytorch(void **state)
                 continue;
             fetch(a[W], arrays[W], sizeof(a[W]));
             for (size_t i = 0; i < REFERENCE_N; i++)
-                if (!(fabs((double)a[W][i] - (double)ref->weights[shown][i]) <= 5e-7 + 8e-9 * (double)step))
-                    fail_msg("%s, step %d, weight %zu: %.9g, expected %.9g", ref->what, (int)step, i,
-                             (double)a[W][i], (double)ref->weights[shown][i]);
+                if (!(fabs((double)a[W][i] - (double)ref->weights[shown][i]) <=
+                      5e-7 + 8e-9 * (double)step))
+                    fail_msg("%s, step %d, weight %zu: %.9g, expected %.9g", ref->what, (int)step,
+                             i, (double)a[W][i], (double)ref->weights[shown][i]);
             shown++;
         }
         assert_int_equal(shown, REFERENCE_SHOWN);
@@ -344,7 +346,8 @@ static void compare_marked(const struct marked *m, const char *who, bool rests)
                 if (a == G)
                     continue;
                 if (!(fabs(x - y) <= 1e-6 * (1 + fabs(x))))
-                    fail_msg("%s, table %u, float %zu, array %zu: %.9g, on a CPU %.9g", who, p, i, a, y, x);
+                    fail_msg("%s, table %u, float %zu, array %zu: %.9g, on a CPU %.9g", who, p, i,
+                             a, y, x);
                 if (is_still && memcmp(&m->back[a][at], &m->before[a][at], sizeof(float)) != 0)
                     fail_msg("%s, table %u, float %zu, array %zu has moved", who, p, i, a);
             }
@@ -409,7 +412,8 @@ static void unread_rows_stay_unchanged_as_on_cpu(void **state)
     for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (int way = 0; way < 6; way++)
             if (way % 2 == 0 || optim_get(k)->measure == NULL) /* optimizers with norms cannot be lazy */
-                compare_tables(optim_get(k), way % 2 == 1, way / 2 == 1 ? 0.01 : 0, way / 2 == 2 ? 0.9 : 0);
+                compare_tables(optim_get(k), way % 2 == 1, way / 2 == 1 ? 0.01 : 0,
+                               way / 2 == 2 ? 0.9 : 0);
 }
 
 /* ---- scan ---- */
@@ -575,8 +579,8 @@ static void non_finite_gradients_propagate_as_on_cpu(void **state)
             float x = a[i / 16][i % 16], y = b[i / 16][i % 16];
 
             if (isnan(x) ? !isnan(y) : isinf(x) ? x != y : !(fabsf(x - y) <= 1e-6f))
-                fail_msg("%s, array %zu, float %zu: %g, on a CPU %g", optim_get(k)->name, i / 16, i % 16, (double)y,
-                         (double)x);
+                fail_msg("%s, array %zu, float %zu: %g, on a CPU %g", optim_get(k)->name, i / 16,
+                         i % 16, (double)y, (double)x);
         }
         cuda->math->optim_close(c);
         optim_free(o);

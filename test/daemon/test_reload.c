@@ -27,8 +27,9 @@ static const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
 
 /* ---- reload_compare ---- */
 
-static int compare(const struct job_patch was[JOB_MAX_PATCHES], const struct job_patch now[JOB_MAX_PATCHES],
-                   struct reload_changes *out, struct err *err)
+static int compare(const struct job_patch was[JOB_MAX_PATCHES],
+                   const struct job_patch now[JOB_MAX_PATCHES], struct reload_changes *out,
+                   struct err *err)
 {
     struct conf *a = job_patched(was), *b = job_patched(now);
     int rc = reload_compare(a, b, out, err);
@@ -41,8 +42,8 @@ static int compare(const struct job_patch was[JOB_MAX_PATCHES], const struct job
 static void live_key_changed_change_is_listed_with_both_values(void **state)
 {
     const struct job_patch now[JOB_MAX_PATCHES] =
-        P3("/checkpoint", "{'directory':'c','every_steps':7,'every_seconds':2.5,'max_to_keep':0}", "/log",
-           "{'level':'debug'}", "/train/log_every_steps", "3");
+        P3("/checkpoint", "{'directory':'c','every_steps':7,'every_seconds':2.5,'max_to_keep':0}",
+           "/log", "{'level':'debug'}", "/train/log_every_steps", "3");
     const struct job_patch was[JOB_MAX_PATCHES] = P1("/checkpoint", "{'directory':'c'}");
     static const char *const expected[][3] = {
         { "/train/log_every_steps", "10", "3" },     { "/checkpoint/every_steps", "0", "7" },
@@ -139,7 +140,8 @@ static void write_job(struct world *w, const struct job_patch patches[JOB_MAX_PA
     free(text);
 }
 
-static void world_open(struct world *w, const struct job_patch patches[JOB_MAX_PATCHES], bool level_is_given)
+static void world_open(struct world *w, const struct job_patch patches[JOB_MAX_PATCHES],
+                       bool level_is_given)
 {
     struct report_opts ro = { .train = &w->train, .job = "j", .task = "t", .version = "v", .log_every_steps = 1 };
     struct reload_opts o = { .level_is_given = level_is_given };
@@ -261,8 +263,10 @@ static uint32_t event_files(const struct world *w, const char *name)
 static void reload_valid_file_after_invalid_one_is_applied(void **state)
 {
     const struct job_patch wrong[JOB_MAX_PATCHES] = P1("/log", "{'level':'loud'}");
-    const struct job_patch refused[JOB_MAX_PATCHES] = P2("/log", "{'level':'error'}", "/train/seed", "3");
-    const struct job_patch right[JOB_MAX_PATCHES] = P2("/log", "{'level':'debug'}", "/train/log_every_steps", "2");
+    const struct job_patch refused[JOB_MAX_PATCHES] =
+        P2("/log", "{'level':'error'}", "/train/seed", "3");
+    const struct job_patch right[JOB_MAX_PATCHES] =
+        P2("/log", "{'level':'debug'}", "/train/log_every_steps", "2");
     struct world w;
     struct err err;
     char *lines;
@@ -301,7 +305,9 @@ static void reload_several_signals_and_log_level_flag_keep_the_level(void **stat
     (void)state;
     world_open(&w, none, true);
     write_job(&w, now);
-    assert_logged(&w, 3, "/log/level: \"info\" -> \"error\"; not applied, because --log-level has priority\n");
+    assert_logged(
+        &w, 3,
+        "/log/level: \"info\" -> \"error\"; not applied, because --log-level has priority\n");
     assert_logged(&w, 1, "no key changed in"); /* info records are still logged */
     world_close(&w);
 }

@@ -98,9 +98,12 @@ static void top_text_of_a_task_cannot_steer_the_terminal(void **state)
 
     (void)state;
     g->reply.job = (char *)"\x1b[2Jdig\nits";
-    g->reply.phase = (char *)"tr\x1b" "ain";
-    g->names[1].type = (char *)"wor\x1b" "ker";
-    g->reply.last_trouble = (char *)"a\x07" "b\x7f";
+    g->reply.phase = (char *)"tr\x1b"
+                             "ain";
+    g->names[1].type = (char *)"wor\x1b"
+                               "ker";
+    g->reply.last_trouble = (char *)"a\x07"
+                                    "b\x7f";
     g->tasks[1].last_trouble = (char *)"\xc3\xa4\xc3\xa4\x1b]0;title\x07";
     g->tasks[1].phase = (char *)"re\x1b[31m";
     for (size_t columns = 1; columns < 160; columns++) {

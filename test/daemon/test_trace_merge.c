@@ -17,7 +17,8 @@
 #define END "\n]}\n"
 
 /* Merges `text` in parts of `part` bytes. */
-static int merge(const char *text, size_t part, struct trace_merge *m, struct buf *out, struct err *err)
+static int merge(const char *text, size_t part, struct trace_merge *m, struct buf *out,
+                 struct err *err)
 {
     int rc = 0, end;
 
@@ -29,8 +30,8 @@ static int merge(const char *text, size_t part, struct trace_merge *m, struct bu
 
 static void merge_in_parts_of_any_size_changes_only_pid_and_time(void **state)
 {
-    static const char text[] = BEGIN NAME ",\n" SPAN("/conv1/\\\"ts\\\":1.000", "2000000.250") ",\n"
-                               SPAN("last", "2000003.999") END;
+    static const char text[] = BEGIN NAME
+        ",\n" SPAN("/conv1/\\\"ts\\\":1.000", "2000000.250") ",\n" SPAN("last", "2000003.999") END;
     static const char expected[] =
         ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":2,\"tid\":0,\"args\":{\"name\":\"worker 7\"}}"
         ",\n{\"ph\":\"X\",\"name\":\"/conv1/\\\"ts\\\":1.000\",\"cat\":\"Conv\",\"pid\":2,\"tid\":1,\"ts\":1999999.000"

@@ -63,7 +63,8 @@ static void check_fixture(const uint8_t *at, size_t n_all)
         assert_int_equal(find(at + 12, length, features, 4, entries, NULL), 0);
         for (int k = 0; k < 4; k++)
             assert_int_equal(data_example_read(&features[k], elements[k], &entries[k], room[k],
-                                               &stored[k], &count, NULL), 0);
+                                               &stored[k], &count, NULL),
+                             0);
         for (int k = 0; k < 12; k++)
             assert_int_equal(((const uint8_t *)stored[1])[k], (i * 50 + k * 7) & 255);
         assert_memory_equal(stored[0], tokens, sizeof(tokens));
@@ -241,12 +242,12 @@ static void example_list_of_another_kind_replaces_the_first(void **state)
     int64_t got[2];
 
     (void)state;
-    kit_member(&feature, 3, "\x08\x05", 2);             /* int64 5 */
-    kit_member(&feature, 2, "\x0d\0\0\0\0", 5);         /* float 0 */
-    kit_member(&feature, 3, "\x08\x06", 2);             /* int64 6 */
-    kit_member(&entry, 2, feature.data, feature.len);   /* the value before the key */
+    kit_member(&feature, 3, "\x08\x05", 2);           /* int64 5 */
+    kit_member(&feature, 2, "\x0d\0\0\0\0", 5);       /* float 0 */
+    kit_member(&feature, 3, "\x08\x06", 2);           /* int64 6 */
+    kit_member(&entry, 2, feature.data, feature.len); /* the value before the key */
     kit_member(&entry, 1, "x", 1);
-    kit_member(&entry, 2, "\x1a\x02\x08\x07", 4);       /* a second value: appends int64 7 */
+    kit_member(&entry, 2, "\x1a\x02\x08\x07", 4); /* a second value: appends int64 7 */
     kit_member(&b, 1, entry.data, entry.len);
     assert_int_equal(read_one(&b, &f, 2, got, NULL), 0);
     assert_int_equal(got[0], 6);
@@ -321,7 +322,10 @@ static void example_mismatch_reports_found_and_expected(void **state)
     kit_member(&body, 1, "1", 1);
     kit_member(&body, 1, "2", 1);
     kit_entry(&b, "bb", 1, &body);
-    kit_member(&b, 1, "\x0a\x01" "e", 3);
+    kit_member(&b, 1,
+               "\x0a\x01"
+               "e",
+               3);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         assert_int_equal(read_one(&b, &cases[i].f, cases[i].n, out, &err), ERR_INPUT);
         for (int k = 0; k < 4 && cases[i].parts[k] != NULL; k++)
@@ -390,8 +394,7 @@ static void example_malformed_protobuf_is_refused_with_its_position(void **state
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        assert_int_equal(find(cases[i].bytes, cases[i].n, &f, 1, &entry, &err),
-                         ERR_INPUT);
+        assert_int_equal(find(cases[i].bytes, cases[i].n, &f, 1, &entry, &err), ERR_INPUT);
         assert_text(err, cases[i].text);
     }
     assert_int_equal(find("", 0, &f, 1, &entry, &err), ERR_INPUT);

@@ -813,7 +813,7 @@ static void read_that_keeps_failing_is_retried_until_the_deadline(void **state)
 static struct data_reader *stuck_reader;
 
 static uint32_t expect_no_batch(struct data_opts *opts, const char *folder, const char *fault,
-                               uint64_t deadline_ms, struct err *err)
+                                uint64_t deadline_ms, struct err *err)
 {
     struct data_reader_opts o = { .global_batch = 5,
                                   .lanes = 1,

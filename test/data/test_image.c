@@ -170,7 +170,7 @@ static void image_of_the_batch_size_is_unchanged(void **state)
 
 /* The triangle-weighted mean of an output pixel, computed from the definition in double. */
 static double reference_pixel(const struct image_pixels *from, const double part[4], uint32_t ow,
-                     uint32_t oh, uint32_t ox, uint32_t oy, uint32_t k)
+                              uint32_t oh, uint32_t ox, uint32_t oy, uint32_t k)
 {
     double sx = part[2] / ow, sy = part[3] / oh, sum = 0, weights = 0;
     double cx = part[0] + (ox + 0.5) * sx, cy = part[1] + (oy + 0.5) * sy;
@@ -219,7 +219,7 @@ static void resample_equals_the_weighted_mean(void **state)
                 for (uint32_t x = 0; x < ow; x++)
                     for (uint32_t k = 0; k < c; k++) {
                         double expected = reference_pixel(&from, rows[i].part, ow, oh,
-                                                 flip ? ow - 1 - x : x, y, k);
+                                                          flip ? ow - 1 - x : x, y, k);
                         double got = (double)out[((size_t)y * ow + x) * c + k];
 
                         if (fabs(got - expected) > 2e-3)

@@ -27,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(was == is_http2);
     if (is_http2) {
         CHECK(fabs(cost - sum) < 1e-3 * (1 + cost));
-        CHECK(whole.rest == pieces.rest && whole.n_head == pieces.n_head && whole.n_preface == pieces.n_preface);
+        CHECK(whole.rest == pieces.rest && whole.n_head == pieces.n_head &&
+              whole.n_preface == pieces.n_preface);
     }
     return 0;
 }

@@ -130,7 +130,8 @@ static void collect_one(const struct place *p, void *value, int depth)
         collect(*(ProtobufCMessage **)value, depth + 1);
     else if (p->f->type == PROTOBUF_C_TYPE_BYTES)
         collect_packed(p, value, depth);
-    else if (p->f->type == PROTOBUF_C_TYPE_STRING && *(char **)value != NULL && step.n_texts < TEXTS_MAX)
+    else if (p->f->type == PROTOBUF_C_TYPE_STRING && *(char **)value != NULL &&
+             step.n_texts < TEXTS_MAX)
         step.texts[step.n_texts++] = *(char **)value;
 }
 
@@ -212,7 +213,8 @@ static const struct place *choose_same_field(const struct place *p)
     for (size_t i = 0; i < step.n_places; i++) {
         const struct place *q = &step.places[(first + i) % step.n_places];
 
-        if (q->f == p->f && q->m != p->m && (p->f->label != PROTOBUF_C_LABEL_REPEATED || *count_of(q) > 0))
+        if (q->f == p->f && q->m != p->m &&
+            (p->f->label != PROTOBUF_C_LABEL_REPEATED || *count_of(q) > 0))
             return q;
     }
     return NULL;
@@ -402,7 +404,8 @@ static void change_member(const struct place *p)
 static void change_field(const struct place *p)
 {
     bool is_pointer = p->f->type == PROTOBUF_C_TYPE_STRING || p->f->type == PROTOBUF_C_TYPE_MESSAGE;
-    protobuf_c_boolean *has = (protobuf_c_boolean *)(void *)((char *)p->m + p->f->quantifier_offset);
+    protobuf_c_boolean *has =
+        (protobuf_c_boolean *)(void *)((char *)p->m + p->f->quantifier_offset);
 
     if (is_pointer && draw(4) == 0) {
         *(void **)at(p) = NULL;
@@ -431,7 +434,8 @@ static void list_bytes(Onnx__TensorProto *t)
 
 static void change(const struct place *p)
 {
-    if (p->m->descriptor == &onnx__tensor_proto__descriptor && is_named(p, "float_data") && draw(2) == 0)
+    if (p->m->descriptor == &onnx__tensor_proto__descriptor && is_named(p, "float_data") &&
+        draw(2) == 0)
         list_bytes((Onnx__TensorProto *)p->m);
     else if (is_oneof(p->f))
         change_member(p);

@@ -117,8 +117,8 @@ static void float64_constants_broadcast_and_compare(void **state)
     build_constant(b, "row", TENSOR_F64, shape_of(2, (int64_t)1, (int64_t)3), row);
     build_constant(b, "column", TENSOR_F64, shape_of(2, (int64_t)2, (int64_t)1), column);
     build_constant(b, "place", TENSOR_I64, shape_of(0), place);
-    build_node(b, "Greater", "row column", "is_greater"); /* row 1: 0 0 1 */
-    build_node(b, "Sub", "row column", "difference");     /* row 1: -1.5 -0.5 0.5 */
+    build_node(b, "Greater", "row column", "is_greater");          /* row 1: 0 0 1 */
+    build_node(b, "Sub", "row column", "difference");              /* row 1: -1.5 -0.5 0.5 */
     build_node(b, "Where", "is_greater difference row", "chosen"); /* row 1: 1 2 0.5 */
     build_node(b, "Gather", "chosen place", "second");
     build_int(b, "axis", 0);

@@ -107,7 +107,8 @@ static void stochastic_depth_drops_the_drawn_samples(void **state)
 
 /* y = x w + noise, where the noise has a fixed shape; with `compares`, a mask computed from it.
  * first: batch of x, -1: dynamic. */
-static struct model *fixed_noise(const char *op, int64_t first, const int64_t *shape, size_t rank, bool compares)
+static struct model *fixed_noise(const char *op, int64_t first, const int64_t *shape, size_t rank,
+                                 bool compares)
 {
     static const float half = 0.5f;
     struct model *m = model_new(17);
@@ -164,7 +165,8 @@ static void draw_with_exported_batch_is_refused_in_every_plan(void **state)
                 enum plan_purpose purpose = k == 1 ? PLAN_EVAL : PLAN_TRAIN;
                 struct err err;
 
-                assert_int_equal(plan_noise(fixed_noise(ops[i], -1, one, 2, compares), purpose, batches[k], &err),
+                assert_int_equal(plan_noise(fixed_noise(ops[i], -1, one, 2, compares), purpose,
+                                            batches[k], &err),
                                  ERR_UNSUPPORTED);
                 assert_non_null(strstr(err.text, "random numbers of 'noise'"));
                 assert_non_null(strstr(err.text, "[1, 5] has 1 in place of the batch"));
@@ -204,7 +206,8 @@ static void draw_like_constant_without_batch_is_refused(void **state)
     (void)state;
     for (batch = 1; batch < 4; batch++) {
         assert_int_equal(plan_noise(noise_like_a_constant(true), PLAN_TRAIN, batch, &err), 0);
-        assert_int_equal(plan_noise(noise_like_a_constant(false), PLAN_TRAIN, batch, &err), ERR_UNSUPPORTED);
+        assert_int_equal(plan_noise(noise_like_a_constant(false), PLAN_TRAIN, batch, &err),
+                         ERR_UNSUPPORTED);
         assert_non_null(strstr(err.text, "random numbers of 'noise'"));
     }
 }
@@ -215,7 +218,8 @@ static void draw_in_file_of_batch_one_is_accepted_for_batch_one_only(void **stat
     struct err err;
 
     (void)state;
-    assert_int_equal(plan_noise(fixed_noise("RandomNormal", 1, one, 2, false), PLAN_TRAIN, 1, &err), 0);
+    assert_int_equal(plan_noise(fixed_noise("RandomNormal", 1, one, 2, false), PLAN_TRAIN, 1, &err),
+                     0);
     assert_int_equal(plan_noise(fixed_noise("RandomNormal", 1, one, 2, false), PLAN_TRAIN, 4, &err),
                      ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "random numbers of 'noise'"));
@@ -227,9 +231,12 @@ static void draw_with_full_batch_or_without_batch_axis_is_accepted(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(plan_noise(fixed_noise("RandomNormal", -1, shared, 1, false), PLAN_TRAIN, 3, &err), 0);
-    assert_int_equal(plan_noise(fixed_noise("RandomUniform", -1, shared, 1, true), PLAN_EVAL, 3, &err), 0);
-    assert_int_equal(plan_noise(fixed_noise("RandomNormal", 3, whole, 2, false), PLAN_TRAIN, 3, &err), 0);
+    assert_int_equal(
+        plan_noise(fixed_noise("RandomNormal", -1, shared, 1, false), PLAN_TRAIN, 3, &err), 0);
+    assert_int_equal(
+        plan_noise(fixed_noise("RandomUniform", -1, shared, 1, true), PLAN_EVAL, 3, &err), 0);
+    assert_int_equal(
+        plan_noise(fixed_noise("RandomNormal", 3, whole, 2, false), PLAN_TRAIN, 3, &err), 0);
 }
 
 static void draw_of_fixed_shape_is_noted(void **state)

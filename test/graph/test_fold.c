@@ -292,7 +292,8 @@ static struct model *with_own_loss(void)
     return m;
 }
 
-static float loss_of(const struct graph *g, const struct plan_measure *losses, uint32_t n, float *grads)
+static float loss_of(const struct graph *g, const struct plan_measure *losses, uint32_t n,
+                     float *grads)
 {
     static const struct plan_feed feed = {
         .name = "x", .dtype = TENSOR_F32, .shape = { .rank = 1, .dim = { 4 } }

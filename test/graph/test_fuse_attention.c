@@ -308,10 +308,13 @@ static struct model *thirds(enum between between)
     }
     model_node(m, "Reshape", "yt all", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
-    model_node(m, "MatMul", "joined head", between == OUTPUT_READ || between == WHOLE_READ ? "some" : "logits");
+    model_node(m, "MatMul", "joined head",
+               between == OUTPUT_READ || between == WHOLE_READ ? "some" : "logits");
     if (between == OUTPUT_READ || between == WHOLE_READ) {
-        model_weights(m, "other", shape_of(2, (int64_t)(LONG * (between == OUTPUT_READ ? WIDE : wide)),
-                                           (int64_t)CLASSES), 22);
+        model_weights(
+            m, "other",
+            shape_of(2, (int64_t)(LONG * (between == OUTPUT_READ ? WIDE : wide)), (int64_t)CLASSES),
+            22);
         model_node(m, "Reshape", between == OUTPUT_READ ? "pk all" : "qkv all", "more");
         model_node(m, "MatMul", "more other", "others");
         model_node(m, "Add", "some others", "logits");

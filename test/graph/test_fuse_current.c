@@ -53,7 +53,8 @@ static void heads(struct model *m, const char *name, int64_t n)
 }
 
 /* Repeats each head of `name`: Unsqueeze, Expand, Reshape. */
-static void repeat(struct model *m, const char *name, const char *out, int64_t n, int64_t times, bool inner)
+static void repeat(struct model *m, const char *name, const char *out, int64_t n, int64_t times,
+                   bool inner)
 {
     const int64_t axis[] = { inner ? 3 : 2 }, wide[] = { 1, 1, inner ? 1 : times, inner ? times : 1, 1 },
                   all[] = { 0, n * times, LONG, EACH };
@@ -97,7 +98,8 @@ static void product(struct model *m, const char *q, const char *k)
 }
 
 /* "hidden" [1, 1, t, t]: 0 where key <= row and key > row - window, else `lowest`. */
-static void masked(struct model *m, const char *scores, const char *out, int64_t window, float lowest)
+static void masked(struct model *m, const char *scores, const char *out, int64_t window,
+                   float lowest)
 {
     static const int64_t row[] = { LONG, 1 }, column[] = { 1, LONG }, square[] = { 1, 1, LONG, LONG }, zero[] = { 0 },
                          end[] = { LONG }, one[] = { 1 };
@@ -345,8 +347,8 @@ static void capped_scores_are_fused_as_a_step(void **state)
 
 /* An einsum operand in the form of tf2onnx, of a [n, .., h, d] with the axes of `perm` and a unit
  * axis at `unit`: views with unit axes around a Transpose, then one batch axis. */
-static void einsum_operand(struct model *m, const char *x, const char *y, int64_t unit, const int64_t *perm,
-                           const int64_t *merged, bool swap)
+static void einsum_operand(struct model *m, const char *x, const char *y, int64_t unit,
+                           const int64_t *perm, const int64_t *merged, bool swap)
 {
     char line[64], a[16], b[16], c[16];
 
@@ -452,7 +454,8 @@ static void attention_of_keras_by_tf2onnx_is_fused(void **state)
 static void numeric_mask_that_scales_is_not_fused(void **state)
 {
     (void)state;
-    not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which computes 'some', is not a supported step");
+    not_fused(end_of_tf2onnx(of_tf2onnx(2)),
+              "Mul 'some', which computes 'some', is not a supported step");
 }
 
 /* ---- forms that are not fused ---- */
@@ -494,7 +497,8 @@ static void scores_with_another_reader_are_not_fused(void **state)
     softmax(m, "scores", "weights");
     model_node(m, "ReduceMean", "scores", "mean");
     model_node(m, "Add", "v mean", "more");
-    not_fused(end(m, "weights", "more"), "'scores', computed by MatMul 'scores', has other readers");
+    not_fused(end(m, "weights", "more"),
+              "'scores', computed by MatMul 'scores', has other readers");
 }
 
 static void guard_with_another_number_is_not_fused(void **state)

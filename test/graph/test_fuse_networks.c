@@ -93,7 +93,8 @@ static void close_network(struct network *n)
 /* The tokens and the mask of make_current.py. */
 static void fill(struct network *n, bool padded)
 {
-    int64_t *ids = plan_input(n->plan, 0)->data, *mask = padded ? plan_input(n->plan, 1)->data : NULL;
+    int64_t *ids = plan_input(n->plan, 0)->data,
+            *mask = padded ? plan_input(n->plan, 1)->data : NULL;
     float *weights = plan_input(n->plan, padded ? 2 : 1)->data;
 
     for (int64_t b = 0; b < BATCH; b++) {
@@ -173,7 +174,8 @@ static void fail_with_nodes(const struct network *n, const char *name, uint32_t 
         if (k == i)
             buf_printf(&text, " %s %u", op, nodes_of(n, op));
     }
-    fail_msg("%s has %zu nodes; expected %u: there are%s", name, n->plan->nodes.n, expected, text.data);
+    fail_msg("%s has %zu nodes; expected %u: there are%s", name, n->plan->nodes.n, expected,
+             text.data);
 }
 
 struct expected {

@@ -39,7 +39,8 @@ static void add_product(struct model *m, const char *x, const char *y)
 
     snprintf(w, sizeof(w), "%s.w", y);
     snprintf(in, sizeof(in), "%s %s", x, w);
-    model_weights(m, w, shape_of(2, (int64_t)WIDTH, (int64_t)WIDTH), (uint64_t)y[0] * 31 + (uint64_t)y[1]);
+    model_weights(m, w, shape_of(2, (int64_t)WIDTH, (int64_t)WIDTH),
+                  (uint64_t)y[0] * 31 + (uint64_t)y[1]);
     model_node(m, "MatMul", in, y);
 }
 
@@ -194,7 +195,8 @@ static void fused_norm_in_bfloat16_needs_no_conversion(void **state)
     net_backward(&n);
     net_backward(&wide);
     for (i = 0; i < n.n_params; i++) {
-        const float *a = n.grads + n.params_of[i].offset, *b = wide.grads + wide.params_of[i].offset;
+        const float *a = n.grads + n.params_of[i].offset,
+                    *b = wide.grads + wide.params_of[i].offset;
         double off = 0, size = 0;
         size_t k;
 
@@ -203,7 +205,8 @@ static void fused_norm_in_bfloat16_needs_no_conversion(void **state)
             size += (double)b[k] * (double)b[k];
         }
         if (off > size * 0.03 * 0.03)
-            fail_msg("%s: the gradient is off by %g of %g", n.params_of[i].name, sqrt(off), sqrt(size));
+            fail_msg("%s: the gradient is off by %g of %g", n.params_of[i].name, sqrt(off),
+                     sqrt(size));
     }
     net_close(&n);
     net_close(&wide);

@@ -142,8 +142,8 @@ static void two_opsets_of_another_domain_are_refused(void **state)
 
 /* Packs a function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The
  * caller frees *out.data. */
-static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, size_t n_inputs, bool refers,
-                          ProtobufCBinaryData *out)
+static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes,
+                          size_t n_inputs, bool refers, ProtobufCBinaryData *out)
 {
     char *slopes[] = { (char *)"slope", (char *)"slope" };
     Onnx__AttributeProto alpha = ONNX__ATTRIBUTE_PROTO__INIT, *alphas[] = { &alpha };
@@ -228,8 +228,8 @@ static void duplicate_function_and_attribute_names_are_refused(void **state)
         model_proto(m)->graph->node[0]->attribute = slope;
         model_proto(m)->graph->node[0]->n_attribute = cases[i].n_given;
         pack_function(NULL, 1, cases[i].n_given > 0, 1, cases[i].refers, &functions[0]);
-        pack_function(cases[i].overload, cases[i].n_opsets, cases[i].n_attributes, cases[i].n_inputs,
-                      false, &functions[1]);
+        pack_function(cases[i].overload, cases[i].n_opsets, cases[i].n_attributes,
+                      cases[i].n_inputs, false, &functions[1]);
         model_proto(m)->functions = functions;
         model_proto(m)->n_functions = 2;
         bytes = model_bytes(m, &n);
@@ -259,7 +259,8 @@ static void opsets_from_7_to_28_are_accepted(void **state)
         assert_int_equal(import_bytes(bytes, n, &err), 0);
         model_free(m);
     }
-    refused(linear(6), ERR_UNSUPPORTED, "opset 6", "7 to 28", "opset_version=20", "tf2onnx", "jax2onnx", NULL);
+    refused(linear(6), ERR_UNSUPPORTED, "opset 6", "7 to 28", "opset_version=20", "tf2onnx",
+            "jax2onnx", NULL);
     refused(linear(29), ERR_UNSUPPORTED, "opset 29", "7 to 28", NULL);
 }
 
@@ -493,7 +494,9 @@ static void attribute_with_a_value_of_another_type_is_refused(void **state)
     model_int(m, "transB", 0);
     model_proto(m)->graph->node[0]->attribute[0]->has_f = 1;
     model_output(m, "logits");
-    refused(m, ERR_INPUT, "attribute 'transB' has type 2, but a value in the field 'f', which is of type 1", NULL);
+    refused(m, ERR_INPUT,
+            "attribute 'transB' has type 2, but a value in the field 'f', which is of type 1",
+            NULL);
 
     m = begin(17);
     model_node(m, "Constant", "", "c");
@@ -502,7 +505,8 @@ static void attribute_with_a_value_of_another_type_is_refused(void **state)
     model_proto(m)->graph->node[0]->attribute[0]->n_ints = 1;
     model_node(m, "Mul", "x c", "logits");
     model_output(m, "logits");
-    refused(m, ERR_INPUT, "attribute 'value_float' has type 1, but a value in the field 'ints'", NULL);
+    refused(m, ERR_INPUT, "attribute 'value_float' has type 1, but a value in the field 'ints'",
+            NULL);
 }
 
 static void model_without_ir_version_is_refused(void **state)
@@ -672,7 +676,8 @@ static void tensor_with_two_storage_fields_is_refused(void **state)
     (void)state;
     weight_of(m)->float_data = values;
     weight_of(m)->n_float_data = 12;
-    refused(m, ERR_INPUT, "initializer 'w' has raw_data and float_data; expected one of them", NULL);
+    refused(m, ERR_INPUT, "initializer 'w' has raw_data and float_data; expected one of them",
+            NULL);
 
     m = linear(17);
     weight_of(m)->has_data_location = 1;
@@ -710,8 +715,8 @@ static void write_file(const struct folder *f, const char *name, size_t bytes)
     close(fd);
 }
 
-static int import_keys(const struct folder *f, const char *const *keys, const char *location, const char *offset,
-                       const char *length, struct err *err)
+static int import_keys(const struct folder *f, const char *const *keys, const char *location,
+                       const char *offset, const char *length, struct err *err)
 {
     Onnx__StringStringEntryProto entry[3], *entries[3] = { &entry[0], &entry[1], &entry[2] };
     const char *values[] = { location, offset, length };

@@ -76,7 +76,8 @@ static struct model *wide_sums(uint32_t sums)
         snprintf(line, sizeof(line), "p%u: PARAMETER target='m.w%u'\n", i, i);
         buf_str(&signature, line);
     }
-    buf_str(&text, "%sum : [num_users=1] = call_function[target=torch.ops.aten.cat.default](args = (");
+    buf_str(&text,
+            "%sum : [num_users=1] = call_function[target=torch.ops.aten.cat.default](args = (");
     while (text.len < TEXT_BYTES)
         buf_str(&text, "%a");
     all = to_arena(&names);

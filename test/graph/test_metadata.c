@@ -57,8 +57,8 @@ static void fx_text_of_another_form_has_no_operator(void **state)
 }
 
 /* Sets metadata of the graph and of its one weight; the texts are borrowed. */
-static void annotate(struct model *m, Onnx__StringStringEntryProto *entries,
-                     const char *signature, const char *key, const char *value)
+static void annotate(struct model *m, Onnx__StringStringEntryProto *entries, const char *signature,
+                     const char *key, const char *value)
 {
     static Onnx__StringStringEntryProto *of_graph[1], *of_weight[1];
     Onnx__GraphProto *p = model_proto(m)->graph;
@@ -139,8 +139,8 @@ static bool find_v(const void *arg, const char *name, struct graph_weight *out)
 
 /* x [batch, 4] times w [4, columns], which is folded from 'v' by a node without FX text. *shape
  * receives the shape of the parameter 'v'. */
-static int import_folded(int64_t columns, struct shape file_shape, const float *file, const float *w,
-                         struct shape *shape, struct err *err)
+static int import_folded(int64_t columns, struct shape file_shape, const float *file,
+                         const float *w, struct shape *shape, struct err *err)
 {
     static const char *const names[] = { "v" };
     const struct graph_weights weights = { .path = "v.safetensors", .find = find_v, .names = names, .n_names = 1 };
@@ -197,12 +197,14 @@ static void weights_file_determines_the_form_of_a_fold(void **state)
     assert_int_equal(import_folded(4, square, symmetric, symmetric, &shape, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "computed 'w' from the parameter 'v'"));
     assert_int_equal(import_folded(4, square, symmetric, w, &shape, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "'v' in v.safetensors, as it is or transposed, has other values"));
+    assert_non_null(
+        strstr(err.text, "'v' in v.safetensors, as it is or transposed, has other values"));
     /* [4, 3]; in the module it is [3, 4] */
     for (i = 0; i < 4; i++)
         for (k = 0; k < 3; k++)
             w[i * 3 + k] = transposed[k * 4 + i] = (float)(i * 3 + k) / 16;
-    assert_int_equal(import_folded(3, shape_of(2, (int64_t)3, (int64_t)4), transposed, w, &shape, &err), 0);
+    assert_int_equal(
+        import_folded(3, shape_of(2, (int64_t)3, (int64_t)4), transposed, w, &shape, &err), 0);
     assert_true(shape.rank == 2 && shape.dim[0] == 3 && shape.dim[1] == 4);
 }
 

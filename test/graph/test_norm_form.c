@@ -16,8 +16,8 @@ static void norm(struct model *m, int64_t opset, int form, const char *in, const
     char outs[64];
 
     if (form == TRAINS)
-        snprintf(outs, sizeof(outs), opset < 14 ? "%s %sm %sv %ssm %ssv" : "%s %sm %sv", out, out, out,
-                 out, out);
+        snprintf(outs, sizeof(outs), opset < 14 ? "%s %sm %sv %ssm %ssv" : "%s %sm %sv", out, out,
+                 out, out, out);
     else
         snprintf(outs, sizeof(outs), "%s", out);
     model_node(m, "BatchNormalization", in, outs);
@@ -88,8 +88,9 @@ static void inference_form_without_decision_is_refused_with_both_options(void **
 
     (void)state;
     for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++)
-        refused(network(opsets[i], APPLIES, RUNNING), ERR_INPUT, "1 BatchNormalization node (first 'n')",
-                "inference form", "\"batch_norm\": \"train\"", "\"batch_norm\": \"frozen\"", NULL);
+        refused(network(opsets[i], APPLIES, RUNNING), ERR_INPUT,
+                "1 BatchNormalization node (first 'n')", "inference form",
+                "\"batch_norm\": \"train\"", "\"batch_norm\": \"frozen\"", NULL);
 }
 
 static void inference_form_with_collect_questions_is_a_question(void **state)
@@ -175,7 +176,8 @@ static void frozen_scale_needs_no_decision(void **state)
 static void same_as_training_form(struct model *m, enum graph_norm how)
 {
     struct net a = net_open_graph(import_as(m, how), PLAN_TRAIN, 8),
-               b = net_open_graph(import_as(network(17, TRAINS, RUNNING), GRAPH_NORM_ASK), PLAN_TRAIN, 8);
+               b = net_open_graph(import_as(network(17, TRAINS, RUNNING), GRAPH_NORM_ASK),
+                                  PLAN_TRAIN, 8);
     static const char *const names[] = { "fc.weight", "bn.weight", "bn.bias", "w" };
     size_t i;
 
@@ -240,7 +242,8 @@ static void statistics_of_own_batch_pass_their_gradient(void **state)
 static void statistics_that_lose_a_gradient_are_refused(void **state)
 {
     (void)state;
-    refused(own_batch(true), ERR_UNSUPPORTED, "'n': its mean 'mean' is computed from trained values", NULL);
+    refused(own_batch(true), ERR_UNSUPPORTED,
+            "'n': its mean 'mean' is computed from trained values", NULL);
 }
 
 static void average_that_is_a_weight_is_refused(void **state)
@@ -320,7 +323,8 @@ static void export_in_eval_mode_is_noted(void **state)
     }
 }
 
-static bool is_unbiased(int64_t opset, int form, enum graph_norm how, const char *producer, char digest[65])
+static bool is_unbiased(int64_t opset, int form, enum graph_norm how, const char *producer,
+                        char digest[65])
 {
     const struct graph_opts opts = { .path = "t.onnx", .batch_norm = how };
     struct model *m = network(opset, form, RUNNING);
@@ -331,7 +335,8 @@ static bool is_unbiased(int64_t opset, int form, enum graph_norm how, const char
     model_proto(m)->producer_name = (char *)(uintptr_t)producer;
     g = net_import_model(m, &opts);
     for (i = 0; i < g->nodes[1].n_attrs; i++)
-        found = found || (strcmp(g->nodes[1].attrs[i].name, "unbiased") == 0 && g->nodes[1].attrs[i].i == 1);
+        found = found ||
+                (strcmp(g->nodes[1].attrs[i].name, "unbiased") == 0 && g->nodes[1].attrs[i].i == 1);
     snprintf(digest, 65, "%s", graph_digest(g));
     graph_free(g);
     model_proto(m)->producer_name = NULL;
@@ -404,7 +409,8 @@ static struct model *called_twice(int form, float momentum)
 
     model_node(m, "Identity", "bn.running_mean", "mean2");
     model_node(m, "Identity", "bn.running_var", "var2");
-    model_node(m, "BatchNormalization", "n bn.weight bn.bias mean2 var2", form == TRAINS ? "n2 nm2 nv2" : "n2");
+    model_node(m, "BatchNormalization", "n bn.weight bn.bias mean2 var2",
+               form == TRAINS ? "n2 nm2 nv2" : "n2");
     model_float(m, "momentum", momentum);
     if (form == TRAINS)
         model_int(m, "training_mode", 1);
@@ -416,7 +422,8 @@ static struct model *called_twice(int form, float momentum)
 static void averages_of_module_called_twice_are_updated_in_turn(void **state)
 {
     struct graph *g = import_as(called_twice(APPLIES, 0.75f), GRAPH_NORM_TRAIN);
-    const struct graph_param *mean = find(g, "bn.running_mean"), *variance = find(g, "bn.running_var");
+    const struct graph_param *mean = find(g, "bn.running_mean"),
+                             *variance = find(g, "bn.running_var");
 
     (void)state;
     /* 0.75 (0.75 old + 0.25 first) + 0.25 second */
@@ -428,7 +435,8 @@ static void averages_of_module_called_twice_are_updated_in_turn(void **state)
     g = import_as(called_twice(APPLIES, 0.75f), GRAPH_NORM_FROZEN);
     assert_null(attr_of(&g->nodes[1], "share"));
     graph_free(g);
-    refused(called_twice(TRAINS, 0.5f), ERR_INPUT, "'bn.running_mean' is shared with a node of another momentum", NULL);
+    refused(called_twice(TRAINS, 0.5f), ERR_INPUT,
+            "'bn.running_mean' is shared with a node of another momentum", NULL);
 }
 
 static void export_after_training_is_in_inference_form(void **state)

@@ -58,7 +58,8 @@ static void open_plan(struct attempt *t)
         fail_msg("%s: %s", t->c->name, err.text);
     in = graph_inputs(t->graph, &t->n_in);
     out = graph_outputs(t->graph, &t->n_out);
-    assert_true(t->n_in == t->c->n_in && t->n_out + t->n_in == t->c->n_out && t->n_in <= MOST && t->n_out <= MOST);
+    assert_true(t->n_in == t->c->n_in && t->n_out + t->n_in == t->c->n_out && t->n_in <= MOST &&
+                t->n_out <= MOST);
     for (i = 0; i < t->n_in; i++) {
         t->in[i] = tensor_from(t, &t->c->in[i]);
         feeds[i] = (struct plan_feed){ .name = in[i].name, .source = in[i].name, .dtype = t->in[i].dtype,
@@ -83,12 +84,14 @@ static void compute(struct attempt *t)
     plan_bind(t->plan, NULL, t->work.base);
     for (uint32_t i = 0; i < t->n_in; i++)
         memcpy(plan_input(t->plan, i)->data, t->in[i].data, tensor_bytes(&t->in[i]));
-    if (plan_forward(t->plan, &run, &err) < 0 || plan_backward(t->plan, &run, NULL, NULL, NULL, &err) < 0)
+    if (plan_forward(t->plan, &run, &err) < 0 ||
+        plan_backward(t->plan, &run, NULL, NULL, NULL, &err) < 0)
         fail_msg("%s: %s", t->c->name, err.text);
 }
 
 /* Tolerance relative to the element and to the root mean square of the tensor. */
-static void expect(const struct attempt *t, const char *what, const struct tensor *found, const struct tensor *want)
+static void expect(const struct attempt *t, const char *what, const struct tensor *found,
+                   const struct tensor *want)
 {
     const size_t n = (size_t)tensor_elements(want);
     const float *b = want->data;
@@ -101,7 +104,8 @@ static void expect(const struct attempt *t, const char *what, const struct tenso
     if (found != NULL && !shape_equal(&found->shape, &want->shape))
         fail_msg("%s: %s has another shape", t->c->name, what);
     for (i = 0; i < n; i++) {
-        const double x = found != NULL ? (double)((const float *)found->data)[i] : 0, y = (double)b[i];
+        const double x = found != NULL ? (double)((const float *)found->data)[i] : 0,
+                     y = (double)b[i];
 
         if (isinf(y) ? x != y : !(fabs(x - y) <= 1e-5 * (fabs(y) + size)))
             fail_msg("%s: %s, element %zu is %.9g; PyTorch has %.9g", t->c->name, what, i, x, y);
@@ -182,7 +186,8 @@ static struct model *begin(int64_t opset)
     struct model *m = model_new(opset);
 
     model_input(m, "x", TENSOR_F32, shape_of(4, (int64_t)-1, (int64_t)2, (int64_t)5, (int64_t)4));
-    model_input(m, "past", TENSOR_F32, shape_of(4, (int64_t)-1, (int64_t)2, (int64_t)3, (int64_t)4));
+    model_input(m, "past", TENSOR_F32,
+                shape_of(4, (int64_t)-1, (int64_t)2, (int64_t)3, (int64_t)4));
     model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)4), 3);
     model_node(m, "MatMul", "x w", "q");
     return m;

@@ -70,13 +70,16 @@ static void third_argument_of_aten_call_is_the_padding_row(void **state)
     (void)state;
     assert_int_equal(padding_of(NULL, NULL), -1);
     assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, 3), kwargs = {})", NULL), 3);
-    assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, 0, False, True), kwargs = {})", NULL), 0);
+    assert_int_equal(
+        padding_of((char *)CALL "(%p_emb_weight, %x, 0, False, True), kwargs = {})", NULL), 0);
     assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x), kwargs = {})", NULL), -1);
-    assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, -1, True), kwargs = {})", NULL), -1);
+    assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, -1, True), kwargs = {})", NULL),
+                     -1);
     assert_int_equal(padding_of((char *)CALL "(%p_emb_weight", NULL), -1);
     assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, 3", NULL), -1);
     assert_int_equal(padding_of((char *)CALL, NULL), -1);
-    assert_int_equal(padding_of((char *)"other.default](args = (%w, %x, 3), kwargs = {})", NULL), -1);
+    assert_int_equal(padding_of((char *)"other.default](args = (%w, %x, 3), kwargs = {})", NULL),
+                     -1);
     assert_int_equal(padding_of(NULL, &given), 5);
     assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, 3), kwargs = {})", &given), 5);
 }
@@ -93,7 +96,8 @@ static void padding_row_outside_the_table_is_refused(void **state)
 
     (void)state;
     assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "padding_idx of 'emb.weight' is 6; expected a row from 0 to 5"));
+    assert_non_null(
+        strstr(err.text, "padding_idx of 'emb.weight' is 6; expected a row from 0 to 5"));
     opts.padding = &other;
     assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "'emb.wieght' matches no table"));

@@ -211,7 +211,8 @@ static void limit_of_clip_is_trained_on_request(void **state)
     assert_int_equal(n, 1);
     graph_free(g);
     model_proto(m)->producer_name = NULL;
-    model_proto(m)->graph->node[1]->input[2] = model_proto(m)->graph->initializer[1]->name = (char *)"limit";
+    model_proto(m)->graph->node[1]->input[2] = model_proto(m)->graph->initializer[1]->name =
+        (char *)"limit";
     model_free(m);
 }
 
@@ -284,7 +285,8 @@ static struct model *positions_moved(bool halves, float change, float scale, flo
             double angle = i / pow(10000, 2.0 * k / WIDTH);
 
             table[i * WIDTH + (halves ? k : 2 * k)] = (float)sin(angle) * scale + shift;
-            table[i * WIDTH + (halves ? k + WIDTH / 2 : 2 * k + 1)] = (float)cos(angle) * scale + shift;
+            table[i * WIDTH + (halves ? k + WIDTH / 2 : 2 * k + 1)] =
+                (float)cos(angle) * scale + shift;
         }
     table[3 * WIDTH + 2] += change;
     model_input(m, "i", TENSOR_I64, shape_of(1, (int64_t)-1));

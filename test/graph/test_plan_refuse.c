@@ -197,7 +197,8 @@ static void output_with_undeclared_type_is_refused(void **state)
     g = net_import_model(m, NULL);
     model_free(m);
     assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
-    if (strstr(err.text, "graph output 'logits' is declared as int64, but its node computes float32") == NULL)
+    if (strstr(err.text,
+               "graph output 'logits' is declared as int64, but its node computes float32") == NULL)
         fail_msg("%s", err.text);
     graph_free(g);
 }

@@ -333,8 +333,7 @@ static void each_corruption_is_refused_with_its_place(void **state)
         assert_int_equal(plan_verify(n.plan, &err), 0);
         cases[i].corrupt(n.plan);
         if (plan_verify(n.plan, &err) != ERR_CORRUPT || strstr(err.text, cases[i].place) == NULL ||
-            strstr(err.text, cases[i].expected) == NULL ||
-            strstr(err.text, cases[i].found) == NULL)
+            strstr(err.text, cases[i].expected) == NULL || strstr(err.text, cases[i].found) == NULL)
             fail_msg("%s: '%s'", cases[i].name, err.text);
         net_close(&n);
         model_free(m);

@@ -117,8 +117,8 @@ static void float32_stream_stays_float32_and_branches_become_bfloat16(void **sta
     assert_int_equal(type_of(&n, "p2"), TENSOR_BF16);
     assert_int_equal(type_of(&n, "sum"), TENSOR_F32);
     assert_int_equal(type_of(&n, "w1"), TENSOR_F32);
-    assert_int_equal(conversions(&n, "x"), 1);   /* for both products; the sum reads x itself */
-    assert_int_equal(conversions(&n, "p2"), 0);  /* the sum reads both types */
+    assert_int_equal(conversions(&n, "x"), 1);  /* for both products; the sum reads x itself */
+    assert_int_equal(conversions(&n, "p2"), 0); /* the sum reads both types */
     assert_int_equal(conversions(&n, "sum"), 1);
     assert_int_equal(plan_tensor(n.plan, "logits")->dtype, TENSOR_F32);
     net_close(&n);

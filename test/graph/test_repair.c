@@ -23,7 +23,8 @@ static struct model *begin_conv(void)
     struct model *m = model_new(17);
 
     model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
-    model_weights(m, "w", shape_of(5, (int64_t)3, (int64_t)1, (int64_t)1, (int64_t)2, (int64_t)2), 1);
+    model_weights(m, "w", shape_of(5, (int64_t)3, (int64_t)1, (int64_t)1, (int64_t)2, (int64_t)2),
+                  1);
     model_int64s(m, "volume", volume, 5);
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "x volume", "v");
@@ -292,7 +293,8 @@ static void inverse_dft_of_half_a_spectrum_is_the_signal(void **state)
             size_t s = k / (size_t)lengths[i], j = k % (size_t)lengths[i];
             float want = ((const float *)plan_tensor(n.plan, "h")->data)[4 * s + j];
 
-            assert_float_equal(((const float *)plan_tensor(n.plan, "signal2")->data)[k], want, 1e-5);
+            assert_float_equal(((const float *)plan_tensor(n.plan, "signal2")->data)[k], want,
+                               1e-5);
         }
         net_backward(&n);
         net_check_gradients(&n, 1, 1e-2f, 2e-3f);

@@ -45,7 +45,8 @@ static const struct graph_tensor *find_tensor(const struct graph *g, const char 
 }
 
 /* One line of modules.txt: "file name crc dim dim ...". */
-static void check_line(const struct graph *g, const float *arena, const char *name, const char *rest)
+static void check_line(const struct graph *g, const float *arena, const char *name,
+                       const char *rest)
 {
     const struct graph_tensor *t = find_tensor(g, name);
     uint32_t expected, found, d = 0;

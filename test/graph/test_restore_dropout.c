@@ -51,7 +51,8 @@ static uint32_t count(const struct graph *g, const char *op)
 static void restored_dropout_is_active_in_training_only(void **state)
 {
     struct model *m = network(0.75f, 0.75f), *plain = begin(18);
-    struct net train = net_open_model(m, PLAN_TRAIN, 64), eval = net_open_model(m, PLAN_EVAL, 64), bare;
+    struct net train = net_open_model(m, PLAN_TRAIN, 64), eval = net_open_model(m, PLAN_EVAL, 64),
+               bare;
     float with, without;
 
     (void)state;
@@ -132,7 +133,7 @@ static void exported_restored_dropout_is_not_random(void **state)
     assert_int_equal(count(g, "RandomUniformLike"), 0);
     for (i = 0; i < g->n_nodes; i++)
         if (strcmp(g->nodes[i].def->name, "Dropout") == 0)
-            assert_int_equal(g->nodes[i].n_in, 2); /* no training_mode */
+            assert_int_equal(g->nodes[i].n_in, 2);            /* no training_mode */
     for (i = 0; i < g->file.model->graph->n_initializer; i++) /* p and q have no reader */
         assert_true(strcmp(g->file.model->graph->initializer[i]->name, "p") != 0 &&
                     strcmp(g->file.model->graph->initializer[i]->name, "q") != 0);

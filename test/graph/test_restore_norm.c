@@ -27,10 +27,11 @@ static const char *vector(struct model *m, enum form form, const char *name, cha
     if (form == TENSORFLOW || form == CENTERED)
         return name;
     snprintf(reshaped, 32, "%s_r", name);
-    model_node(m, "Reshape", name[0] == 'm'   ? "mean wide"
-                             : name[0] == 'v' ? "var wide"
-                             : name[0] == 'g' ? "gamma wide"
-                                              : "beta wide",
+    model_node(m, "Reshape",
+               name[0] == 'm'   ? "mean wide"
+               : name[0] == 'v' ? "var wide"
+               : name[0] == 'g' ? "gamma wide"
+                                : "beta wide",
                reshaped);
     return reshaped;
 }
@@ -116,7 +117,8 @@ static struct model *network(enum form form, enum form like)
     return m;
 }
 
-static struct net opened(enum form form, enum form like, enum graph_norm how, enum plan_purpose purpose)
+static struct net opened(enum form form, enum form like, enum graph_norm how,
+                         enum plan_purpose purpose)
 {
     const struct graph_opts opts = { .path = "t.onnx", .batch_norm = how };
     struct model *m = network(form, like);
@@ -189,7 +191,8 @@ static void restored_norm_without_decision_is_refused(void **state)
 {
     (void)state;
     for (enum form form = 0; form < FORMS; form++)
-        refused(network(form, form), ERR_INPUT, "model.batch_norm", "\"batch_norm\": \"train\"", NULL);
+        refused(network(form, form), ERR_INPUT, "model.batch_norm", "\"batch_norm\": \"train\"",
+                NULL);
 }
 
 /* A near miss stays arithmetic: another mean in the shift, no epsilon, a vector of another
@@ -253,8 +256,9 @@ static void restored_norm_accepts_channels_last_or_second(void **state)
         struct shape c = shape_of(1, (int64_t)3);
         struct net n;
 
-        model_input(m, "h", TENSOR_F32, first ? shape_of(4, (int64_t)-1, (int64_t)3, (int64_t)2, (int64_t)2)
-                                              : shape_of(4, (int64_t)-1, (int64_t)2, (int64_t)2, (int64_t)3));
+        model_input(m, "h", TENSOR_F32,
+                    first ? shape_of(4, (int64_t)-1, (int64_t)3, (int64_t)2, (int64_t)2)
+                          : shape_of(4, (int64_t)-1, (int64_t)2, (int64_t)2, (int64_t)3));
         model_floats(m, "gamma", c, gamma);
         model_floats(m, "beta", c, beta);
         model_floats(m, "mean", c, mean);
@@ -279,7 +283,8 @@ static void restored_norm_accepts_channels_last_or_second(void **state)
             net_fill(&n, 0);
             for (int i = 0; i < 8 * 12; i++)
                 sum += (first ? i / 4 % 3 : i % 3) == k ? (double)x[i] : 0;
-            assert_true(near(n.grads[net_param(&n, "mean")->offset + (size_t)k], (float)(sum / 32)));
+            assert_true(
+                near(n.grads[net_param(&n, "mean")->offset + (size_t)k], (float)(sum / 32)));
         }
         net_close(&n);
         model_free(m);

@@ -154,15 +154,15 @@ static void sequence_insert_and_erase_keep_the_order(void **state)
     model_node(m, "SequenceAt", "two zero", "p");
     model_node(m, "SequenceAt", "two one", "q");
     model_node(m, "SequenceEmpty", "", "empty");
-    model_node(m, "SequenceInsert", "empty q", "s1");         /* q */
-    model_node(m, "SequenceInsert", "s1 p zero", "s2");       /* p q */
-    model_node(m, "SequenceInsert", "s2 q", "s3");            /* p q q */
-    model_node(m, "SequenceInsert", "s2 p", "s4");            /* p q p: s3 keeps its own */
-    model_node(m, "SequenceErase", "s3 -", "s5");             /* p q */
+    model_node(m, "SequenceInsert", "empty q", "s1");   /* q */
+    model_node(m, "SequenceInsert", "s1 p zero", "s2"); /* p q */
+    model_node(m, "SequenceInsert", "s2 q", "s3");      /* p q q */
+    model_node(m, "SequenceInsert", "s2 p", "s4");      /* p q p: s3 keeps its own */
+    model_node(m, "SequenceErase", "s3 -", "s5");       /* p q */
     model_node(m, "SequenceLength", "s4", "three");
-    model_node(m, "Sub", "three each", "nothing");            /* 0 */
-    model_node(m, "SequenceAt", "s4 nothing", "a0");          /* p */
-    model_node(m, "SequenceAt", "s5 one", "b0");              /* q */
+    model_node(m, "Sub", "three each", "nothing");   /* 0 */
+    model_node(m, "SequenceAt", "s4 nothing", "a0"); /* p */
+    model_node(m, "SequenceAt", "s5 one", "b0");     /* q */
     model_node(m, "SequenceConstruct", "a0 b0", "parts");
     gate(m);
     computes_the_same(m, reference);
@@ -246,8 +246,10 @@ static void bags_with_offsets_are_refused_with_the_reason(void **state)
     model_input(m, "offsets", TENSOR_I64, shape_of(1, (int64_t)-1));
     g = net_import_model(m, NULL);
     assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "the indices and offsets of an EmbeddingBag have no batch in common"));
-    assert_non_null(strstr(err.text, "call the module with indices [batch, bag size] and no offsets"));
+    assert_non_null(
+        strstr(err.text, "the indices and offsets of an EmbeddingBag have no batch in common"));
+    assert_non_null(
+        strstr(err.text, "call the module with indices [batch, bag size] and no offsets"));
     graph_free(g);
     model_free(m);
 }

@@ -61,8 +61,9 @@ static void feed(struct net *n, uint32_t round)
 
     for (uint32_t s = 0; s < BATCH; s++) {
         for (uint32_t k = 0; k < WORDS; k++)
-            i[s * WORDS + k] = (int64_t)((round * 31 + s * s * 7 + k * 5) % (round % 2 ? ROWS : 4)) -
-                               (s % 2 ? ROWS : 0) * (k % 2);
+            i[s * WORDS + k] =
+                (int64_t)((round * 31 + s * s * 7 + k * 5) % (round % 2 ? ROWS : 4)) -
+                (s % 2 ? ROWS : 0) * (k % 2);
         ((int64_t *)plan_input(n->plan, 1)->data)[s] = s % 3;
         ((float *)plan_input(n->plan, 2)->data)[s] = 1.0f + 0.5f * (float)(s % 2);
     }
@@ -109,7 +110,8 @@ static void expect_same(const struct net *n, const struct packing *p, const floa
         const struct graph_param *q = &n->params_of[i];
 
         if (!q->is_table) {
-            assert_memory_equal(n->grads + q->offset, whole + q->offset, q->elements * sizeof(float));
+            assert_memory_equal(n->grads + q->offset, whole + q->offset,
+                                q->elements * sizeof(float));
             continue;
         }
         for (size_t r = 0; r < p->tables[t].rows; r++) {
@@ -261,7 +263,8 @@ static void packed_tables_are_not_in_the_reported_ranges(void **state)
         plan_set_packed(n.plan, packed ? &p.rows : NULL);
         (void)net_forward(&n);
         assert_int_equal(plan_backward(n.plan, &n.run, n.grads, watch, &w, &err), 0);
-        assert_int_equal(w.next, packed ? graph_dense_floats(n.graph) : graph_trained_floats(n.graph));
+        assert_int_equal(w.next,
+                         packed ? graph_dense_floats(n.graph) : graph_trained_floats(n.graph));
     }
     free(p.memory);
     net_close(&n);

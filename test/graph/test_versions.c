@@ -115,7 +115,8 @@ static void version_has_one_row(void **state)
     for (size_t i = 0; i < COUNT_OF(history); i++)
         for (uint32_t opset = GRAPH_OPSET_MIN + 1; opset <= GRAPH_OPSET_MAX; opset++)
             if (in_force(&history[i], opset) == in_force(&history[i], opset - 1) &&
-                graph_find_row(history[i].name, opset) != graph_find_row(history[i].name, opset - 1))
+                graph_find_row(history[i].name, opset) !=
+                    graph_find_row(history[i].name, opset - 1))
                 fail_msg("%s: rows change at opset %u, where no version begins", history[i].name,
                          opset);
 }

@@ -373,9 +373,9 @@ static struct external_model external_new(enum tensor_dtype dtype)
         t->external_data = lists[i];
         onnx__string_string_entry_proto__init(lists[i][0]);
         onnx__string_string_entry_proto__init(lists[i][1]);
-        lists[i][0]->key = (char *)(uintptr_t)"location";
-        lists[i][0]->value = (char *)(uintptr_t)"model.data";
-        lists[i][1]->key = (char *)(uintptr_t)"offset";
+        lists[i][0]->key = (char *)(uintptr_t) "location";
+        lists[i][0]->value = (char *)(uintptr_t) "model.data";
+        lists[i][1]->key = (char *)(uintptr_t) "offset";
         lists[i][1]->value = (char *)(uintptr_t)offsets[is_half][i];
     }
     bytes = model_bytes(m, &n);
@@ -442,8 +442,7 @@ static void copied_once(enum tensor_dtype dtype, float second, float last)
     assert_int_equal(g->n_params, 1);
     assert_true(g->file.external.files.n == 1);
     assert_ptr_equal(g->initials[0].from.data, mapping_data(g->file.external.files.at[0]));
-    assert_ptr_equal(g->params[0].initial,
-                     dtype == TENSOR_F32 ? g->initials[0].from.data : NULL);
+    assert_ptr_equal(g->params[0].initial, dtype == TENSOR_F32 ? g->initials[0].from.data : NULL);
     assert_true(memory("RssAnon") < own + slack);
     arena = malloc(graph_arena_floats(g) * sizeof(*arena));
     assert_int_equal(graph_fill_initial(g, arena, NULL), 0);

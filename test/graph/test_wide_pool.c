@@ -34,7 +34,8 @@ static void end_image(struct model *m)
     model_output(m, "logits");
 }
 
-static void set_pool(struct model *m, const char *op, const int64_t *kernel, const int64_t *strides, uint32_t n)
+static void set_pool(struct model *m, const char *op, const int64_t *kernel, const int64_t *strides,
+                     uint32_t n)
 {
     model_ints(m, "kernel_shape", kernel, n);
     model_ints(m, "strides", strides, n);
@@ -80,7 +81,8 @@ static void wide_pool_matches_the_narrow_pool(void **state)
     (void)state;
     for (size_t k = 0; k < sizeof(ops) / sizeof(ops[0]); k++) {
         struct model *a = wide(ops[k]), *b = narrow(ops[k]);
-        struct net n = net_open_model(a, PLAN_TRAIN, 3), reference = net_open_model(b, PLAN_TRAIN, 3);
+        struct net n = net_open_model(a, PLAN_TRAIN, 3),
+                   reference = net_open_model(b, PLAN_TRAIN, 3);
 
         net_fill(&n, 0);
         net_fill(&reference, 0);

@@ -83,10 +83,11 @@ static int run_whole(struct rig *r, int poison_byte, bool backward, struct gradc
     return 0;
 }
 
-typedef int open_fn(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err);
+typedef int open_fn(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted,
+                    struct err *err);
 
-static int run_twice_on(open_fn *open, const struct gradcheck_case *gc, uint32_t wanted, bool backward,
-                        struct gradcheck_result *res, struct err *err)
+static int run_twice_on(open_fn *open, const struct gradcheck_case *gc, uint32_t wanted,
+                        bool backward, struct gradcheck_result *res, struct err *err)
 {
     struct gradcheck_result again = { 0 };
     struct rig r;
@@ -235,7 +236,8 @@ static void expect_within(double tol, const char *name, const char *what, uint32
     rms = n > 0 ? sqrt(square / (double)n) : 0;
     for (k = 0; k < n; k++)
         if (got[k] != want[k] && !(isnan(got[k]) && isnan(want[k])) &&
-            !(isfinite(want[k]) && fabs((double)got[k] - want[k]) <= tol * (fabs((double)want[k]) + rms)))
+            !(isfinite(want[k]) &&
+              fabs((double)got[k] - want[k]) <= tol * (fabs((double)want[k]) + rms)))
             fail_msg("%s: %s %u %s, element %zu of %zu: %.9g, expected %.9g", name, what, i, how, k,
                      n, (double)got[k], (double)want[k]);
 }

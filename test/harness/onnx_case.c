@@ -178,9 +178,11 @@ static bool compare(const struct tensor *found, const struct tensor *expected, c
             snprintf(why, n, "output '%s', element %zu is %.9g; expected %.9g", name, i, x, y);
             return false;
         }
-        if (tensor_is_narrow_float(expected->dtype) && is_narrow_nan(found, i) && is_narrow_nan(expected, i))
+        if (tensor_is_narrow_float(expected->dtype) && is_narrow_nan(found, i) &&
+            is_narrow_nan(expected, i))
             continue; /* older releases have another code */
-        if (memcmp((char *)found->data + i * width, (char *)expected->data + i * width, width) != 0) {
+        if (memcmp((char *)found->data + i * width, (char *)expected->data + i * width, width) !=
+            0) {
             int64_t x = 0, y = 0;
 
             memcpy(&x, (char *)found->data + i * width, width);
@@ -400,8 +402,8 @@ static int check_input(struct attempt *t, uint32_t i, const float *grad, float s
         }
         expected = (above - below) / (2 * (double)step);
         if (fabs(found - expected) > 1e-2 + 1e-2 * fabs(expected)) {
-            snprintf(why, n, "gradient of input %u, element %zu is %.6g; expected %.6g", i, k, found,
-                     expected);
+            snprintf(why, n, "gradient of input %u, element %zu is %.6g; expected %.6g", i, k,
+                     found, expected);
             return -1;
         }
     }
@@ -421,7 +423,8 @@ static int check_all(struct attempt *t, float step, char *why, size_t n)
         rc = plan_backward(t->plan, &run, NULL, NULL, NULL, &err);
     snprintf(why, n, "%s", err.text);
     for (i = 0; i < n_in && rc == 0; i++) { /* copy them: the next forward overwrites them */
-        const struct tensor *g = t->arrays[i].dtype == TENSOR_F32 ? plan_input_grad(t->plan, i) : NULL;
+        const struct tensor *g =
+            t->arrays[i].dtype == TENSOR_F32 ? plan_input_grad(t->plan, i) : NULL;
 
         if (g == NULL)
             continue;
@@ -430,7 +433,8 @@ static int check_all(struct attempt *t, float step, char *why, size_t n)
         memcpy(grads[i], g->data, tensor_bytes(g));
     }
     for (i = 0; i < n_in && rc >= 0; i++)
-        if (t->arrays[i].dtype == TENSOR_F32 && tensor_elements(&t->arrays[i]) <= ONNX_CASE_MAX_ELEMENTS) {
+        if (t->arrays[i].dtype == TENSOR_F32 &&
+            tensor_elements(&t->arrays[i]) <= ONNX_CASE_MAX_ELEMENTS) {
             rc = check_input(t, i, grads[i], step, why, n);
             total += rc;
         }

@@ -144,8 +144,8 @@ void oracle_ints(const struct gradcheck_case *gc, const struct shape *shape, con
     n = (size_t)tensor_elements(&r.out[0]);
     for (i = 0; i < n; i++) {
         int64_t got = r.out[0].dtype == TENSOR_I64 || r.out[0].dtype == TENSOR_U64
-                                                   ? ((int64_t *)r.out[0].data)[i]
-                                                   : (int64_t)oracle_at(&r.out[0], i);
+                          ? ((int64_t *)r.out[0].data)[i]
+                          : (int64_t)oracle_at(&r.out[0], i);
 
         if (got != want[i])
             fail_msg("%s: element %zu is %lld, expected %lld", name_of(gc), i, (long long)got,

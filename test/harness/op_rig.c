@@ -53,7 +53,8 @@ static void block_close(struct block *b)
 
 int rig_call(struct rig *r, bool backward, struct err *err)
 {
-    int (*kernel)(const struct op_call *c, struct err *err) = backward ? r->kernels->bwd : r->kernels->fwd;
+    int (*kernel)(const struct op_call *c, struct err *err) =
+        backward ? r->kernels->bwd : r->kernels->fwd;
 
     return r->cuda != NULL ? rig_call_gpu(r, kernel, err) : kernel(&r->call, err);
 }
@@ -263,8 +264,9 @@ static void rig_feed(struct rig *r, uint32_t i)
 
     t->dtype = gt->dtype == TENSOR_NONE ? TENSOR_F32 : gt->dtype;
     t->shape = gt->shape;
-    t->layout = gt->plain ? TENSOR_PLAIN : layout_for(r, &t->shape, 
-                                    i == 0 || (i < 16 && (r->def->channels_in & OP_IN(i)) != 0));
+    t->layout = gt->plain ? TENSOR_PLAIN
+                          : layout_for(r, &t->shape,
+                                       i == 0 || (i < 16 && (r->def->channels_in & OP_IN(i)) != 0));
     n = (size_t)tensor_elements(t);
     bytes = tensor_bytes(t);
     plain = malloc(bytes + 1);

@@ -185,7 +185,8 @@ int rig_call_gpu(struct rig *r, int (*kernel)(const struct op_call *c, struct er
     r->calls_on_gpu++;
     r->refused_on_gpu = rc == 0 && trouble.found != 0;
     if (r->refused_on_gpu) {
-        assert_true(trouble.lane == r->run.lane && trouble.call == r->call.number && trouble.lock == 0);
+        assert_true(trouble.lane == r->run.lane && trouble.call == r->call.number &&
+                    trouble.lock == 0);
         rc = r->def->refuse(&r->call, (size_t)trouble.at, trouble.value, err);
     }
     return rc;

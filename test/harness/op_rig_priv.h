@@ -10,6 +10,6 @@ const struct cuda_api *rig_gpu(void); /* NULL: CPU kernels are requested */
 /* Runs a kernel on the GPU over copies of the rig's blocks. */
 int rig_call_gpu(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
                  struct err *err);
-void rig_free_gpu(struct rig *r);    /* frees the GPU memory of the rig; no-op for CPUs */
+void rig_free_gpu(struct rig *r); /* frees the GPU memory of the rig; no-op for CPUs */
 
 #endif

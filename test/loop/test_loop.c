@@ -116,8 +116,8 @@ static void receive(void *arg)
 {
     struct sent *m = arg;
 
-    m->s->in_order = m->s->in_order && m->number == m->s->next &&
-                     pthread_equal(pthread_self(), m->s->f->self);
+    m->s->in_order =
+        m->s->in_order && m->number == m->s->next && pthread_equal(pthread_self(), m->s->f->self);
     m->s->next++;
     count(m->s->f);
 }

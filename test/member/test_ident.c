@@ -39,7 +39,8 @@ static void job_difference_of_equal_or_unknown_jobs_is_none(void **state)
     char out[600];
 
     (void)state;
-    assert_false(member_job_difference("{\"a\":1,\"b\":[2]}", "{\"b\":[2],\"a\":1}", out, sizeof(out)));
+    assert_false(
+        member_job_difference("{\"a\":1,\"b\":[2]}", "{\"b\":[2],\"a\":1}", out, sizeof(out)));
     assert_false(member_job_difference("", "{}", out, sizeof(out)));
     assert_false(member_job_difference(NULL, "{}", out, sizeof(out)));
     assert_false(member_job_difference("{", "{}", out, sizeof(out)));

@@ -251,7 +251,7 @@ static void partition_into_halves_holder_of_the_lease_continues(void **state)
         /* the judge excludes that both halves train; here, that neither trains */
         EXPECT(s, running == 1);
         expect_said(s, sim_generation(s, 0) != 0 ? 2 : 0,
-             sim_generation(s, 0) != 0 ? "worker 1" : "worker 3");
+                    sim_generation(s, 0) != 0 ? "worker 1" : "worker 3");
         sim_heal(s);
         expect_group(s, 4, 0, 1500);
         sim_free(s);

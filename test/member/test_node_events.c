@@ -171,7 +171,9 @@ static void suspended_task_deadline_of_the_abort_is_extended(void **state)
     tick(&r, 400);
     assert_int_equal(r.n[MEMBER_END], 1); /* the extension is limited */
     assert_int_equal(r.code, 138);
-    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; first cause: worker 0 (a:1) did not run for 20.0 s"));
+    assert_non_null(strstr(
+        r.text,
+        "training of worker 0 (a:1) does not stop, in reduce; first cause: worker 0 (a:1) did not run for 20.0 s"));
     member_node_free(r.node);
 }
 
@@ -192,13 +194,15 @@ static void view_does_not_connect_task_ends_with_the_reason(void **state)
     /* the deadline, and half of it again for the view that connects */
     assert_non_null(strstr(r.text, "no step for 90.5 s (train.deadline_seconds): generation 1 does not connect: "
                                    "worker 0 (a:1), step 1, in the beginning of a generation for "));
-    assert_non_null(strstr(r.text, " s, and worker 1 (b:1), step 1, in the beginning of a generation for "));
+    assert_non_null(
+        strstr(r.text, " s, and worker 1 (b:1), step 1, in the beginning of a generation for "));
     assert_non_null(strstr(r.text, " s, are not connected"));
     member_node_free(r.node);
 }
 
 /* Advances the time while worker 0 and `other` connect and wait, and `hangs` reports no phase. */
-static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_t other, uint32_t hangs)
+static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_t other,
+                          uint32_t hangs)
 {
     enum { WAITS = 7, HANGS = 6 };
 
@@ -233,7 +237,9 @@ static void straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows(
     assert_int_equal(r.n[MEMBER_ABORT], 1);
     assert_int_equal(r.refused[2], 138);
     assert_non_null(strstr(r.said, "worker 2 (c:1), step 1, in connect for 60."));
-    assert_non_null(strstr(r.said, " s, makes no progress, and the others wait for it; this phase has a limit of 60.0 s"));
+    assert_non_null(strstr(
+        r.said,
+        " s, makes no progress, and the others wait for it; this phase has a limit of 60.0 s"));
 
     handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
@@ -275,7 +281,8 @@ static void views_fail_to_connect_in_a_row_deadline_is_not_reset(void **state)
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
     assert_non_null(strstr(r.text, "no step for 80."));
-    assert_non_null(strstr(r.text, "all tasks are present; first cause: cannot connect to worker 2"));
+    assert_non_null(
+        strstr(r.text, "all tasks are present; first cause: cannot connect to worker 2"));
     member_node_free(r.node);
 }
 
@@ -315,7 +322,8 @@ static void second_process_is_admitted_only_if_first_is_silent_and_identity_agre
     assert_true(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
     other.job_digest = "other";
     second.ident = &other;
-    assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
+    assert_false(
+        member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
     assert_int_equal(refusal.code, 2);
     assert_non_null(strstr(refusal.text, "'other'"));
     perform(&r);

@@ -278,7 +278,7 @@ static void straggler_is_named_evicted_and_restarted(void **state)
         sim_advance(s, 500 + MEMBER_STRAGGLER_MS + MEMBER_HEARTBEAT_MS + 700);
         EXPECT(s, strstr(sim_log(s), "makes no progress") != NULL);
         EXPECT(s, strstr(sim_exit_text(s, rank), name) != NULL ||
-                     sim_exit_code(s, rank) == SIM_RUNNING);
+                      sim_exit_code(s, rank) == SIM_RUNNING);
         expect_group(s, 4, 0, 14000);
         sim_free(s);
     }
@@ -308,7 +308,7 @@ static void device_fails_only_that_task_leaves(void **state)
         expect_group(s, 3, rank == 0 ? 1 : 0, 200);
         expect_exit(s, rank, 138, "out of memory");
         EXPECT(s, strstr(member_node_cause(sim_node(s, 2)), rank == 0 ? "worker 0" : "worker 3") !=
-                     NULL);
+                      NULL);
         sim_free(s);
     }
 }

@@ -38,7 +38,8 @@ static struct sim *together(uint32_t world)
 }
 
 /* The first `n` tasks from `first` on die at once; the others must form a group within limit_ms. */
-static void expect_regroup_after_deaths(uint32_t first, uint32_t n, uint64_t limit_ms, const char *what)
+static void expect_regroup_after_deaths(uint32_t first, uint32_t n, uint64_t limit_ms,
+                                        const char *what)
 {
     uint32_t world = many();
     struct sim *s = together(world);

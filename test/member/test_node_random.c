@@ -45,7 +45,8 @@ static void random_faults_tasks_regroup_or_log_the_reason(void **state)
     seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%" PRIu64 " scenarios, %.0f per second\n", n, (double)n / seconds);
     if (found > 0)
-        fail_msg("%" PRIu64 " of %" PRIu64 " scenarios fail; SEED=n prints the log of one", found, n);
+        fail_msg("%" PRIu64 " of %" PRIu64 " scenarios fail; SEED=n prints the log of one", found,
+                 n);
 }
 
 int main(void)

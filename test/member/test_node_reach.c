@@ -47,7 +47,8 @@ static void task_cut_off_on_the_data_path_is_evicted_and_the_others_step(void **
             EXPECT(s, sim_alive(s) == 4);
             snprintf(name, sizeof(name), "worker %u", victim);
             for (uint32_t i = 0; i < 4; i++)
-                EXPECT(s, i == victim || strncmp(member_node_cause(sim_node(s, i)), name, strlen(name)) == 0);
+                EXPECT(s, i == victim ||
+                              strncmp(member_node_cause(sim_node(s, i)), name, strlen(name)) == 0);
             sim_free(s);
         }
 }
@@ -232,9 +233,12 @@ static void suspended_leader_blames_itself(void **state)
         sim_continue(s, 0);
         sim_advance(s, 40);
         snprintf(all, sizeof(all), "%s", sim_last_line(s, 0));
-        EXPECT(s, strstr(all, "worker 1 (10.0.0.1:1), ") == NULL || strstr(all, "was lost") == NULL);
-        EXPECT(s, strstr(all, "worker 2 (10.0.0.2:1), ") == NULL || strstr(all, "was lost") == NULL);
-        EXPECT(s, strstr(all, "worker 3 (10.0.0.3:1), ") == NULL || strstr(all, "was lost") == NULL);
+        EXPECT(s,
+               strstr(all, "worker 1 (10.0.0.1:1), ") == NULL || strstr(all, "was lost") == NULL);
+        EXPECT(s,
+               strstr(all, "worker 2 (10.0.0.2:1), ") == NULL || strstr(all, "was lost") == NULL);
+        EXPECT(s,
+               strstr(all, "worker 3 (10.0.0.3:1), ") == NULL || strstr(all, "was lost") == NULL);
         expect_group(s, 4, 0, 3000);
         sim_free(s);
     }

@@ -34,7 +34,8 @@ static void storage_of_the_chief_fails_and_the_next_task_writes(void **state)
 
     (void)state;
     for (int i = 0; i < 4; i++) {
-        struct sim *s = START_CLUSTER(.save_every = 10, .min_world = i < 2 ? 4 : 1, .no_lease = i < 2);
+        struct sim *s =
+            START_CLUSTER(.save_every = 10, .min_world = i < 2 ? 4 : 1, .no_lease = i < 2);
         uint64_t step;
 
         sim_storage(s, 0, how[i % 2]);

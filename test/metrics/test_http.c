@@ -126,14 +126,14 @@ static void http_page_has_its_type_and_forbids_other_sources(void **state)
 
     (void)state;
     begin(&s, 2);
-    assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "200", "Content-Type: application/json\r\n",
-                 "{\"phase\": \"train\"}\n");
+    assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "200",
+                 "Content-Type: application/json\r\n", "{\"phase\": \"train\"}\n");
     assert_reply(request_reply(&s, "GET /api/v1/status?x=1" TAIL), "200",
                  "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
                  "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n",
                  "{\"phase\": \"train\"}\n");
-    assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "200", "X-Content-Type-Options: nosniff\r\n",
-                 "{\"phase\": \"train\"}\n");
+    assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "200",
+                 "X-Content-Type-Options: nosniff\r\n", "{\"phase\": \"train\"}\n");
     end(&s);
     begin(&s, 0);
     assert_reply(request_reply(&s, "GET /api/v1/status" TAIL), "404", "text/plain",

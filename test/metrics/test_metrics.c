@@ -108,7 +108,8 @@ static double process_value(const char *name)
 static void process_series_agree_with_the_system(void **state)
 {
     struct timespec now;
-    double open_files = process_value("process_open_fds"), cpu = process_value("process_cpu_seconds_total");
+    double open_files = process_value("process_open_fds"),
+           cpu = process_value("process_cpu_seconds_total");
     double started = process_value("process_start_time_seconds");
     int fds[2];
 

@@ -121,8 +121,8 @@ static void make(const struct trial *c, struct made *m)
     m->gc = (struct gradcheck_case){ .domain = "trainerd", .op = "Attention", .opset = 1,
                                      .attrs = m->attrs, .n_in = 3, .seed = 5, .stream = 6,
                                      .run = { .seed = 77, .step = 12, .lane = 3 } };
-    m->gc.in[0].shape = c->turned ? shape_of(4, c->b, c->t, c->h, c->d)
-                                  : shape_of(4, c->b, c->h, c->t, c->d);
+    m->gc.in[0].shape =
+        c->turned ? shape_of(4, c->b, c->t, c->h, c->d) : shape_of(4, c->b, c->h, c->t, c->d);
     m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, key_heads(c), c->d)
                                   : shape_of(4, c->b, key_heads(c), c->d, c->s);
     m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, key_heads(c), c->dv)
@@ -190,9 +190,11 @@ static double score(const struct trial *c, const struct gradcheck_result *r, int
     uint32_t n;
 
     for (e = 0; e < c->d; e++)
-        x += at(c, &r->in[0], b, h, i, e, c->t, c->d, c->h) *
-             (c->turned ? at(c, &r->in[1], b, h, j, e, c->s, c->d, key_heads(c))
-                        : (double)k[((b * key_heads(c) + h * key_heads(c) / c->h) * c->d + e) * c->s + j]);
+        x +=
+            at(c, &r->in[0], b, h, i, e, c->t, c->d, c->h) *
+            (c->turned
+                 ? at(c, &r->in[1], b, h, j, e, c->s, c->d, key_heads(c))
+                 : (double)k[((b * key_heads(c) + h * key_heads(c) / c->h) * c->d + e) * c->s + j]);
     for (n = 0; n < MOST_STEPS && c->step[n].what != NULL; n++) {
         const struct step *s = &c->step[n];
         struct shape shape = mask_shape(c, s->mask);
@@ -394,7 +396,8 @@ static void make_from_parts(const struct trial *c, const struct gradcheck_result
 /* Compares bits; a GPU may use another kernel if strides differ. */
 static void expect_part(const char *what, float got, float want, uint32_t half)
 {
-    if (rig_on_gpu() ? !(fabsf(got - want) <= (half ? 0x1p-6f : 1e-5f) * (1 + fabsf(want))) : got != want)
+    if (rig_on_gpu() ? !(fabsf(got - want) <= (half ? 0x1p-6f : 1e-5f) * (1 + fabsf(want)))
+                     : got != want)
         fail_msg("%s is %.9g, %.9g of inputs that lie alone", what, (double)got, (double)want);
 }
 

@@ -83,7 +83,8 @@ static bool hidden(enum shape_of_mask mask, int64_t b, int64_t h, int64_t i, int
 
 static uint8_t masks[STEPS][MASK_MAX];
 
-static void fill_mask(const struct trial *c, const struct step *s, const struct shape *shape, void *data)
+static void fill_mask(const struct trial *c, const struct step *s, const struct shape *shape,
+                      void *data)
 {
     const bool adds = strcmp(s->what, "add") == 0;
     int64_t b, h, i, j, e = 0;
@@ -96,7 +97,9 @@ static void fill_mask(const struct trial *c, const struct step *s, const struct 
                     bool is = hidden(s->mask, b, h, i, j);
 
                     if (adds) /* except for the causal mask it also adds weights */
-                        ((float *)data)[e] = is ? s->number : s->mask == CAUSAL ? 0 : (float)(e % 3) * 0.25f;
+                        ((float *)data)[e] = is                  ? s->number
+                                             : s->mask == CAUSAL ? 0
+                                                                 : (float)(e % 3) * 0.25f;
                     else
                         ((uint8_t *)data)[e] = is == (strcmp(s->what, "fill") == 0);
                 }
@@ -122,9 +125,12 @@ static void make(const struct trial *c, struct made *m)
     memset(m, 0, sizeof(*m));
     m->gc = (struct gradcheck_case){ .domain = "trainerd", .op = "Attention", .opset = 1, .attrs = m->attrs,
                                      .n_in = 3, .seed = 5, .half = QKVY };
-    m->gc.in[0].shape = c->turned ? shape_of(4, c->b, c->t, c->h, c->d) : shape_of(4, c->b, c->h, c->t, c->d);
-    m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, heads, c->d) : shape_of(4, c->b, heads, c->s, c->d);
-    m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, heads, c->dv) : shape_of(4, c->b, heads, c->s, c->dv);
+    m->gc.in[0].shape =
+        c->turned ? shape_of(4, c->b, c->t, c->h, c->d) : shape_of(4, c->b, c->h, c->t, c->d);
+    m->gc.in[1].shape =
+        c->turned ? shape_of(4, c->b, c->s, heads, c->d) : shape_of(4, c->b, heads, c->s, c->d);
+    m->gc.in[2].shape =
+        c->turned ? shape_of(4, c->b, c->s, heads, c->dv) : shape_of(4, c->b, heads, c->s, c->dv);
     add_perm(m, "perm_k", c->turned ? keys_last : swapped);
     if (c->turned) {
         add_perm(m, "perm_q", middle);
@@ -141,7 +147,8 @@ static void make(const struct trial *c, struct made *m)
         if (strcmp(s->what, "scale") == 0 || strcmp(s->what, "cap") == 0)
             continue;
         in->shape = shape_of(4, s->mask == PADDING || s->mask == EACH ? c->b : (int64_t)1,
-                             s->mask == EACH ? c->h : (int64_t)1, s->mask == PADDING ? (int64_t)1 : c->t, c->s);
+                             s->mask == EACH ? c->h : (int64_t)1,
+                             s->mask == PADDING ? (int64_t)1 : c->t, c->s);
         in->dtype = adds ? TENSOR_F32 : TENSOR_BOOL;
         in->data = masks[n];
         in->constant = !s->is_fed;
@@ -185,8 +192,8 @@ static void open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wa
 /* Rounding y to 16 bits changes the sum of y dy, which all gradients of a row share: in rows with
  * few keys cuDNN 9.14 on an H100 differs by 7.5 units of the largest number. The mean error stays
  * within 8 units of the mean size. */
-static void expect_close(size_t trial, const char *what, const struct tensor *got, const struct tensor *want,
-                         double unit)
+static void expect_close(size_t trial, const char *what, const struct tensor *got,
+                         const struct tensor *want, double unit)
 {
     const float *a = got->data, *b = want->data;
     const size_t n = (size_t)tensor_elements(want);
@@ -199,11 +206,12 @@ static void expect_close(size_t trial, const char *what, const struct tensor *go
         errors += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
     }
     if (!(errors <= 64 * unit * unit * squares))
-        fail_msg("trial %zu, %s: the mean error is %.3g of the mean size", trial, what, sqrt(errors / squares));
+        fail_msg("trial %zu, %s: the mean error is %.3g of the mean size", trial, what,
+                 sqrt(errors / squares));
     for (i = 0; i < n; i++)
         if (!(fabs((double)a[i] - (double)b[i]) <= unit * (4 * fabs((double)b[i]) + 12 * size)))
-            fail_msg("trial %zu, %s: element %zu: %.9g, %.9g in float32, largest %.9g", trial, what, i, (double)a[i],
-                     (double)b[i], size);
+            fail_msg("trial %zu, %s: element %zu: %.9g, %.9g in float32, largest %.9g", trial, what,
+                     i, (double)a[i], (double)b[i], size);
 }
 
 static void output_matches_float32_up_to_rounding(void **state)
@@ -299,7 +307,8 @@ static void expect_added(const struct trial *c)
         rig_take(&one.din[i], &sum, true);
         rig_take(&all.din[i], &want, true);
         for (e = 0; e < n; e++)
-            assert_true((double)((float *)sum.data)[e] == rig_round_half(3 + (double)((float *)want.data)[e]));
+            assert_true((double)((float *)sum.data)[e] ==
+                        rig_round_half(3 + (double)((float *)want.data)[e]));
         free(sum.data);
         free(want.data);
         rig_close(&one);
@@ -317,7 +326,6 @@ static void gradients_alone_or_accumulated_have_same_bits(void **state)
         expect_added(&trials[some[i]]);
 }
 
-
 static void evaluation_saves_nothing(void **state)
 {
     struct gradcheck_result a, b;
@@ -330,7 +338,8 @@ static void evaluation_saves_nothing(void **state)
     assert_int_equal(gradcheck_forward(&m.gc, &a, &err), 0);
     m.gc.eval = true;
     assert_int_equal(gradcheck_forward(&m.gc, &b, &err), 0);
-    assert_memory_equal(a.out[0].data, b.out[0].data, (size_t)tensor_elements(&a.out[0]) * sizeof(float));
+    assert_memory_equal(a.out[0].data, b.out[0].data,
+                        (size_t)tensor_elements(&a.out[0]) * sizeof(float));
     gradcheck_free(&a);
     gradcheck_free(&b);
 }
@@ -354,12 +363,14 @@ static void scratch_is_independent_of_score_matrix(void **state)
     m.gc.eval = false;
     open_rig(&r, &m.gc, UINT32_MAX);
     assert_true(is_fused(&many, &r));
-    assert_true(r.scratch.bytes <= ((size_t)256 << 20) + 24 * 16 * 1024 * (4 + 3 * 8 * 2) + (1 << 20));
+    assert_true(r.scratch.bytes <=
+                ((size_t)256 << 20) + 24 * 16 * 1024 * (4 + 3 * 8 * 2) + (1 << 20));
     rig_close(&r);
     make(&wide, &m); /* 51 MB per head: 3 of 6 at a time */
     open_rig(&r, &m.gc, UINT32_MAX);
     assert_true(is_fused(&wide, &r));
-    assert_true(r.scratch.bytes <= (size_t)3 * 5056 * 5120 * 2 + 6 * 5000 * (4 + 3 * 8 * 2) + (1 << 20));
+    assert_true(r.scratch.bytes <=
+                (size_t)3 * 5056 * 5120 * 2 + 6 * 5000 * (4 + 3 * 8 * 2) + (1 << 20));
     rig_close(&r);
 }
 
@@ -385,7 +396,8 @@ static void equal_layers_close_in_any_order(void **state)
     open_rig(&third, &m.gc, UINT32_MAX);
     assert_int_equal(rig_fwd(&third, RIG_POISON_NAN, &err), 0);
     rig_bwd(&third, RIG_POISON_NAN, 0);
-    assert_memory_equal(first.din[0].data, third.din[0].data, (size_t)tensor_elements(&first.din[0]) * 2);
+    assert_memory_equal(first.din[0].data, third.din[0].data,
+                        (size_t)tensor_elements(&first.din[0]) * 2);
     rig_close(&first);
     assert_int_equal(rig_fwd(&third, RIG_POISON_NAN, &err), 0);
     rig_close(&third);

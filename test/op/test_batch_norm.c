@@ -462,8 +462,8 @@ static void expect_same_bits(const char *what, const struct tensor *a, const str
 
 /* Runs the case of `tail`, or of the norm alone (COUNT_OF(tails)), with or without the unbiased
  * statistic. */
-static void run_statistic(const struct shape *s, const struct setting *how, size_t tail, int64_t unbiased,
-                          struct gradcheck_result *r)
+static void run_statistic(const struct shape *s, const struct setting *how, size_t tail,
+                          int64_t unbiased, struct gradcheck_result *r)
 {
     struct op_attr attrs[5];
     struct built b;
@@ -504,7 +504,8 @@ static void compare_statistic(const struct shape *s, const struct setting *how, 
             want[ch] = (double)((float *)unbiased.in[VAR].data)[ch];
         }
     }
-    gradcheck_near("unbiased variance", unbiased.din[VAR].data, want, c, how->from_batch ? 1e-6 : 0);
+    gradcheck_near("unbiased variance", unbiased.din[VAR].data, want, c,
+                   how->from_batch ? 1e-6 : 0);
     gradcheck_free(&population);
     gradcheck_free(&unbiased);
     free(want);

@@ -51,8 +51,8 @@ static void need_gpu(void)
 }
 
 /* Compares gradients of 16-bit images with those of the same numbers in float32. */
-static void expect_close(const struct gradcheck_case *gc, const struct tensor *got, const struct tensor *want,
-                         double unit)
+static void expect_close(const struct gradcheck_case *gc, const struct tensor *got,
+                         const struct tensor *want, double unit)
 {
     const float *a = got->data, *b = want->data;
     size_t n = (size_t)tensor_elements(want), i;
@@ -168,7 +168,8 @@ static void bias_gradient_over_many_pixels_is_exact(void **state)
                     for (e = 0; e < pixels; e++)
                         sum += (double)dy[(e / plane * (size_t)filters[k] + f) * plane + e % plane];
                     if (!(fabs(got - sum) <= 1e-4))
-                        fail_msg("filter %zu of %d: %.9g, expected %.9g", f, (int)filters[k], got, sum);
+                        fail_msg("filter %zu of %d: %.9g, expected %.9g", f, (int)filters[k], got,
+                                 sum);
                 }
                 gradcheck_free(&r);
             }

@@ -96,10 +96,10 @@ static void set(struct built *b, const struct deconv *c)
     b->attrs[2] = INTS("kernel_shape", n, c->kernel + first);
     b->attrs[3] = INT("group", c->group);
     b->attrs[4] = INTS("output_padding", n, c->more + first);
-    b->attrs[5] = c->auto_pad != NULL ? STRING("auto_pad", c->auto_pad)
-                                      : STRING("auto_pad", "NOTSET");
-    b->attrs[6] = c->shaped ? INTS("output_shape", n, c->out + first)
-                            : INTS("pads", 2 * n, b->pads);
+    b->attrs[5] =
+        c->auto_pad != NULL ? STRING("auto_pad", c->auto_pad) : STRING("auto_pad", "NOTSET");
+    b->attrs[6] =
+        c->shaped ? INTS("output_shape", n, c->out + first) : INTS("pads", 2 * n, b->pads);
     if (c->auto_pad != NULL)
         b->gc.n_attrs = 6;
 }

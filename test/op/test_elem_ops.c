@@ -258,7 +258,8 @@ static void bitwise_ops_combine_and_shift_bits(void **state)
     static const int64_t left[4] = { 12288, INT64_MIN, -16, 0 }, right[4] = { 0, 0, INT64_MAX >> 3, 0 };
     static const int64_t both[4] = { 8, 1, 4, 0 }, either[4] = { 14, 63, -1, 69 };
     static const int64_t one[4] = { 6, 62, -5, 69 }, none[4] = { -13, -2, 0, -6 };
-    static const struct op_attr to_left = STRING("direction", "LEFT"), to_right = STRING("direction", "RIGHT");
+    static const struct op_attr to_left = STRING("direction", "LEFT"),
+                                to_right = STRING("direction", "RIGHT");
     struct gradcheck_case gc = U64_CASE(a, b);
 
     (void)state;
@@ -461,8 +462,8 @@ static void variadic_ops_combine_any_number_of_operands(void **state)
                                                       .data = values[n - 1 - k] };
             oracle_elementwise(&gc, folds[i].f, 2e-7);
             gradcheck_run(&gc);
-            gc.in[0].shape = shape_of(5, (int64_t)0, (int64_t)1, (int64_t)1, (int64_t)1,
-                                         (int64_t)1);
+            gc.in[0].shape =
+                shape_of(5, (int64_t)0, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1);
             gradcheck_run(&gc);
         }
 }

@@ -93,7 +93,8 @@ static void bfloat16_computes_in_float32(void **state)
     gc.half = OP_IN(0) | OP_IN(1) | OP_OUT(0);
     assert_int_equal(gradcheck_forward(&gc, &half, &err), 0);
     for (size_t i = 0; i < 3000; i++) {
-        double a = (double)((const float *)wide.out[0].data)[i], b = (double)((const float *)half.out[0].data)[i];
+        double a = (double)((const float *)wide.out[0].data)[i],
+               b = (double)((const float *)half.out[0].data)[i];
 
         assert_true(fabs(a - b) <= fabs(a) / 200 + 1e-6);
     }

@@ -151,8 +151,7 @@ static void gather_follows_definition_and_accumulates_gradients(void **state)
 
                 unravel(&g->out, e, to);
                 place(g, &r.in[1], to, from);
-                assert_true(oracle_at(&r.out[0], e) ==
-                            oracle_at(&r.in[0], ravel(&g->data, from)));
+                assert_true(oracle_at(&r.out[0], e) == oracle_at(&r.in[0], ravel(&g->data, from)));
             }
             gradcheck_free(&r);
         }
@@ -227,7 +226,8 @@ static void check_table(int64_t rows, int64_t width, int64_t n, int64_t padding)
         for (k = 0; k < width; k++) {
             int64_t row = positive(at[i], rows);
 
-            want[row * width + k] += row == padding ? 0 : (double)((const float *)r.dout[0].data)[i * width + k];
+            want[row * width + k] +=
+                row == padding ? 0 : (double)((const float *)r.dout[0].data)[i * width + k];
             assert_true(((const float *)r.out[0].data)[i * width + k] ==
                         ((const float *)r.in[0].data)[row * width + k]);
         }
@@ -286,8 +286,8 @@ static void inconsistent_index_shapes_are_rejected(void **state)
     gc.op = "Gather";
     gc.n_attrs = 0;
     gc.in[0].shape = shape_of(4, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1);
-    gc.in[1].shape = shape_of(6, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1,
-                              (int64_t)1);
+    gc.in[1].shape =
+        shape_of(6, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1);
     oracle_refused(&gc, ERR_UNSUPPORTED, "9 dimensions; at most 8");
 }
 

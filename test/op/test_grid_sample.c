@@ -34,7 +34,8 @@ static void compare(size_t i, const char *what, const struct tensor *got, const 
     size_t n = (size_t)tensor_elements(got), k;
 
     for (k = 0; want != NULL && k < n; k++)
-        if (!(fabs((double)((float *)got->data)[k] - (double)want[k]) <= 2e-6 * (1 + fabs((double)want[k]))))
+        if (!(fabs((double)((float *)got->data)[k] - (double)want[k]) <=
+              2e-6 * (1 + fabs((double)want[k]))))
             fail_msg("case %zu (%s, %s, %d): %s %zu is %.9g, expected %.9g", i, grid_cases[i].mode,
                      grid_cases[i].padding, grid_cases[i].align, what, k,
                      (double)((float *)got->data)[k], (double)want[k]);

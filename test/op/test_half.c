@@ -223,8 +223,8 @@ static void expect_near(const struct gradcheck_case *gc, const char *what, uint3
     size = mean_size(want) * (roundings > 1 ? rounding : 2e-5);
     for (i = 0; i < n; i++)
         if (!(fabs((double)a[i] - (double)b[i]) <= rounding * fabs((double)b[i]) + size))
-            fail_msg("%s: %s %u, element %zu of %zu: %.9g in %s, %.9g in float32", gc->op,
-                     what, which, i, n, (double)a[i], type_of(gc), (double)b[i]);
+            fail_msg("%s: %s %u, element %zu of %zu: %.9g in %s, %.9g in float32", gc->op, what,
+                     which, i, n, (double)a[i], type_of(gc), (double)b[i]);
 }
 
 /* Number of successive roundings in a gradient: some backward functions read an output that was
@@ -438,7 +438,8 @@ static void convert_round_trip_keeps_rounded_values_and_gradient(void **state)
         for (i = 0; i < 4500; i++) {
             double x = (double)((float *)r.in[0].data)[i], y = (double)((float *)wide.data)[i];
 
-            assert_true(k == 0 ? y == rig_round_half(x) : fabs(y - x) <= 0x1p-11 * fabs(x) + 0x1p-25);
+            assert_true(k == 0 ? y == rig_round_half(x)
+                               : fabs(y - x) <= 0x1p-11 * fabs(x) + 0x1p-25);
             assert_true(((float *)r.din[0].data)[i] == ((float *)r.dout[0].data)[i]);
         }
         op_record(op_find(gc.domain, gc.op, gc.opset), OP_RECORD_GRADIENT); /* all its elements, exactly */

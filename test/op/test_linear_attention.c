@@ -64,12 +64,13 @@ static void make(const struct trial *c, struct made *m)
 }
 
 /* Computes one head of k and v: out [b, t, heads, dv] and last [b, key_heads, d, dv]. */
-static void run_head(const struct trial *c, const struct gradcheck_result *r, int64_t b, int64_t h, double *out,
-                     double *last)
+static void run_head(const struct trial *c, const struct gradcheck_result *r, int64_t b, int64_t h,
+                     double *out, double *last)
 {
     const float *q = r->in[0].data, *k = r->in[1].data, *v = r->in[2].data, *past = r->in[3].data,
                 *decay = r->in[4].data, *beta = r->in[5].data;
-    const int64_t d = c->d, dv = c->dv, shared = c->heads / c->key_heads, each = c->decays / c->key_heads;
+    const int64_t d = c->d, dv = c->dv, shared = c->heads / c->key_heads,
+                  each = c->decays / c->key_heads;
     const double scale = c->scale != 0 ? (double)c->scale : 1 / sqrt((double)d);
     double *s = calloc((size_t)(d * dv), sizeof(*s));
 
@@ -111,7 +112,8 @@ static void outputs_follow_definition(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(trials); i++) {
         const struct trial *c = &trials[i];
-        const size_t n = (size_t)(c->b * c->t * c->heads * c->dv), m = (size_t)(c->b * c->key_heads * c->d * c->dv);
+        const size_t n = (size_t)(c->b * c->t * c->heads * c->dv),
+                     m = (size_t)(c->b * c->key_heads * c->d * c->dv);
         double *out = calloc(n, sizeof(*out)), *last = calloc(m, sizeof(*last));
         struct gradcheck_result r;
         struct err err = { 0 };

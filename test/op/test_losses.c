@@ -39,7 +39,8 @@ static double score(const float *x, bool is_last, int i, int p, int c)
 }
 
 /* PyTorch's definition, element by element. */
-static double class_loss(const char *op, const float *x, bool is_last, uint32_t n_attrs, double *weight)
+static double class_loss(const char *op, const float *x, bool is_last, uint32_t n_attrs,
+                         double *weight)
 {
     double total = 0;
 
@@ -103,7 +104,8 @@ static void class_losses_follow_formula_in_both_layouts_with_every_attribute(voi
 
             fill_labels(rows[t].n_attrs > 0);
             assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
-            want[0] = 0.125 * class_loss(rows[t].op, r.in[0].data, is_last, rows[t].n_attrs, &want[1]);
+            want[0] =
+                0.125 * class_loss(rows[t].op, r.in[0].data, is_last, rows[t].n_attrs, &want[1]);
             want[1] *= 0.125;
             gradcheck_near(rows[t].op, r.out[0].data, &want[0], 1, 3e-7);
             gradcheck_near("weight", r.out[1].data, &want[1], 1, 1e-7);

@@ -145,7 +145,8 @@ static double squared(const struct tensor *a, const struct tensor *b)
     size_t i;
 
     for (i = 0; i < (size_t)tensor_elements(a); i++) {
-        double x = (double)((const float *)a->data)[i], y = b != NULL ? (double)((const float *)b->data)[i] : 0;
+        double x = (double)((const float *)a->data)[i],
+               y = b != NULL ? (double)((const float *)b->data)[i] : 0;
 
         sum += (x - y) * (x - y);
     }
@@ -172,10 +173,12 @@ static void half_precision_output_matches_float32(void **state)
         if (gradcheck_backward(&b.gc, &half, &err) < 0)
             fail_msg("case %zu: %s", i, err.text);
         for (k = 0; k < 6; k++) {
-            const struct tensor *a = k < 5 ? &half.din[k] : &half.out[0], *w = k < 5 ? &wide.din[k] : &wide.out[0];
+            const struct tensor *a = k < 5 ? &half.din[k] : &half.out[0],
+                                *w = k < 5 ? &wide.din[k] : &wide.out[0];
 
             if (a->data != NULL && squared(a, w) > 4e-4 * squared(w, NULL))
-                fail_msg("case %zu: operand %zu is off by %g of %g", i, k, squared(a, w), squared(w, NULL));
+                fail_msg("case %zu: operand %zu is off by %g of %g", i, k, squared(a, w),
+                         squared(w, NULL));
         }
         gradcheck_free(&half);
         gradcheck_free(&wide);
@@ -201,7 +204,8 @@ static void nan_propagates_only_within_its_row(void **state)
             fail_msg("case %zu: %s", i, err.text);
         for (k = 0; k < (size_t)(cases[i].m * cases[i].n); k++)
             if (isnan(((const float *)r.out[0].data)[k]) != (k < (size_t)cases[i].n))
-                fail_msg("case %zu: element %zu is %g", i, k, (double)((const float *)r.out[0].data)[k]);
+                fail_msg("case %zu: element %zu is %g", i, k,
+                         (double)((const float *)r.out[0].data)[k]);
         gradcheck_free(&r);
         free(x);
     }

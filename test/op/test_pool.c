@@ -187,9 +187,8 @@ static void max_pool_indices_use_plain_order_of_x(void **state)
             for (e[0] = 0; e[0] < c->out[0]; e[0]++)
                 for (e[1] = 0; e[1] < c->out[1]; e[1]++)
                     for (e[2] = 0; e[2] < c->out[2]; e[2]++)
-                        assert_int_equal(*got++, p * inside +
-                                                     winner(c, (float *)r.in[0].data + p * inside,
-                                                            e));
+                        assert_int_equal(
+                            *got++, p * inside + winner(c, (float *)r.in[0].data + p * inside, e));
         gradcheck_free(&r);
         b.gc.unread = OP_OUT(0);
         assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
@@ -321,8 +320,8 @@ static void set_kind(struct built *b, const struct pool *c, int kind)
     b->gc.op = kind < NORM_1 ? "AveragePool" : "LpPool";
     b->gc.opset = 19;
     b->gc.n_attrs = 6;
-    b->attrs[5] = kind < NORM_1 ? INT("count_include_pad", kind == MEAN_PADDED)
-                                : INT("p", kind - NORM_1 + 1);
+    b->attrs[5] =
+        kind < NORM_1 ? INT("count_include_pad", kind == MEAN_PADDED) : INT("p", kind - NORM_1 + 1);
 }
 
 /* One output of a plane. `behind`: upper padding, without the growth by ceil_mode. */

@@ -316,7 +316,8 @@ static void large_reductions_follow_formula(void **state)
                 want += oracle_at(&res.in[0], (size_t)e);
             for (e = 0; e < tensor_elements(&res.out[0]); e++)
                 sum += oracle_at(&res.out[0], (size_t)e);
-            assert_true(fabs(sum - want) <= 1e-6 * (fabs(want) + (double)tensor_elements(&res.out[0])));
+            assert_true(fabs(sum - want) <=
+                        1e-6 * (fabs(want) + (double)tensor_elements(&res.out[0])));
             gradcheck_free(&res);
         }
 }
@@ -419,7 +420,8 @@ static void long_axes_and_many_sequences_match_loop(void **state)
                 .n_in = v == 4 ? 1 : 2, .seed = v, .probes = 1,
                 .in = { { .dtype = v == 4 ? TENSOR_I64 : TENSOR_F32, .shape = samples[i].in, .lo = -50, .hi = 50 },
                         { .dtype = TENSOR_I64, .data = &samples[i].axis, .constant = true } } };
-            int64_t k = samples[i].in.dim[1], inner = samples[i].in.rank > 2 ? samples[i].in.dim[2] : 1, o, j, e;
+            int64_t k = samples[i].in.dim[1],
+                    inner = samples[i].in.rank > 2 ? samples[i].in.dim[2] : 1, o, j, e;
             struct gradcheck_result r;
             struct err err = { 0 };
 
@@ -438,7 +440,8 @@ static void long_axes_and_many_sequences_match_loop(void **state)
                         best = x >= most ? e : best;
                         most = fmax(most, x);
                         if (v < 4)
-                            assert_true(fabs(oracle_at(&r.out[0], at) - (v % 2 == 1 ? before : all)) <= 1e-2);
+                            assert_true(fabs(oracle_at(&r.out[0], at) -
+                                             (v % 2 == 1 ? before : all)) <= 1e-2);
                     }
                     if (v == 4)
                         assert_int_equal(((int64_t *)r.out[0].data)[o * inner + j], best);
@@ -610,8 +613,8 @@ static void top_k_matches_stable_sort(void **state)
                 for (m = 0; m < samples[i].in.dim[a]; m++) {
                     double other = oracle_at(&r.in[0], (size_t)(from + m * inner));
 
-                    before += (v == 1 ? other < value : other > value) ||
-                              (other == value && m < mine);
+                    before +=
+                        (v == 1 ? other < value : other > value) || (other == value && m < mine);
                 }
                 assert_int_equal(before, at[a]);
             }

@@ -153,8 +153,9 @@ static void set(struct built *b, const struct rnn *c)
     uint32_t i;
 
     memset(b, 0, sizeof(*b));
-    b->attrs[0] = STRING("direction", c->dirs == 2 ? "bidirectional" : c->dirs == 1 ? "forward"
-                                                                                    : "reverse");
+    b->attrs[0] = STRING("direction", c->dirs == 2   ? "bidirectional"
+                                      : c->dirs == 1 ? "forward"
+                                                     : "reverse");
     b->attrs[1] = INT("layout", c->batch_first);
     b->attrs[2] = INT("hidden_size", c->hidden);
     b->gc = (struct gradcheck_case){ .op = names[c->kind], .opset = 14, .attrs = b->attrs,
@@ -288,9 +289,10 @@ static void one_step(const struct rnn *c, const struct weights *m, const float *
             next[j] = (1 - z) * n + z * h[j];
             break;
         case GRU_AFTER:
-            n = act(c, 1, into(c, m, 2, j, x, h, true, false) +
-                              act(c, 0, into(c, m, 1, j, x, h, true, true)) *
-                                  into(c, m, 2, j, x, h, false, true));
+            n = act(c, 1,
+                    into(c, m, 2, j, x, h, true, false) +
+                        act(c, 0, into(c, m, 1, j, x, h, true, true)) *
+                            into(c, m, 2, j, x, h, false, true));
             next[j] = (1 - z) * n + z * h[j];
             break;
         case RNN: next[j] = z; break;
@@ -335,8 +337,9 @@ static void sequence(const struct rnn *c, const struct gradcheck_result *r, int6
     for (i = 0; i < len; i++) {
         int64_t t = c->dirs == -1 || d == 1 ? len - 1 - i : i;
 
-        one_step(c, &m, (float *)r->in[X].data + (c->batch_first ? b * c->steps + t
-                                                                 : t * c->batch + b) * c->in,
+        one_step(c, &m,
+                 (float *)r->in[X].data +
+                     (c->batch_first ? b * c->steps + t : t * c->batch + b) * c->in,
                  h, cell);
         memcpy(w->y + y_at(c, dirs, t, d, b), h, (size_t)n * sizeof(*h));
     }

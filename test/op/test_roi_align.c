@@ -33,9 +33,10 @@ static void compare(size_t i, const char *what, const struct tensor *got, const 
     size_t n = (size_t)tensor_elements(got), k;
 
     for (k = 0; want != NULL && k < n; k++)
-        if (!(fabs((double)((float *)got->data)[k] - (double)want[k]) <= 5e-6 * (1 + fabs((double)want[k]))))
-            fail_msg("case %zu: %s %zu is %.9g, expected %.9g", i, what, k, (double)((float *)got->data)[k],
-                     (double)want[k]);
+        if (!(fabs((double)((float *)got->data)[k] - (double)want[k]) <=
+              5e-6 * (1 + fabs((double)want[k]))))
+            fail_msg("case %zu: %s %zu is %.9g, expected %.9g", i, what, k,
+                     (double)((float *)got->data)[k], (double)want[k]);
 }
 
 static void outputs_and_gradients_match_torchvision(void **state)

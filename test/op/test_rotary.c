@@ -50,20 +50,24 @@ static void set(struct built *b, const struct rotation *r)
 }
 
 /* Element of `t` that is broadcast to index `at` of y; column: along the last axis. */
-static double broadcast(const struct tensor *t, const struct shape *y, const int64_t *at, int64_t column)
+static double broadcast(const struct tensor *t, const struct shape *y, const int64_t *at,
+                        int64_t column)
 {
     uint32_t skip = y->rank - t->shape.rank;
     size_t place = 0;
 
     for (uint32_t k = 0; k < t->shape.rank; k++) {
-        int64_t dim = t->shape.dim[k], i = k + 1 == t->shape.rank ? column % dim : dim == 1 ? 0 : at[k + skip];
+        int64_t dim = t->shape.dim[k], i = k + 1 == t->shape.rank ? column % dim
+                                           : dim == 1             ? 0
+                                                                  : at[k + skip];
 
         place = place * (size_t)dim + (size_t)i;
     }
     return (double)((const float *)t->data)[place];
 }
 
-static double element(const struct tensor *x, const struct rotation *r, const int64_t *at, int64_t column)
+static double element(const struct tensor *x, const struct rotation *r, const int64_t *at,
+                      int64_t column)
 {
     int64_t in[TENSOR_MAX_RANK];
     size_t place = 0;
@@ -102,9 +106,11 @@ static void expect_formula(const struct rotation *r, const struct gradcheck_resu
         }
         want[i] = element(&g->in[0], r, at, column) * broadcast(&g->in[1], y, at, column);
         if (column < width / 2)
-            want[i] -= element(&g->in[0], r, at, column + width / 2) * broadcast(&g->in[2], y, at, column);
+            want[i] -=
+                element(&g->in[0], r, at, column + width / 2) * broadcast(&g->in[2], y, at, column);
         else
-            want[i] += element(&g->in[0], r, at, column - width / 2) * broadcast(&g->in[2], y, at, column);
+            want[i] +=
+                element(&g->in[0], r, at, column - width / 2) * broadcast(&g->in[2], y, at, column);
     }
     gradcheck_near("y", g->out[0].data, want, n, 1e-6);
     free(want);

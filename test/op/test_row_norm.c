@@ -347,8 +347,9 @@ static void expect_groups(const struct group *g, const struct gradcheck_result *
         for (k = 0; k < row; k++) {
             size_t s = (i * row + k) / space % c / per_scale;
 
-            y[i * row + k] = ((double)x[i * row + k] - mean) / sqrt(var + (double)1e-3f) *
-                                 (double)scale[s] + (double)bias[s];
+            y[i * row + k] =
+                ((double)x[i * row + k] - mean) / sqrt(var + (double)1e-3f) * (double)scale[s] +
+                (double)bias[s];
         }
     }
     gradcheck_near("y", r->out[0].data, y, n * c * space, 3e-6);

@@ -400,8 +400,9 @@ static uint32_t stretches_of(struct optim_param *out, const struct packed_table 
 }
 
 /* Two steps. The gradient is `noise` in rows that are left out; packed where there is a table. */
-static void matrix_steps(const struct optim_def *def, const struct optim_param *params, uint32_t n_params,
-                         struct packed_table *table, float weight, float noise, float *memory, double *norm)
+static void matrix_steps(const struct optim_def *def, const struct optim_param *params,
+                         uint32_t n_params, struct packed_table *table, float weight, float noise,
+                         float *memory, double *norm)
 {
     size_t words = table != NULL ? packed_layout(table, 1) : 0;
     void *place = malloc(packed_bytes(1, words));
@@ -464,7 +465,8 @@ static void rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zer
             float want = is_left_out(i % MATRIX / WIDTH) ? (is_weight ? 0.75f : 0) : whole[i];
 
             if (!(fabsf(cut[i] - want) <= 2e-6f * fabsf(want)))
-                fail_msg("%s: float %zu is %g, expected %g", optim_get(k)->name, i, (double)cut[i], (double)want);
+                fail_msg("%s: float %zu is %g, expected %g", optim_get(k)->name, i, (double)cut[i],
+                         (double)want);
         }
     }
     free(whole);

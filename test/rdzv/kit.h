@@ -286,8 +286,8 @@ static inline void on_trace(void *arg, const char *text)
     sprintf(n->trace + len, "%s\n", text);
     pthread_mutex_unlock(&lock);
     if (getenv("RDZV_TRACE") != NULL)
-        fprintf(stderr, "%llu %s: %s\n", (unsigned long long)clock_ms(),
-                n->cluster->names[n->self], text);
+        fprintf(stderr, "%llu %s: %s\n", (unsigned long long)clock_ms(), n->cluster->names[n->self],
+                text);
 }
 
 /* ---- tasks ---- */

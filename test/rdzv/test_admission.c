@@ -67,7 +67,8 @@ static void open_place(struct place *p, uint32_t tasks)
         struct admission_opts opts = { .tasks = tasks, .accept = on_accept, .arg = p };
         char listen[32];
 
-        p->port = (uint16_t)(12000 + (unsigned)(clock_ns() / 1000 + (uint64_t)getpid() * 7919) % 18000);
+        p->port =
+            (uint16_t)(12000 + (unsigned)(clock_ns() / 1000 + (uint64_t)getpid() * 7919) % 18000);
         snprintf(listen, sizeof(listen), "127.0.0.1:%u", p->port);
         opts.listen = listen;
         rc = admission_open(&opts, &p->a, &err);
@@ -166,7 +167,8 @@ static void preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent(void **state
     for (i = 0; i < N; i += 5000) {
         write_all(client, sent + i, 5000);
         if (i == 0) {
-            assert_int_equal(read_all(p.handed[0], head, FRAMES_PREFACE_BYTES), FRAMES_PREFACE_BYTES);
+            assert_int_equal(read_all(p.handed[0], head, FRAMES_PREFACE_BYTES),
+                             FRAMES_PREFACE_BYTES);
             assert_memory_equal(head, frames_preface, FRAMES_PREFACE_BYTES);
         }
         assert_int_equal(read_all(p.handed[0], got + i, 5000), 5000);

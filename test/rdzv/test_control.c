@@ -57,8 +57,10 @@ static void status_reports_members_and_progress(void **state)
     assert_true(s->tasks[1]->samples_per_second == 125);
     for (int i = 0; i < 2; i++) { /* this task, and what the beat of the other said */
         assert_non_null(s->tasks[i]->step_time);
-        assert_true(s->tasks[i]->step_time->seconds == 0.5 && s->tasks[i]->step_time->data == 0.125);
-        assert_true(s->tasks[i]->step_time->compute == 0.5 && s->tasks[i]->step_time->reduce == 0.25);
+        assert_true(s->tasks[i]->step_time->seconds == 0.5 &&
+                    s->tasks[i]->step_time->data == 0.125);
+        assert_true(s->tasks[i]->step_time->compute == 0.5 &&
+                    s->tasks[i]->step_time->reduce == 0.25);
         assert_true(s->tasks[i]->step_time->checkpoint == 0.125);
         assert_string_equal(s->tasks[i]->last_trouble, "a disk is slow");
         assert_int_equal(s->tasks[i]->n_devices, c->opts.n_devices);
@@ -163,7 +165,8 @@ static void logs_returns_the_records_after_a_number(void **state)
 }
 
 /* Calls Trace; the returned reply is NULL if the call failed with `code`. */
-static Trainerd__V1__TraceReply *trace(struct rdzv_caller *caller, uint64_t offset, bool clock_only, int code)
+static Trainerd__V1__TraceReply *trace(struct rdzv_caller *caller, uint64_t offset, bool clock_only,
+                                       int code)
 {
     Trainerd__V1__TraceRequest q = TRAINERD__V1__TRACE_REQUEST__INIT;
     Trainerd__V1__TraceReply *reply;
@@ -176,7 +179,8 @@ static Trainerd__V1__TraceReply *trace(struct rdzv_caller *caller, uint64_t offs
     q.offset = offset;
     q.clock_only = clock_only;
     n = trainerd__v1__trace_request__pack(&q, bytes);
-    assert_int_equal(rdzv_caller_call(caller, "Trace", bytes, n, SOON_MS, &packed, &n, times, &err), code);
+    assert_int_equal(rdzv_caller_call(caller, "Trace", bytes, n, SOON_MS, &packed, &n, times, &err),
+                     code);
     if (code < 0)
         return NULL;
     reply = trainerd__v1__trace_reply__unpack(NULL, n, packed);
@@ -226,16 +230,19 @@ static void checkpoint_and_drain_are_answered_or_refused(void **state)
     size_t n;
 
     (void)state;
-    assert_int_equal(rdzv_call(c->addresses[0], NULL, NULL, "Checkpoint", SOON_MS, &packed, &n, &err), 0);
+    assert_int_equal(
+        rdzv_call(c->addresses[0], NULL, NULL, "Checkpoint", SOON_MS, &packed, &n, &err), 0);
     reply = trainerd__v1__checkpoint_reply__unpack(NULL, n, packed);
     free(packed);
     assert_int_equal(reply->step, 42);
     assert_string_equal(reply->path, "run/step-00000042");
     trainerd__v1__checkpoint_reply__free_unpacked(reply, NULL);
-    assert_int_equal(rdzv_call(c->addresses[1], NULL, NULL, "Checkpoint", SOON_MS, &packed, &n, &err),
-                     ERR_REFUSED);
+    assert_int_equal(
+        rdzv_call(c->addresses[1], NULL, NULL, "Checkpoint", SOON_MS, &packed, &n, &err),
+        ERR_REFUSED);
     assert_non_null(strstr(err.text, ": this task does not write checkpoints: ask the chief"));
-    assert_int_equal(rdzv_call(c->addresses[1], NULL, NULL, "Drain", SOON_MS, &packed, &n, &err), 0);
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, NULL, "Drain", SOON_MS, &packed, &n, &err),
+                     0);
     free(packed);
     WAIT_FOR(SOON_MS, c->nodes[1].code == 143);
     join_node(&c->nodes[1]);
@@ -243,7 +250,8 @@ static void checkpoint_and_drain_are_answered_or_refused(void **state)
     assert_int_equal(rdzv_call("127.0.0.1:1", NULL, NULL, "Status", SOON_MS, &packed, &n, &err),
                      ERR_PEER);
     assert_string_equal(err.text, "Status of 127.0.0.1:1: connect: Connection refused");
-    assert_int_equal(rdzv_call("127.0.0.1", NULL, NULL, "Status", SOON_MS, &packed, &n, &err), ERR_INPUT);
+    assert_int_equal(rdzv_call("127.0.0.1", NULL, NULL, "Status", SOON_MS, &packed, &n, &err),
+                     ERR_INPUT);
     assert_non_null(strstr(err.text, "'127.0.0.1': expected HOST:PORT"));
     close_cluster(c);
 }
@@ -375,9 +383,11 @@ static void caller_or_task_without_the_token_is_rejected(void **state)
     open_node_with(&c->nodes[1], &other);
     WAIT_FOR(SOON_MS, c->nodes[1].code == 2);
     assert_non_null(strstr(c->nodes[1].text, "the token differs: compare TRAINERD_TOKEN"));
-    assert_int_equal(rdzv_call(c->addresses[0], NULL, NULL, "Status", SOON_MS, &packed, &n, &err), ERR_AUTH);
+    assert_int_equal(rdzv_call(c->addresses[0], NULL, NULL, "Status", SOON_MS, &packed, &n, &err),
+                     ERR_AUTH);
     assert_non_null(strstr(err.text, "set the same TRAINERD_TOKEN for the caller"));
-    assert_int_equal(rdzv_call(c->addresses[0], wrong, NULL, "Status", SOON_MS, &packed, &n, &err), ERR_AUTH);
+    assert_int_equal(rdzv_call(c->addresses[0], wrong, NULL, "Status", SOON_MS, &packed, &n, &err),
+                     ERR_AUTH);
     trainerd__v1__status_reply__free_unpacked(status(c->addresses[0], tls), NULL);
     close_cluster(c);
     tls_close(tls);
@@ -411,7 +421,8 @@ static void caller_with_tls_of_a_task_in_clear_text_is_told(void **state)
     size_t n;
 
     (void)state;
-    assert_int_equal(rdzv_call(c->addresses[0], tls, NULL, "Status", SOON_MS, &packed, &n, &err), ERR_AUTH);
+    assert_int_equal(rdzv_call(c->addresses[0], tls, NULL, "Status", SOON_MS, &packed, &n, &err),
+                     ERR_AUTH);
     assert_non_null(strstr(err.text, "does not use TLS"));
     close_cluster(c);
     tls_close(tls);
@@ -441,7 +452,8 @@ static struct tls *issue(struct issued *to, const char *host)
     struct tls *t = NULL;
     struct err err;
 
-    if (tls_certificate_new(to->authority.data, to->key.data, &subject, &certificate, &key, &err) < 0)
+    if (tls_certificate_new(to->authority.data, to->key.data, &subject, &certificate, &key, &err) <
+        0)
         fail_msg("%s", err.text);
     write_pem(to->folder, "tls.crt", certificate.data);
     write_pem(to->folder, "tls.key", key.data);
@@ -500,8 +512,9 @@ static void logs_and_trace_need_a_certificate_of_the_authority_alone(void **stat
             void *packed = NULL;
             size_t n;
 
-            assert_int_equal(rdzv_caller_call(caller, methods[m], NULL, 0, SOON_MS, &packed, &n, NULL, &err),
-                             expected[m]);
+            assert_int_equal(
+                rdzv_caller_call(caller, methods[m], NULL, 0, SOON_MS, &packed, &n, NULL, &err),
+                expected[m]);
             free(packed);
         }
         rdzv_caller_close(caller);
@@ -529,7 +542,9 @@ static void task_with_the_certificate_of_another_host_is_rejected(void **state)
     open_node(c, 0);
     open_node_with(&c->nodes[1], &stranger);
     WAIT_FOR(SOON_MS, c->nodes[1].code == 2);
-    assert_non_null(strstr(c->nodes[1].text, "its certificate is of '10.9.8.7', expected the host of its address 127.0.0.1"));
+    assert_non_null(
+        strstr(c->nodes[1].text,
+               "its certificate is of '10.9.8.7', expected the host of its address 127.0.0.1"));
     close_cluster(c);
     tls_close(good);
     tls_close(other);
@@ -554,9 +569,11 @@ static void command_that_changes_the_job_needs_its_host_or_the_operator(void **s
     open_node(c, 0);
     WAIT_FOR(SOON_MS, is_group(c, "0"));
     trainerd__v1__status_reply__free_unpacked(status(c->addresses[0], viewer), NULL);
-    assert_int_equal(rdzv_call(c->addresses[0], viewer, NULL, "Stop", SOON_MS, &packed, &n, &err), ERR_AUTH);
+    assert_int_equal(rdzv_call(c->addresses[0], viewer, NULL, "Stop", SOON_MS, &packed, &n, &err),
+                     ERR_AUTH);
     assert_non_null(strstr(err.text, "needs a certificate of a host of the cluster"));
-    assert_int_equal(rdzv_call(c->addresses[0], operator, NULL, "Stop", SOON_MS, &packed, &n, &err), 0);
+    assert_int_equal(rdzv_call(c->addresses[0], operator, NULL, "Stop", SOON_MS, &packed, &n, &err),
+                     0);
     free(packed);
     WAIT_FOR(SOON_MS, c->nodes[0].code == 143);
     close_cluster(c);
@@ -582,11 +599,16 @@ static void command_that_changes_the_job_needs_the_token_if_there_is_one(void **
     c->opts.token = secret;
     open_node(c, 0);
     WAIT_FOR(SOON_MS, is_group(c, "0"));
-    assert_int_equal(rdzv_call(c->addresses[0], good, NULL, "Stop", SOON_MS, &packed, &n, &err), ERR_AUTH);
-    assert_int_equal(rdzv_call(c->addresses[0], good, "another", "Stop", SOON_MS, &packed, &n, &err), ERR_AUTH);
+    assert_int_equal(rdzv_call(c->addresses[0], good, NULL, "Stop", SOON_MS, &packed, &n, &err),
+                     ERR_AUTH);
+    assert_int_equal(
+        rdzv_call(c->addresses[0], good, "another", "Stop", SOON_MS, &packed, &n, &err), ERR_AUTH);
     assert_non_null(strstr(err.text, "needs the token of the cluster"));
-    assert_int_equal(rdzv_call(c->addresses[0], good, "two\nlines", "Stop", SOON_MS, &packed, &n, &err), ERR_INPUT);
-    assert_int_equal(rdzv_call(c->addresses[0], good, secret, "Stop", SOON_MS, &packed, &n, &err), 0);
+    assert_int_equal(
+        rdzv_call(c->addresses[0], good, "two\nlines", "Stop", SOON_MS, &packed, &n, &err),
+        ERR_INPUT);
+    assert_int_equal(rdzv_call(c->addresses[0], good, secret, "Stop", SOON_MS, &packed, &n, &err),
+                     0);
     free(packed);
     close_cluster(c);
     tls_close(good);

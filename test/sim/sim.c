@@ -87,10 +87,10 @@ static void tell_msg(struct sim *s, uint32_t from, uint32_t to, const struct mem
     if (!s->opts.tell || m->kind == MEMBER_MSG_BEAT)
         return;
     sim_print(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
-            msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
-            m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
-            m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
-            m->kind == MEMBER_MSG_REDIRECT ? s->names[m->rank % s->opts.world] : "", m->text);
+              msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
+              m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
+              m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
+              m->kind == MEMBER_MSG_REDIRECT ? s->names[m->rank % s->opts.world] : "", m->text);
 }
 
 static void tell_view(struct sim *s, uint32_t rank, const struct member_action *d)
@@ -101,7 +101,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
     for (uint32_t i = 0; i < d->view->n_members && n + 8 < sizeof(list) && s->opts.tell; i++)
         n += (size_t)snprintf(list + n, sizeof(list) - n, " %u", d->view->members[i].rank);
     sim_print(s, rank, "TRAIN g%" PRIu64 " of%s, newest step %" PRIu64 ": %s", d->view->generation,
-            list, d->view->newest_step, d->text != NULL ? d->text : "");
+              list, d->view->newest_step, d->text != NULL ? d->text : "");
 }
 
 /* ---- actions ---- */
@@ -114,7 +114,7 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 
     if (link == 0) {
         sim_fail_run(s, "%s sends %s %s without an open link", s->names[rank],
-                   msg_name(d->msg->kind), to_caller ? s->names[d->rank] : "on the link out");
+                     msg_name(d->msg->kind), to_caller ? s->names[d->rank] : "on the link out");
         return false;
     }
     tell_msg(s, rank, to_caller ? d->rank : s->links.at[link].to, d->msg);

@@ -59,7 +59,7 @@ void sim_advance(struct sim *s, uint64_t ms);
 uint64_t sim_now(const struct sim *s);
 uint64_t sim_random(struct sim *s, uint64_t n); /* below n; 0 if n is 0 */
 const char *sim_finding(const struct sim *s);   /* of the judge; NULL: none */
-const char *sim_log(const struct sim *s);     /* the log since the last sim_reset_log() */
+const char *sim_log(const struct sim *s);       /* the log since the last sim_reset_log() */
 void sim_reset_log(struct sim *s);
 
 /* ---- faults ---- */

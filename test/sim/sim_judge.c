@@ -50,8 +50,8 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v)
                          g, s->names[member->rank], v->newest_step, member->held);
     }
     if (v->newest_step != newest || v->newest_member >= v->n_members)
-        sim_fail_run(s, "generation %" PRIu64 ": newest step %" PRIu64 ", but %" PRIu64 " is held", g,
-                   v->newest_step, newest);
+        sim_fail_run(s, "generation %" PRIu64 ": newest step %" PRIu64 ", but %" PRIu64 " is held",
+                     g, v->newest_step, newest);
     for (size_t i = 1; i + 1 < s->groups.n; i++)
         if (s->groups.at[i]->view.generation == g &&
             s->groups.at[i]->author_serial == s->tasks[rank].serial)
@@ -75,10 +75,10 @@ static void judge_train(struct sim *s, uint32_t rank, const struct group_view *v
     }
     if (!is_in)
         sim_fail_run(s, "%s trains in generation %" PRIu64 ", in which it is not", s->names[rank],
-                   v->generation);
+                     v->generation);
     if (t->train.group != 0 && s->groups.at[t->train.group]->view.generation >= v->generation)
         sim_fail_run(s, "%s goes from generation %" PRIu64 " to %" PRIu64, s->names[rank],
-                   s->groups.at[t->train.group]->view.generation, v->generation);
+                     s->groups.at[t->train.group]->view.generation, v->generation);
 }
 
 void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *d)
@@ -90,14 +90,14 @@ void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *
     case MEMBER_OPEN_OUT:
         if (t->out != 0 || d->rank >= s->opts.world || d->rank == rank)
             sim_fail_run(s, "%s calls rank %u%s", name, d->rank,
-                       t->out != 0 ? " and has a link out" : "");
+                         t->out != 0 ? " and has a link out" : "");
         return;
     case MEMBER_SEND_LEADER:
         if (d->msg->kind == MEMBER_MSG_READY && t->train.phase != REST)
             sim_fail_run(s, "%s sends READY while it trains", name);
         if (d->msg->kind == MEMBER_MSG_READY && d->msg->held != t->held)
             sim_fail_run(s, "%s reports that it holds step %" PRIu64 ", and holds %" PRIu64, name,
-                       d->msg->held, t->held);
+                         d->msg->held, t->held);
         return;
     case MEMBER_TRAIN:
         judge_train(s, rank, d->view);
@@ -148,7 +148,7 @@ void sim_judge_apply(struct sim *s, uint32_t rank, uint64_t step)
 {
     if (step != s->tasks[rank].held + 1)
         sim_fail_run(s, "%s applies step %" PRIu64 " to the state of step %" PRIu64, s->names[rank],
-                   step, s->tasks[rank].held);
+                     step, s->tasks[rank].held);
 }
 
 void sim_judge_save(struct sim *s, uint32_t rank, uint64_t step, uint64_t token)
@@ -158,11 +158,11 @@ void sim_judge_save(struct sim *s, uint32_t rank, uint64_t step, uint64_t token)
 
         if (!s->opts.no_lease && o->token > token)
             sim_fail_run(s,
-                       "%s publishes a checkpoint with lease %" PRIu64 " after one with %" PRIu64,
-                       s->names[rank], token, o->token);
+                         "%s publishes a checkpoint with lease %" PRIu64 " after one with %" PRIu64,
+                         s->names[rank], token, o->token);
         if (o->step == step && o->rank != rank && !s->opts.no_lease)
-            sim_fail_run(s, "%s and %s both publish step %" PRIu64, s->names[rank], s->names[o->rank],
-                       step);
+            sim_fail_run(s, "%s and %s both publish step %" PRIu64, s->names[rank],
+                         s->names[o->rank], step);
     }
 }
 
@@ -196,5 +196,5 @@ void sim_judge_event(struct sim *s, uint32_t rank)
     if (generation != 0 && t->train.phase != REST &&
         generation != s->groups.at[t->train.group]->view.generation)
         sim_fail_run(s, "%s is in generation %" PRIu64 " and trains in %" PRIu64, s->names[rank],
-                   generation, s->groups.at[t->train.group]->view.generation);
+                     generation, s->groups.at[t->train.group]->view.generation);
 }

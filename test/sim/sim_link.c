@@ -234,7 +234,7 @@ static void heard_in(struct sim *s, const struct sim_event *e)
     if (old != e->link) {
         if (e->msg->m.kind != MEMBER_MSG_JOIN)
             sim_fail_run(s, "%s: the first message on its link to %s is not a JOIN",
-                       s->names[e->from], s->names[e->to]);
+                         s->names[e->from], s->names[e->to]);
         if (old != 0) {
             struct member_msg refusal;
 
@@ -290,7 +290,7 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         l->open[1] = false;
         t->out = 0;
         sim_print(s, e->to, "cannot reach %s: %s", s->names[e->from],
-                e->b == MEMBER_REFUSED ? "refused" : "timed out");
+                  e->b == MEMBER_REFUSED ? "refused" : "timed out");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out" });
         return;
     case EV_IN:
@@ -355,11 +355,11 @@ static void cut(struct sim *s, uint32_t from, uint32_t to, uint8_t planes, bool 
 void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 {
     sim_print(s, from, "%sall traffic to %s is blocked",
-            plane == SIM_DATA      ? "data: "
-            : plane == SIM_LARGE   ? "large packets: "
-            : plane == SIM_CONTROL ? "control: "
-                                   : "",
-            to == SIM_ALL ? "all" : s->names[to]);
+              plane == SIM_DATA      ? "data: "
+              : plane == SIM_LARGE   ? "large packets: "
+              : plane == SIM_CONTROL ? "control: "
+                                     : "",
+              to == SIM_ALL ? "all" : s->names[to]);
     cut(s, from, to, (uint8_t)plane, true);
 }
 

@@ -202,7 +202,7 @@ static void expect_reasons(struct sim *s)
             continue;
         if (t->said_ms + 3 * MEMBER_LOG_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
             sim_fail_run(s, "%s waits and does not log the missing task; its last line: %s",
-                       s->names[i], t->said);
+                         s->names[i], t->said);
     }
 }
 
@@ -222,7 +222,7 @@ static void expect_no_loss(struct sim *s)
 
         if (t->node != NULL && t->calm_serial == t->serial && t->calm_held > sim_newest(s))
             sim_fail_run(s, "%s held step %" PRIu64 ", and the group goes on from %" PRIu64,
-                       s->names[i], t->calm_held, sim_newest(s));
+                         s->names[i], t->calm_held, sim_newest(s));
     }
 }
 
@@ -235,13 +235,13 @@ static void finish(struct sim *s, uint64_t calm_ms)
         sim_advance(s, below(s, 6 * s->opts.step_ms));
         sim_kill(s, (uint32_t)below(s, world));
     }
-    if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + 35000 * n_stuck(s)) &&
-        !s->is_broken) {
+    if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + 35000 * n_stuck(s)) && !s->is_broken) {
         if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
             return; /* too few tasks are left, or a task that joined too late cannot see that the
                        job is done */
         sim_fail_run(s, "the job is not completed: %u tasks live, %s", sim_alive(s),
-                   s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
+                     s->complete_step != 0 ? "its last checkpoint is written"
+                                           : "no last checkpoint");
     }
     for (uint32_t i = 0; i < world && !s->is_broken; i++) {
         int code = s->tasks[i].exit_code;
@@ -255,7 +255,7 @@ static void finish(struct sim *s, uint64_t calm_ms)
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIM_KILLED && (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
             sim_fail_run(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
-                       s->tasks[i].exit_text);
+                         s->tasks[i].exit_text);
     }
 }
 
@@ -277,7 +277,7 @@ static void expect_stable(struct sim *s)
             return; /* that task may leave only now */
     if (!s->is_broken && sim_generation(s, first) != generation)
         sim_fail_run(s, "the group broke without a fault: %s",
-                   member_node_cause(s->tasks[first].node));
+                     member_node_cause(s->tasks[first].node));
 }
 
 /* All tasks are asked to stop within a moment, or one task is asked to stop the job: the state of
@@ -302,7 +302,7 @@ static void all_leave(struct sim *s)
         if (t->was_told_to_stop &&
             (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
             sim_fail_run(s, "all were asked to stop, but %s %s", s->names[i],
-                       t->node != NULL ? "continues" : t->exit_text);
+                         t->node != NULL ? "continues" : t->exit_text);
     }
     /* Survivors of a broken step differ by one step, and the leader saves its own state. */
     if (!s->is_broken && sim_alive(s) == 0 && sim_checkpoint(s) + 1 < newest && n_stuck(s) == 0)
@@ -351,7 +351,6 @@ static bool is_quarantined(const struct sim *s)
         }
     return false;
 }
-
 
 static void play(struct sim *s)
 {

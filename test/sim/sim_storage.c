@@ -72,7 +72,8 @@ static void expect_few(struct sim *s, size_t leases, uint64_t generation, uint64
     uint64_t seconds = 3 + (s->now_ms - begin_ms) / 1000, newest = 0;
 
     for (size_t i = 1; i < s->groups.n; i++)
-        newest = s->groups.at[i]->view.generation > newest ? s->groups.at[i]->view.generation : newest;
+        newest =
+            s->groups.at[i]->view.generation > newest ? s->groups.at[i]->view.generation : newest;
     if (s->records.n - leases > LEASES_A_SECOND * seconds)
         sim_fail_run(s, "%zu leases were taken in %" PRIu64 " s", s->records.n - leases, seconds);
     if (newest - generation > GENERATIONS_A_SECOND * seconds)
@@ -83,15 +84,17 @@ static void expect_all_alive(struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++)
         if (s->tasks[i].node == NULL)
-            sim_fail_run(s, "%s ended with %d: %s", s->names[i], s->tasks[i].exit_code, s->tasks[i].exit_text);
+            sim_fail_run(s, "%s ended with %d: %s", s->names[i], s->tasks[i].exit_code,
+                         s->tasks[i].exit_text);
 }
 
 static void expect_codes(struct sim *s, int code)
 {
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
-        if (s->tasks[i].exit_code != code || (code == 138 && strstr(s->tasks[i].exit_text, "worker ") == NULL))
-            sim_fail_run(s, "%s ended with %d, expected %d: %s", s->names[i], s->tasks[i].exit_code, code,
-                       s->tasks[i].exit_text);
+        if (s->tasks[i].exit_code != code ||
+            (code == 138 && strstr(s->tasks[i].exit_text, "worker ") == NULL))
+            sim_fail_run(s, "%s ended with %d, expected %d: %s", s->names[i], s->tasks[i].exit_code,
+                         code, s->tasks[i].exit_text);
 }
 
 static void end_well(struct sim *s)

@@ -193,8 +193,8 @@ static void tell(struct sim *s, uint32_t rank)
         return;
     l->told = digest;
     sim_print(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
-            r != NULL ? s->names[r->holder] : "no task", out.is_mine ? ", mine" : "",
-            out.is_over ? ", over" : "", l->text);
+              r != NULL ? s->names[r->holder] : "no task", out.is_mine ? ", mine" : "",
+              out.is_over ? ", over" : "", l->text);
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &out });
 }
 
@@ -307,15 +307,16 @@ void sim_store_watch(struct sim *s, uint32_t rank)
 {
     struct sim_task *t = &s->tasks[rank];
     bool needs_lease = t->train.phase == REST || member_node_needs_lease(t->node);
-    bool is_tried = t->save.number != 0 || t->save.has_failed || (needs_lease && (t->lease.op != OP_NONE || t->lease.has_failed));
+    bool is_tried = t->save.number != 0 || t->save.has_failed ||
+                    (needs_lease && (t->lease.op != OP_NONE || t->lease.has_failed));
     uint64_t now = sim_clock(s, rank);
 
     if (t->storage == SIM_STORAGE_FINE || !is_tried)
         t->storage_ms = 0;
     else if (t->storage_ms == 0)
         t->storage_ms = now;
-    if (t->storage_ms == 0 || now - t->storage_ms < FAILED_MS || now - t->storage_told_ms < TELL_MS ||
-        member_node_state(t->node) != MEMBER_LEADING)
+    if (t->storage_ms == 0 || now - t->storage_ms < FAILED_MS ||
+        now - t->storage_told_ms < TELL_MS || member_node_state(t->node) != MEMBER_LEADING)
         return;
     t->storage_told_ms = now;
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_STORAGE, .text = "input/output error" });
@@ -338,7 +339,8 @@ static void save(struct sim *s, struct sim_event *e)
         return;
     }
     if (t->storage == SIM_STORAGE_HANGS) {
-        if (!is_last || !is_saving_last(s, e->to) || !gives_up(s, e->to, "the storage does not answer"))
+        if (!is_last || !is_saving_last(s, e->to) ||
+            !gives_up(s, e->to, "the storage does not answer"))
             save_in(s, e->to, AGAIN_MS);
         return;
     }

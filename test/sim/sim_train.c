@@ -156,7 +156,8 @@ static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a
 }
 
 /* Returns the members with which `rank` can exchange no data. */
-static struct member_loss dead_paths_of(const struct sim *s, const struct sim_group *g, uint32_t rank)
+static struct member_loss dead_paths_of(const struct sim *s, const struct sim_group *g,
+                                        uint32_t rank)
 {
     struct member_loss l = { .peer = MEMBER_NO_RANK };
 
@@ -248,7 +249,7 @@ void sim_train_begin(struct sim *s, uint32_t rank, const struct group_view *v)
 
     if (t->train.phase != REST) {
         sim_fail_run(s, "%s is to train in generation %" PRIu64 " before it is at rest",
-                   s->names[rank], v->generation);
+                     s->names[rank], v->generation);
         return;
     }
     t->train = (struct sim_train){
@@ -441,8 +442,8 @@ static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
         event.kind = MEMBER_EV_COMPLETE;
         break;
     case NEWS_FAILED:
-        sim_print(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
-                e->b == MEMBER_NO_RANK ? "no task named" : s->names[e->b]);
+        sim_print(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held,
+                  t->train.text, e->b == MEMBER_NO_RANK ? "no task named" : s->names[e->b]);
         event.kind = MEMBER_EV_FAILED;
         break;
     }
@@ -516,7 +517,8 @@ void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_acti
     uint64_t ms = 2 * sim_delay(s);
 
     for (uint32_t i = 0; i < d->n_ranks; i++)
-        if (!data_passes(s, rank, d->ranks[i], SIM_DATA) || !sim_link_passes(s, rank, d->ranks[i], SIM_LARGE)) {
+        if (!data_passes(s, rank, d->ranks[i], SIM_DATA) ||
+            !sim_link_passes(s, rank, d->ranks[i], SIM_LARGE)) {
             e.tested.dead_paths[e.tested.n_dead_paths++] = d->ranks[i];
             ms = MEMBER_REACH_MS;
         }

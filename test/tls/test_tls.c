@@ -372,13 +372,13 @@ static void subject_with_invalid_host_is_refused(void **state)
 
     (void)state;
     assert_int_equal(tls_authority_new("a cluster", 1, &authority, &authority_key, &err), 0);
-    assert_int_equal(tls_certificate_new(authority.data, authority_key.data, &subject, &certificate,
-                                         &key, &err),
-                     ERR_INPUT);
+    assert_int_equal(
+        tls_certificate_new(authority.data, authority_key.data, &subject, &certificate, &key, &err),
+        ERR_INPUT);
     assert_non_null(strstr(err.text, "'bad,DNS:other' is no host name"));
-    assert_int_equal(tls_certificate_new("junk", authority_key.data, &subject, &certificate, &key,
-                                         &err),
-                     ERR_INPUT);
+    assert_int_equal(
+        tls_certificate_new("junk", authority_key.data, &subject, &certificate, &key, &err),
+        ERR_INPUT);
     buf_fini(&authority);
     buf_fini(&authority_key);
     buf_fini(&certificate);
@@ -443,7 +443,9 @@ static void carry_bytes_in_both_directions(void)
     assert_int_equal(e.rc[1], 1);
     while (n_got[0] < BYTES || n_got[1] < BYTES) {
         for (int i = 0; i < 2; i++) {
-            ssize_t n = n_sent[i] < BYTES ? tls_stream_send(e.s[i], sent + n_sent[i], BYTES - n_sent[i]) : 0;
+            ssize_t n = n_sent[i] < BYTES
+                            ? tls_stream_send(e.s[i], sent + n_sent[i], BYTES - n_sent[i])
+                            : 0;
 
             assert_true(n >= 0 || errno == EAGAIN);
             n_sent[i] += n > 0 ? (size_t)n : 0;

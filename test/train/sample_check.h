@@ -29,26 +29,29 @@ static inline uint32_t check_generation(struct sample_check *c, uint64_t number)
     return i;
 }
 
-static inline void check_line(struct sample_check *c, const char *line, uint64_t *before, const char *what)
+static inline void check_line(struct sample_check *c, const char *line, uint64_t *before,
+                              const char *what)
 {
     unsigned long long generation, step, lane; /* all generations of a scene have the same key */
     int samples_at = 0;
 
     if (strncmp(line, "open ", 5) == 0) {
         *before = 0;
-    } else if (sscanf(line, "give %llu.%*x %llu %llu%n", &generation, &step, &lane, &samples_at) == 3) {
+    } else if (sscanf(line, "give %llu.%*x %llu %llu%n", &generation, &step, &lane, &samples_at) ==
+               3) {
         char **place;
 
         assert_true(step < CHECK_STEPS && lane < c->lanes);
         place = &c->given[check_generation(c, generation)][step][lane];
         if (*place != NULL)
-            fail_msg("%s: lane %llu of step %llu was computed twice in generation %llu", what, lane, step,
-                     generation);
+            fail_msg("%s: lane %llu of step %llu was computed twice in generation %llu", what, lane,
+                     step, generation);
         *place = strdup(line + samples_at);
     } else if (sscanf(line, "done %llu.%*x %llu", &generation, &step) == 2) {
         assert_true(step < CHECK_STEPS);
         if (step <= *before)
-            fail_msg("%s: a task applied step %llu behind step %llu", what, step, (unsigned long long)*before);
+            fail_msg("%s: a task applied step %llu behind step %llu", what, step,
+                     (unsigned long long)*before);
         *before = step;
         c->done[check_generation(c, generation)][step] = true;
         if (generation > c->last[step])
@@ -87,8 +90,9 @@ static inline void sample_check_free(struct sample_check *c)
 
 /* Checks the files <folder>/samples-<task>. `expected`: result of an undisturbed run; NULL: this
  * run is undisturbed. */
-static inline struct sample_check *sample_check(const struct troupe *k, uint32_t lanes, uint64_t steps,
-                                                const struct sample_check *expected, const char *what)
+static inline struct sample_check *sample_check(const struct troupe *k, uint32_t lanes,
+                                                uint64_t steps, const struct sample_check *expected,
+                                                const char *what)
 {
     struct sample_check *c = calloc(1, sizeof(*c));
 
@@ -104,15 +108,18 @@ static inline struct sample_check *sample_check(const struct troupe *k, uint32_t
         if (c->last[s] == 0)
             fail_msg("%s: nobody says that step %llu is done", what, (unsigned long long)s);
         if (c->last[s] < c->last[s - 1])
-            fail_msg("%s: step %llu is of an older generation than the one before", what, (unsigned long long)s);
+            fail_msg("%s: step %llu is of an older generation than the one before", what,
+                     (unsigned long long)s);
         for (uint32_t g = 0; g < c->n_generations; g++)
             for (uint32_t l = 0; c->done[g][s] && l < lanes; l++) {
                 const char *here = c->given[g][s][l];
 
                 if (here == NULL)
-                    fail_msg("%s: step %llu is done without lane %u", what, (unsigned long long)s, l);
+                    fail_msg("%s: step %llu is done without lane %u", what, (unsigned long long)s,
+                             l);
                 if (expected != NULL && strcmp(here, expected->given[0][s][l]) != 0)
-                    fail_msg("%s: step %llu, lane %u: other samples", what, (unsigned long long)s, l);
+                    fail_msg("%s: step %llu, lane %u: other samples", what, (unsigned long long)s,
+                             l);
             }
     }
     return c;

@@ -76,7 +76,8 @@ static void until_phase(struct fixture *f, const char *phase, struct train_progr
 {
     uint64_t limit = clock_ms() + 10000 * SLOW;
 
-    for (train_progress(f->train, p); strcmp(p->phase, phase) != 0 || clock_ns() < p->since_ns + 100000000;
+    for (train_progress(f->train, p);
+         strcmp(p->phase, phase) != 0 || clock_ns() < p->since_ns + 100000000;
          train_progress(f->train, p)) {
         if (clock_ms() > limit)
             fail_msg("in '%s', not in '%s'", p->phase, phase);
@@ -149,7 +150,8 @@ static void many_generations_change_no_bit_and_release_all_resources(void **stat
     assert_true(SANITIZED_THREAD || mappings() <= maps + 8);
     assert_int_equal(f->steps, STEPS);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
-    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state,
+                        f->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(f);
 }
@@ -235,7 +237,8 @@ static void abort_ends_a_generation_soon_and_keeps_the_state_whole(void **state)
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_int_equal(f->steps, STEPS);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
-    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state,
+                        f->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(f);
 }
@@ -332,7 +335,8 @@ static void evaluation_waits_for_storage_at_most_as_long_as_a_step(void **state)
     assert_int_equal(moment.told, 1);
     assert_int_equal(f->end, TRAIN_FAILED);
     assert_int_equal(f->code, ERR_IO);
-    if (strstr(f->text, "evaluation after step 2") == NULL || strstr(f->text, "digits-test") == NULL)
+    if (strstr(f->text, "evaluation after step 2") == NULL ||
+        strstr(f->text, "digits-test") == NULL)
         fail_msg("'%s' names neither the evaluation nor the file", f->text);
     g.view.newest_step = train_held(f->train);
     assert_int_equal(g.view.newest_step, 2);
@@ -403,7 +407,8 @@ static void weights_discarded_twice_are_initialized_again(void **state)
     fixture_generation(f, &g);
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
-    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state,
+                        f->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(f);
 }

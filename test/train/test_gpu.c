@@ -51,7 +51,8 @@ static void expect_near(const struct fixture *got, const struct fixture *want)
 
     for (uint64_t k = 1; k <= FEW; k++)
         if (!(fabs(got->losses[k] - want->losses[k]) <= 1e-3))
-            fail_msg("loss of step %d is %g, the CPU's %g", (int)k, got->losses[k], want->losses[k]);
+            fail_msg("loss of step %d is %g, the CPU's %g", (int)k, got->losses[k],
+                     want->losses[k]);
     for (size_t i = 0; i < n; i++)
         /* rounding may change a ReLU or the maximum of a window */
         if (!(fabsf(a[i] - b[i]) <= 2e-2f))
@@ -68,7 +69,8 @@ static void buckets_are_all_reduced_once_with_any_lanes_and_replicas(void **stat
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && has_gpus(rows[i].gpus); i++) {
-        struct fixture *cpu = trained(0, rows[i].lanes, NULL), *gpu = trained(rows[i].gpus, rows[i].lanes, NULL);
+        struct fixture *cpu = trained(0, rows[i].lanes, NULL),
+                       *gpu = trained(rows[i].gpus, rows[i].lanes, NULL);
 
         expect_near(gpu, cpu);
         fixture_free(cpu);
@@ -114,7 +116,8 @@ static void gpus_with_unequal_shares_of_the_lanes_all_reduce_together(void **sta
         skip_lacking("no two emulated GPUs");
     cpu = trained(0, 3, odd_share);
     gpu = trained(2, 3, odd_share);
-    assert_int_not_equal(gpu->train->replicas[0].device->n_lanes, gpu->train->replicas[1].device->n_lanes);
+    assert_int_not_equal(gpu->train->replicas[0].device->n_lanes,
+                         gpu->train->replicas[1].device->n_lanes);
     expect_near(gpu, cpu);
     fixture_free(cpu);
     fixture_free(gpu);
@@ -157,7 +160,8 @@ static void mean_of_what_counts(struct fixture *f)
 
 static void values_are_clipped_after_their_mean_is_computed(void **state)
 {
-    struct fixture *cpu = trained(0, 4, mean_of_what_counts), *gpu = trained(1, 4, mean_of_what_counts);
+    struct fixture *cpu = trained(0, 4, mean_of_what_counts),
+                   *gpu = trained(1, 4, mean_of_what_counts);
 
     (void)state;
     expect_near(gpu, cpu);

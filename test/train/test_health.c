@@ -108,7 +108,8 @@ static void expect_text(const struct troupe *k, uint32_t task, const char *part)
 
 /* Runs a generation in which the fault occurs on task `odd`, and all tasks report that it
  * diverges. */
-static void play_odd(struct troupe *k, uint32_t odd, const char *fault, uint64_t step, const char *what)
+static void play_odd(struct troupe *k, uint32_t odd, const char *fault, uint64_t step,
+                     const char *what)
 {
     char named[64], of_step[64];
 
@@ -278,8 +279,9 @@ static void divergence_of_replicas_is_detected_before_the_state_changes(void **s
     troupe_wait(k);
     assert_int_equal(k->tasks[0].last.end, TRAIN_DIVERGED);
     assert_int_equal(k->tasks[0].held, 4);
-    expect_text(k, 0, fixture_on_gpus() ? "cuda:1 and cuda:0 differ in the reduced gradient of step 5"
-                                         : "its replicas 0 and 1 hold different reduced gradients");
+    expect_text(k, 0,
+                fixture_on_gpus() ? "cuda:1 and cuda:0 differ in the reduced gradient of step 5"
+                                  : "its replicas 0 and 1 hold different reduced gradients");
     assert_int_equal(troupe_to_the_end(k), 1);
     expect_end(k);
     for (uint64_t i = 1; i <= FEW; i++)
@@ -365,5 +367,6 @@ int main(void)
     };
     int failed = cmocka_run_group_tests(tests, run_undisturbed, NULL);
 
-    return fixture_on_gpus() ? failed + cmocka_run_group_tests(of_gpus, run_undisturbed, NULL) : failed;
+    return fixture_on_gpus() ? failed + cmocka_run_group_tests(of_gpus, run_undisturbed, NULL)
+                             : failed;
 }

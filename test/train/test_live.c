@@ -63,7 +63,8 @@ static void save_every_2_from_step_30(struct fixture *f, uint64_t step)
 {
     struct ckpt_writer *w = f->train->saving.writer;
 
-    for (int ms = 0; __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < due_up_to(step - 1) && ms < 15000; ms++)
+    for (int ms = 0;
+         __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < due_up_to(step - 1) && ms < 15000; ms++)
         usleep(1000);
     while (w != NULL && ckpt_is_busy(w)) /* the writer still removes an old checkpoint */
         usleep(1000);
@@ -107,7 +108,9 @@ static void by_time_too(struct fixture *f, uint64_t step)
 {
     if (step == 10)
         train_set_checkpoint(f->train, 0, 1e-9, 3);
-    for (int ms = 0; step > 10 && __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < step / 10 - 1 && ms < 15000; ms++)
+    for (int ms = 0;
+         step > 10 && __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < step / 10 - 1 && ms < 15000;
+         ms++)
         usleep(1000);
 }
 

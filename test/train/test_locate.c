@@ -21,7 +21,8 @@ static struct heard { /* shared with the tasks */
     char text[TASKS_MAX][1400];
 } *heard;
 
-static char folder[] = "/tmp/trainerd-locate-XXXXXX", model_path[64], data_prefix[64], data_glob[64];
+static char folder[] = "/tmp/trainerd-locate-XXXXXX", model_path[64], data_prefix[64],
+            data_glob[64];
 
 /* ---- kinds of non-finite values ---- */
 
@@ -355,7 +356,8 @@ static void policy_stop_ends_all_tasks_and_keeps_the_previous_state(void **state
             assert_int_equal(k->tasks[t].last.code, ERR_INPUT);
             assert_string_equal(k->tasks[t].last.text, k->tasks[0].last.text);
         }
-        expect(k->tasks[0].last.text, "reduced gradient of 'w' holds NaN or infinity; first in lane");
+        expect(k->tasks[0].last.text,
+               "reduced gradient of 'w' holds NaN or infinity; first in lane");
         if (k->tasks[0].held > 0) {
             assert_int_equal(ckpt_newest(checkpoints, NULL, NULL, NULL, NULL, info, &err), 0);
             assert_int_equal(info->meta.step, k->tasks[0].held);
@@ -475,7 +477,8 @@ static void table_row_bit_flip_is_detected(void **state)
     for (uint32_t devices = 1; devices <= 2; devices++) {
         k = new_troupe(&quiet, devices == 1 ? "AAB" : "A", devices);
         /* GPUs do not reduce rows separately */
-        troupe_start_with(k, devices % 2, fixture_on_gpus() ? "health.flip_gradient@2" : "health.flip_row@2");
+        troupe_start_with(k, devices % 2,
+                          fixture_on_gpus() ? "health.flip_gradient@2" : "health.flip_row@2");
         troupe_wait(k);
         expect(k->tasks[devices % 2].last.text, devices == 1 ? "worker 1 differs from the others: its reduced "
                                                      "gradient of step 2"

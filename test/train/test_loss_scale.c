@@ -13,7 +13,8 @@
 static const struct loss_scale_rule usual = { .initial = 65536, .min = 1, .max = 16777216, .growth_interval = 3 };
 
 /* Applies steps to a state; each letter is a step: 'g' finite, 'o' overflow. */
-static struct loss_scale after(const struct loss_scale_rule *rule, struct loss_scale s, const char *steps)
+static struct loss_scale after(const struct loss_scale_rule *rule, struct loss_scale s,
+                               const char *steps)
 {
     for (; *steps != '\0'; steps++)
         s = *steps == 'g' ? loss_scale_after_good(rule, s) : loss_scale_after_overflow(rule, s);
@@ -23,8 +24,8 @@ static struct loss_scale after(const struct loss_scale_rule *rule, struct loss_s
 static void expect(struct loss_scale s, double scale, uint32_t good)
 {
     if (s.scale != scale || s.good != good)
-        fail_msg("scale %g behind %u good steps, expected %g behind %u", s.scale, (unsigned)s.good, scale,
-                 (unsigned)good);
+        fail_msg("scale %g behind %u good steps, expected %g behind %u", s.scale, (unsigned)s.good,
+                 scale, (unsigned)good);
 }
 
 /* Scale and growth tracker after update() as documented for torch.cuda.amp.GradScaler(65536, 2,

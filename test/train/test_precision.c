@@ -60,7 +60,8 @@ static struct fixture *trained(struct fixture *f)
 
 static bool same_state(const struct fixture *a, const struct fixture *b)
 {
-    return memcmp(a->train->engine->memory.state, b->train->engine->memory.state, a->train->engine->memory.state_bytes) == 0;
+    return memcmp(a->train->engine->memory.state, b->train->engine->memory.state,
+                  a->train->engine->memory.state_bytes) == 0;
 }
 
 static void losses_of_each_precision_are_close_but_not_equal_to_float32(void **state)
@@ -77,7 +78,8 @@ static void losses_of_each_precision_are_close_but_not_equal_to_float32(void **s
 
         for (uint64_t k = 1; k <= FEW; k++)
             if (!(fabs(f->losses[k] - wide->losses[k]) <= rows[i].near))
-                fail_msg("%s: loss of step %d is %g, in float32 %g", name, (int)k, f->losses[k], wide->losses[k]);
+                fail_msg("%s: loss of step %d is %g, in float32 %g", name, (int)k, f->losses[k],
+                         wide->losses[k]);
         if (f->losses[1] == wide->losses[1])
             fail_msg("%s: nothing was computed so", name);
         assert_int_equal(overflows, 0);
@@ -140,7 +142,8 @@ static void loss_scale_without_overflow_changes_no_bit(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
         for (uint32_t gpus = 0; gpus < 2; gpus++) {
-            struct fixture *one = prepared(gpus, PLAN_FLOAT32), *scaled = prepared(gpus, PLAN_FLOAT32);
+            struct fixture *one = prepared(gpus, PLAN_FLOAT32),
+                           *scaled = prepared(gpus, PLAN_FLOAT32);
 
             one->opts.run.steps = scaled->opts.run.steps = 3;
             scaled->opts.run.loss_scale = usual;

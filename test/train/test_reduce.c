@@ -52,7 +52,8 @@ static void train_scene(struct cast *k, uint32_t self)
         EXPECT(fault_arm(play.fault, &err) == 0, "%s", err.text);
     fixture_train(f, &g);
     k->stage->number[self] =
-        (uint64_t)crc32c(0, f->train->engine->memory.state, f->train->engine->memory.state_bytes) << 32 |
+        (uint64_t)crc32c(0, f->train->engine->memory.state, f->train->engine->memory.state_bytes)
+            << 32 |
         crc32c(0, f->losses, sizeof(f->losses));
     k->stage->number[16 + self] = f->end;
     k->stage->number[32 + self] = f->train->replicas[0].device->n_buckets;
@@ -178,8 +179,9 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
             fail_msg("%s of worker %u in %s: worker %u ended with %d", fault, faulty, layout, i,
                      (int)k.stage->number[16 + i]);
         /* Either end of a connection that was reset may be named. */
-        if (strstr(k.stage->text[i], strstr(fault, "comm.") ? "worker " : k.names[faulty]) != NULL
-            || strstr(k.stage->text[i], "fault point") != NULL)
+        if (strstr(k.stage->text[i], strstr(fault, "comm.") ? "worker " : k.names[faulty]) !=
+                NULL ||
+            strstr(k.stage->text[i], "fault point") != NULL)
             is_named |= i != faulty;
         else if (strstr(k.stage->text[i], ") has left") == NULL)
             fail_msg("%s of worker %u: worker %u says '%s'", fault, faulty, i, k.stage->text[i]);
@@ -235,7 +237,8 @@ static void member_hung_between_two_buckets_is_named_at_the_deadline(void **stat
 enum { WATCHED = 48 }; /* number[WATCHED + self]: place of the member while one hangs */
 
 static struct train_progress look_until(struct fixture *f,
-                                        bool (*is)(const struct train_progress *, uint64_t), uint64_t x)
+                                        bool (*is)(const struct train_progress *, uint64_t),
+                                        uint64_t x)
 {
     struct timespec nap = { .tv_nsec = 5000000 };
     struct train_progress p;

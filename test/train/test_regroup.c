@@ -118,7 +118,8 @@ static void expect_told(const struct troupe *k, uint32_t task, uint64_t from, co
         if (s->steps[i].times != 1 || s->evals[i].times != evaluates)
             fail_msg("%s: worker %u told step %llu %u times, its evaluation %u times", what, task,
                      (unsigned long long)i, s->steps[i].times, s->evals[i].times);
-        if (!is_same(&s->steps[i], &undisturbed.steps[i]) || !is_same(&s->evals[i], &undisturbed.evals[i]))
+        if (!is_same(&s->steps[i], &undisturbed.steps[i]) ||
+            !is_same(&s->evals[i], &undisturbed.evals[i]))
             fail_msg("%s: worker %u: step %llu is not that of the undisturbed run", what, task,
                      (unsigned long long)i);
     }
@@ -249,7 +250,8 @@ static void play_fault(const char *hosts, uint32_t devices, uint32_t faulty, con
         fail_msg("%s: it says '%s'", what, k->tasks[faulty].last.text);
     for (uint32_t i = 0; i < k->n; i++) {
         uint64_t ahead = k->tasks[i].held > k->tasks[1 - faulty % 2].held
-                             ? k->tasks[i].held - k->tasks[1 - faulty % 2].held : 0;
+                             ? k->tasks[i].held - k->tasks[1 - faulty % 2].held
+                             : 0;
 
         if (k->tasks[i].pid != 0 && ahead > 1 && !before)
             fail_msg("%s: worker %u is %llu steps ahead", what, i, (unsigned long long)ahead);
@@ -287,8 +289,8 @@ static void fault_at_any_point_loses_no_bit(void **state)
                          layouts[l], (int)n->end, n->text);
             for (uint32_t t = 0; t < k->n; t++)
                 if (k->tasks[t].held > n->held + 1 || n->held > k->tasks[t].held + 1)
-                    fail_msg("%s of worker %u in %s: it holds step %llu, worker %u %llu",
-                             faults[i], faulty, layouts[l], (unsigned long long)n->held, t,
+                    fail_msg("%s of worker %u in %s: it holds step %llu, worker %u %llu", faults[i],
+                             faulty, layouts[l], (unsigned long long)n->held, t,
                              (unsigned long long)k->tasks[t].held);
         }
         assert_int_equal(k->tasks[0].held, EVAL_STEPS);
@@ -562,8 +564,9 @@ static void former_leader_discards_its_checkpoint(void **state)
     for (k->first = 1; k->generation < 3; k->first = 0) {
         uint64_t n = k->generation;
 
-        troupe_start_with(k, 0, n == 1 ? "ckpt.write@1+,train.forward=delay:300@1+"
-                                       : "train.forward=delay:300@1+");
+        troupe_start_with(k, 0,
+                          n == 1 ? "ckpt.write@1+,train.forward=delay:300@1+"
+                                 : "train.forward=delay:300@1+");
         troupe_until_told(&k->stage->tasks[0].n_connected, n + 1);
         troupe_until_told(&k->stage->tasks[0].n_discarded, 1);
         troupe_order_all(k, ORDER_ABORT);

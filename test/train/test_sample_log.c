@@ -46,8 +46,8 @@ static struct sample_log *open_log(void)
     return l;
 }
 
-static void batch(struct sample_log *l, uint32_t replica, uint64_t step, uint32_t lane, uint32_t n_real,
-                  const uint64_t samples[3])
+static void batch(struct sample_log *l, uint32_t replica, uint64_t step, uint32_t lane,
+                  uint32_t n_real, const uint64_t samples[3])
 {
     struct data_batch b = { .step = step, .lane = lane, .n_real = n_real, .samples = samples };
 

@@ -251,7 +251,8 @@ static void expect_same(const struct job *a, const struct job *b)
     assert_memory_equal(a->losses, b->losses, sizeof(a->losses));
     assert_memory_equal(a->norms, b->norms, sizeof(a->norms));
     assert_int_equal(a->train->engine->memory.state_bytes, b->train->engine->memory.state_bytes);
-    assert_memory_equal(a->train->engine->memory.state, b->train->engine->memory.state, a->train->engine->memory.state_bytes);
+    assert_memory_equal(a->train->engine->memory.state, b->train->engine->memory.state,
+                        a->train->engine->memory.state_bytes);
 }
 
 /* ---- the tests ---- */
@@ -449,19 +450,22 @@ static void expect_rows(const struct job *gpu, const struct job *cpu, const stru
 {
     uint32_t n, moved = 0, still = 0;
     const struct graph_param *p = graph_params(cpu->train->model.graph, &n);
-    const float *a = gpu->train->engine->memory.state, *b = cpu->train->engine->memory.state, *was = fresh->train->engine->memory.state;
+    const float *a = gpu->train->engine->memory.state, *b = cpu->train->engine->memory.state,
+                *was = fresh->train->engine->memory.state;
 
     for (uint32_t i = 0; i < n; i++)
         for (size_t k = 0; k < p[i].elements; k++) {
             size_t at = p[i].offset + k, row = k / 8;
 
             if (!(fabsf(a[at] - b[at]) <= 2e-3f))
-                fail_msg("%u lanes: %s [%zu] is %g, on a CPU %g", cpu->opts.lanes, p[i].name, k, (double)a[at], (double)b[at]);
+                fail_msg("%u lanes: %s [%zu] is %g, on a CPU %g", cpu->opts.lanes, p[i].name, k,
+                         (double)a[at], (double)b[at]);
             if (strcmp(p[i].name, "words") != 0)
                 continue;
             if ((a[at] == was[at]) != !is_named[row] || (b[at] == was[at]) != !is_named[row])
-                fail_msg("row %zu of %s is %g, %g on a CPU, and was %g: %s", row, p[i].name, (double)a[at],
-                         (double)b[at], (double)was[at], is_named[row] ? "it was read" : "nobody read it");
+                fail_msg("row %zu of %s is %g, %g on a CPU, and was %g: %s", row, p[i].name,
+                         (double)a[at], (double)b[at], (double)was[at],
+                         is_named[row] ? "it was read" : "nobody read it");
             moved += is_named[row];
             still += !is_named[row];
         }
@@ -483,7 +487,8 @@ static void gpu_tables_keep_the_same_rows_unchanged(void **state)
     assert_int_equal(train_open(&fresh->opts, &cancel, &fresh->train, &err), 0);
     for (size_t c = 0; c < COUNT_OF(changes); c++)
         for (size_t i = 0; i < COUNT_OF(rows) && gpus_there(rows[i].gpus, there); i++) {
-            struct job *cpu = job_new(1, rows[i].lanes), *gpu = job_new(rows[i].gpus, rows[i].lanes);
+            struct job *cpu = job_new(1, rows[i].lanes),
+                       *gpu = job_new(rows[i].gpus, rows[i].lanes);
 
             memcpy(gpu->devices, there, sizeof(gpu->devices));
             gpu->opts.bucket_bytes = 1024;
@@ -491,12 +496,14 @@ static void gpu_tables_keep_the_same_rows_unchanged(void **state)
             changes[c](gpu);
             run(cpu);
             run(gpu);
-            assert_int_equal(gpu->train->engine->ops->sync(gpu->train->engine, train_held(gpu->train), &err), 0);
+            assert_int_equal(
+                gpu->train->engine->ops->sync(gpu->train->engine, train_held(gpu->train), &err), 0);
             assert_int_equal(gpu_of(gpu->train->replicas[0].device)->grads.rows_at > 0,
                              changes[c] != decaying_adam);
             for (uint32_t k = 1; k <= STEPS; k++)
                 if (!(fabs(gpu->losses[k] - cpu->losses[k]) <= 1e-3))
-                    fail_msg("loss of step %u is %g, the CPU's %g", k, gpu->losses[k], cpu->losses[k]);
+                    fail_msg("loss of step %u is %g, the CPU's %g", k, gpu->losses[k],
+                             cpu->losses[k]);
             if (changes[c] != decaying_adam)
                 expect_rows(gpu, cpu, fresh);
             job_free(cpu);

@@ -43,8 +43,10 @@ static void loss_decreases_and_bits_do_not_depend_on_replicas(void **state)
     assert_true(one->losses[STEPS] < one->losses[1] / 3);
     assert_memory_equal(one->losses, two->losses, sizeof(one->losses));
     assert_memory_equal(one->losses, four->losses, sizeof(one->losses));
-    assert_memory_equal(one->train->engine->memory.state, two->train->engine->memory.state, one->train->engine->memory.state_bytes);
-    assert_memory_equal(one->train->engine->memory.state, four->train->engine->memory.state, one->train->engine->memory.state_bytes);
+    assert_memory_equal(one->train->engine->memory.state, two->train->engine->memory.state,
+                        one->train->engine->memory.state_bytes);
+    assert_memory_equal(one->train->engine->memory.state, four->train->engine->memory.state,
+                        one->train->engine->memory.state_bytes);
     fixture_free(one);
     fixture_free(two);
     fixture_free(four);
@@ -93,7 +95,8 @@ static void run_stopped_and_reopened_continues_with_equal_bits(void **state)
     assert_int_equal(part->end, TRAIN_COMPLETE);
     assert_int_equal(part->steps, STEPS);
     assert_memory_equal(whole->losses, part->losses, sizeof(whole->losses));
-    assert_memory_equal(whole->train->engine->memory.state, part->train->engine->memory.state, whole->train->engine->memory.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, part->train->engine->memory.state,
+                        whole->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(part);
 }
@@ -266,7 +269,8 @@ static void parameter_group_without_match_is_refused(void **state)
     f->opts.groups = &group;
     f->opts.n_groups = 1;
     assert_int_equal(train_open(&f->opts, &cancel, &f->train, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "/optimizer/groups/0/match: 'conv1.wieght' matches no parameter"));
+    assert_non_null(
+        strstr(err.text, "/optimizer/groups/0/match: 'conv1.wieght' matches no parameter"));
     assert_non_null(strstr(err.text, "did you mean 'conv1.weight'"));
     fixture_free(f);
 }

@@ -269,8 +269,8 @@ static inline struct troupe *troupe_new(const char *hosts, uint32_t devices,
     k->devices = devices;
     k->shared_memory = true;
     k->set_up = set_up;
-    k->stage = mmap(NULL, sizeof(*k->stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                    0);
+    k->stage =
+        mmap(NULL, sizeof(*k->stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(k->stage != MAP_FAILED);
     for (uint32_t i = 0; i < k->n; i++) {
         k->hosts[i][0] = hosts[i];

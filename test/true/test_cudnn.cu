@@ -132,7 +132,8 @@ static void odd_convolutions_have_engines(void **state)
 /* ---- attention ---- */
 
 /* heads_apart: [b, h, t, d]; else [b, t, h, d]. */
-static struct sdpa_spec attention(int64_t batch, int64_t heads, int64_t t, int64_t s, int64_t d, bool heads_apart)
+static struct sdpa_spec attention(int64_t batch, int64_t heads, int64_t t, int64_t s, int64_t d,
+                                  bool heads_apart)
 {
     struct sdpa_spec spec = { .type = TENSOR_BF16, .batch = batch, .heads = heads, .t = t, .s = s, .d = d, .dv = d,
                               .scale = 0.125f };

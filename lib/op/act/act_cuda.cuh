@@ -10,19 +10,22 @@
 #include "op/act/act_list.h"
 
 /* Only: which floats the row accepts: `float`, or void for all. */
-template <typename Only, typename F> static inline int act_cuda_fwd(const struct op_call *c, F f, struct err *err)
+template <typename Only, typename F>
+static inline int act_cuda_fwd(const struct op_call *c, F f, struct err *err)
 {
     const struct tensor *x = c->in[0], *y = c->out[0];
     size_t n = (size_t)tensor_elements(x);
 
     if constexpr (std::is_same_v<Only, float>)
         return op_each(op_stream(c), (float *)y->data, n, false, f, err, (const float *)x->data);
-    OP_FLOATS(y->dtype, return op_each(op_stream(c), (T *)y->data, n, false, f, err, (const T *)x->data));
+    OP_FLOATS(y->dtype,
+              return op_each(op_stream(c), (T *)y->data, n, false, f, err, (const T *)x->data));
 }
 
 /* v: the tensor that backward reads */
 template <typename Only, typename F>
-static inline int act_cuda_bwd(const struct op_call *c, const struct tensor *v, F f, struct err *err)
+static inline int act_cuda_bwd(const struct op_call *c, const struct tensor *v, F f,
+                               struct err *err)
 {
     const struct tensor *d = c->dout[0], *g = c->din[0];
     bool add = op_cuda_adds(c, 0);
@@ -34,8 +37,8 @@ static inline int act_cuda_bwd(const struct op_call *c, const struct tensor *v, 
     if constexpr (std::is_same_v<Only, float>)
         return op_each(op_stream(c), (float *)g->data, n, add, f, err, (const float *)d->data,
                        (const float *)v->data);
-    OP_FLOATS(g->dtype, return op_each(op_stream(c), (T *)g->data, n, add, f, err, (const T *)d->data,
-                                       (const T *)v->data));
+    OP_FLOATS(g->dtype, return op_each(op_stream(c), (T *)g->data, n, add, f, err,
+                                       (const T *)d->data, (const T *)v->data));
 }
 
 /* Attribute i of a row that has attributes. */

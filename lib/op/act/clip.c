@@ -38,7 +38,7 @@ CLONES static void clip_f32(size_t n, const float *x, struct clip m, float *y)
 }
 
 CLONES static void clip_dx(size_t n, const float *x, const float *d, struct clip m, float *g,
-                              bool add)
+                           bool add)
 {
     size_t i;
 
@@ -158,7 +158,8 @@ static void limits_bwd(const struct op_call *c)
 
     for (at = 0; at < n; at += m) {
         m = op_chunk(n - at, op_is_half(x) || op_is_half(dy));
-        add_limits(m, op_floats(x, at, m, room[0]), op_floats(dy, at, m, room[1]), limits_of(c), sums);
+        add_limits(m, op_floats(x, at, m, room[0]), op_floats(dy, at, m, room[1]), limits_of(c),
+                   sums);
     }
     for (i = 0; i < 2; i++)
         if (gradient(c, i + 1) != NULL) {

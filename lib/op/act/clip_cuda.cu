@@ -56,7 +56,8 @@ enum { LIMIT_THREADS = 1024 };
 /* x, d [n] -> the sums of d for both limits. A single block computes them, so the order of the sums
  * is fixed. */
 template <typename T>
-__global__ void sum_limits(struct float_limits m, const T *x, const T *d, size_t n, struct number dlo, struct number dhi)
+__global__ void sum_limits(struct float_limits m, const T *x, const T *d, size_t n,
+                           struct number dlo, struct number dhi)
 {
     __shared__ float room[32];
     float lo = m.lo(), hi = m.hi(), low = 0, high = 0;
@@ -81,8 +82,7 @@ __global__ void sum_limits(struct float_limits m, const T *x, const T *d, size_t
 
 }
 
-template <typename T> static struct limits<T> limits_of(const struct op_call *c)
-{
+template <typename T> static struct limits<T> limits_of(const struct op_call *c) {
     const void *at[2];
 
     for (uint32_t i = 0; i < 2; i++)
@@ -90,15 +90,16 @@ template <typename T> static struct limits<T> limits_of(const struct op_call *c)
     return { (const T *)at[0], (const T *)at[1] };
 }
 
-static struct float_limits float_limits_of(const struct op_call *c)
+static struct float_limits
+float_limits_of(const struct op_call *c)
 {
     return { limits_of<float>(c), *(const struct clip *)c->param };
 }
 
 template <typename T, typename F> static int run(const struct op_call *c, F f, struct err *err)
 {
-    return op_each(op_stream(c), (T *)c->out[0]->data, (size_t)tensor_elements(c->in[0]), false, f, err,
-                   (const T *)c->in[0]->data);
+    return op_each(op_stream(c), (T *)c->out[0]->data, (size_t)tensor_elements(c->in[0]), false, f,
+                   err, (const T *)c->in[0]->data);
 }
 
 static int forward(const struct op_call *c, struct err *err)
@@ -123,8 +124,9 @@ template <typename T> static int limits_backward(const struct op_call *c, struct
 
     if (dlo.to == NULL && dhi.to == NULL)
         return 0;
-    CUDA_LAUNCH(sum_limits<T>, 1, LIMIT_THREADS, 0, op_stream(c), float_limits_of(c), (const T *)c->in[0]->data,
-                (const T *)c->dout[0]->data, (size_t)tensor_elements(c->in[0]), dlo, dhi);
+    CUDA_LAUNCH(sum_limits<T>, 1, LIMIT_THREADS, 0, op_stream(c), float_limits_of(c),
+                (const T *)c->in[0]->data, (const T *)c->dout[0]->data,
+                (size_t)tensor_elements(c->in[0]), dlo, dhi);
     return cuda_launched(err);
 }
 

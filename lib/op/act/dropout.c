@@ -181,7 +181,7 @@ static void draw(const struct op_call *c, uint8_t *keep)
 }
 
 CLONES static void apply(size_t n, const float *x, const uint8_t *keep, float scale, float *y,
-                            bool add)
+                         bool add)
 {
     size_t i;
 

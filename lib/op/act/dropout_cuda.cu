@@ -9,8 +9,8 @@ extern "C" {
 /* x [n] in the order of the shape. A thread owns four elements, which share a block of random
  * words. y NULL: the kernel computes only the mask. */
 template <typename T, bool Packed>
-__global__ void drop_plain(const T *x, T *y, uint8_t *keep, size_t n, struct dropout d, const struct op_run *run,
-                           uint32_t stream)
+__global__ void drop_plain(const T *x, T *y, uint8_t *keep, size_t n, struct dropout d,
+                           const struct op_run *run, uint32_t stream)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
     struct rng_key key = rng_cuda_key(run, stream);
@@ -47,8 +47,9 @@ __global__ void drop_plain(const T *x, T *y, uint8_t *keep, size_t n, struct dro
 /* x [n, inner, channels]; the random numbers follow the order of [n, channels, inner]. A thread
  * owns four neighbours of inner in one channel; neighbouring threads have neighbouring channels. */
 template <typename T>
-__global__ void drop_channels(const T *x, T *y, uint8_t *keep, size_t fours, size_t inner, size_t channels,
-                              struct op_divisor by_inner, struct op_divisor by_channels, struct dropout d,
+__global__ void drop_channels(const T *x, T *y, uint8_t *keep, size_t fours, size_t inner,
+                              size_t channels, struct op_divisor by_inner,
+                              struct op_divisor by_channels, struct dropout d,
                               const struct op_run *run, uint32_t stream)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
@@ -104,14 +105,15 @@ static int drop(const struct op_call *c, const T *x, T *y, uint8_t *keep, struct
         size_t channels = (size_t)t->shape.dim[1], inner = n / channels / (size_t)t->shape.dim[0];
         size_t each = (inner + 3) / 4, fours = (size_t)t->shape.dim[0] * each * channels;
 
-        CUDA_LAUNCH((drop_channels<T>), op_blocks(fours, OP_THREADS), OP_THREADS, 0, s, x, y, keep, fours, inner,
-                    channels, op_divisor_of(each), op_divisor_of(channels), *d, c->run->device, c->stream);
+        CUDA_LAUNCH((drop_channels<T>), op_blocks(fours, OP_THREADS), OP_THREADS, 0, s, x, y, keep,
+                    fours, inner, channels, op_divisor_of(each), op_divisor_of(channels), *d,
+                    c->run->device, c->stream);
     } else if (op_aligned(x) && op_aligned(y)) {
-        CUDA_LAUNCH((drop_plain<T, true>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, s, x, y, keep, n, *d,
-                    c->run->device, c->stream);
+        CUDA_LAUNCH((drop_plain<T, true>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, s, x, y,
+                    keep, n, *d, c->run->device, c->stream);
     } else {
-        CUDA_LAUNCH((drop_plain<T, false>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, s, x, y, keep, n, *d,
-                    c->run->device, c->stream);
+        CUDA_LAUNCH((drop_plain<T, false>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, s, x, y,
+                    keep, n, *d, c->run->device, c->stream);
     }
     return cuda_launched(err);
 }
@@ -151,7 +153,8 @@ static int forward(const struct op_call *c, struct err *err)
     int rc = 0;
 
     if (d->drops)
-        OP_FLOATS(x->dtype, rc = drop(c, (const T *)x->data, (T *)(y != NULL ? y->data : NULL), keep, err))
+        OP_FLOATS(x->dtype,
+                  rc = drop(c, (const T *)x->data, (T *)(y != NULL ? y->data : NULL), keep, err))
     else if (y != NULL && y->data != x->data && tensor_bytes(x) > 0)
         rc = cuda_copy(y->data, x->data, tensor_bytes(x), c->run->queue, err);
     if (rc == 0 && c->n_out > 1 && c->out[1] != NULL)
@@ -172,8 +175,8 @@ static int backward(const struct op_call *c, struct err *err)
     if (p->drops)
         OP_FLOATS(g->dtype, return op_each(op_stream(c), (T *)g->data, n, add, kept_only{ p->scale }, err,
                                            (const T *)d->data, (const uint8_t *)c->save));
-    OP_FLOATS(g->dtype,
-              return op_each(op_stream(c), (T *)g->data, n, add, op_same(), err, (const T *)d->data));
+    OP_FLOATS(g->dtype, return op_each(op_stream(c), (T *)g->data, n, add, op_same(), err,
+                                       (const T *)d->data));
 }
 
 OP_CUDA(op_dropout_12, .plan = plan, .fwd = forward, .bwd = backward);

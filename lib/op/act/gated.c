@@ -86,7 +86,8 @@ static int gated_fwd(const struct op_call *c, struct err *err)
 }
 
 /* Stores or adds the gradient of input i. */
-static void put(const struct op_call *c, uint32_t i, size_t at, size_t n, const float *gradient, float *room)
+static void put(const struct op_call *c, uint32_t i, size_t at, size_t n, const float *gradient,
+                float *room)
 {
     const struct tensor *g = c->din[i];
     float *to;
@@ -140,7 +141,8 @@ static int gated_infer(struct op_infer *f, struct err *err)
     while (i < COUNT_OF(gates) && strcmp(gates[i].name, function) != 0)
         i++;
     if (i == COUNT_OF(gates))
-        return op_error(f, ERR_INPUT, err, "function '%s'; expected sigmoid, swish, gelu or gelu_tanh", function);
+        return op_error(f, ERR_INPUT, err,
+                        "function '%s'; expected sigmoid, swish, gelu or gelu_tanh", function);
     g->gate = (enum gate)i;
     if (!shape_equal(&f->in[0]->shape, &f->in[1]->shape))
         return op_error(f, ERR_INPUT, err, "input 1 has shape %s; expected %s, as input 0",

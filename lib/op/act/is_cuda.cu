@@ -22,8 +22,8 @@ struct inf_is {
 
 template <typename F> static int run(const struct op_call *c, F f, struct err *err)
 {
-    return op_each(op_stream(c), (uint8_t *)c->out[0]->data, (size_t)tensor_elements(c->in[0]), false, f, err,
-                   (const float *)c->in[0]->data);
+    return op_each(op_stream(c), (uint8_t *)c->out[0]->data, (size_t)tensor_elements(c->in[0]),
+                   false, f, err, (const float *)c->in[0]->data);
 }
 
 static int nan_fwd(const struct op_call *c, struct err *err)

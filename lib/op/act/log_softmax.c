@@ -78,7 +78,7 @@ CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x, fl
 }
 
 CLONES static void bwd_strip(size_t w, size_t k, size_t step, const float *y, const float *dy,
-                                float *dx, bool add)
+                             float *dx, bool add)
 {
     double sum[STRIP] = { 0 };
     size_t i, j;

@@ -15,7 +15,8 @@ __device__ static inline struct rng_key rng_cuda_key(const struct op_run *run, u
 }
 
 /* The words of elements first to first + 3: of one block or of two. */
-__device__ static inline void rng_cuda_words(const struct rng_key &key, uint64_t first, uint32_t (&out)[4])
+__device__ static inline void rng_cuda_words(const struct rng_key &key, uint64_t first,
+                                             uint32_t (&out)[4])
 {
     uint32_t skip = (uint32_t)(first & 3), next[4] = { 0 };
 

@@ -41,8 +41,8 @@ struct is_not {
 
 static int not_fwd(const struct op_call *c, struct err *err)
 {
-    return op_each(op_stream(c), (uint8_t *)c->out[0]->data, (size_t)tensor_elements(c->in[0]), false, is_not(),
-                   err, (const uint8_t *)c->in[0]->data);
+    return op_each(op_stream(c), (uint8_t *)c->out[0]->data, (size_t)tensor_elements(c->in[0]),
+                   false, is_not(), err, (const uint8_t *)c->in[0]->data);
 }
 
 OP_CUDA(op_not, .fwd = not_fwd);

@@ -34,7 +34,7 @@ CLONES static void fwd_rows(size_t rows, size_t n, const float *x, float *y)
 }
 
 CLONES static void bwd_rows(size_t rows, size_t n, const float *y, const float *dy, float *dx,
-                               bool add)
+                            bool add)
 {
     size_t r, i, j;
 
@@ -97,7 +97,7 @@ CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x, fl
 }
 
 CLONES static void bwd_strip(size_t w, size_t k, size_t step, const float *y, const float *dy,
-                                float *dx, bool add)
+                             float *dx, bool add)
 {
     double dot[STRIP] = { 0 };
     size_t i, j;

@@ -73,7 +73,8 @@ __global__ void warp_fwd(const float *x, float *y, size_t rows, size_t k)
 }
 
 template <typename Kind, unsigned PER>
-__global__ void warp_bwd(const float *y, const float *dy, float *dx, size_t rows, size_t k, bool add)
+__global__ void warp_bwd(const float *y, const float *dy, float *dx, size_t rows, size_t k,
+                         bool add)
 {
     size_t row = (size_t)blockIdx.x * blockDim.y + threadIdx.y;
     float v[PER], d[PER], sum = 0;
@@ -151,7 +152,8 @@ __global__ void block_bwd(const float *y, const float *dy, float *dx, size_t k, 
 /* ---- inner > 1: a block owns COLUMNS neighbours of inner; SLICES rows of threads divide k ---- */
 
 /* The reduction of the SLICES values of a column; every thread of the column gets the result. */
-template <typename F> __device__ static inline float over_slices(float x, float (&room)[SLICES][COLUMNS], F f)
+template <typename F>
+__device__ static inline float over_slices(float x, float (&room)[SLICES][COLUMNS], F f)
 {
     __syncthreads();
     room[threadIdx.y][threadIdx.x] = x;
@@ -193,8 +195,8 @@ __global__ void columns_fwd(const float *x, float *y, size_t k, size_t inner, si
 }
 
 template <typename Kind>
-__global__ void columns_bwd(const float *y, const float *dy, float *dx, size_t k, size_t inner, size_t strips,
-                            bool add)
+__global__ void columns_bwd(const float *y, const float *dy, float *dx, size_t k, size_t inner,
+                            size_t strips, bool add)
 {
     __shared__ float room[SLICES][COLUMNS];
     struct column c = column_here(k, inner, strips);
@@ -231,8 +233,9 @@ static bool is_kept(size_t k, size_t arrays)
 
 static int allow(const void *kernel, struct err *err)
 {
-    return cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_MOST),
-                      err, "ask for shared memory");
+    return cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_MOST),
+        err, "ask for shared memory");
 }
 
 template <typename Kind> static int plan(struct op_plan *p, struct err *err)
@@ -259,14 +262,14 @@ template <typename Kind> static int forward(const struct op_call *c, struct err 
     if (s->outer * s->k * s->inner == 0)
         return 0;
     if (s->inner > 1)
-        CUDA_LAUNCH(columns_fwd<Kind>, (unsigned)(s->outer * strips), dim3(COLUMNS, SLICES), 0, q, x, y, s->k,
-                    s->inner, strips);
+        CUDA_LAUNCH(columns_fwd<Kind>, (unsigned)(s->outer * strips), dim3(COLUMNS, SLICES), 0, q,
+                    x, y, s->k, s->inner, strips);
     else if (s->k > WARP_MOST)
         CUDA_LAUNCH(block_fwd<Kind>, (unsigned)s->outer, ROW_THREADS,
                     is_kept(s->k, 1) ? s->k * sizeof(float) : 0, q, x, y, s->k, is_kept(s->k, 1));
     else
-        OF_WARP(s->k, CUDA_LAUNCH((warp_fwd<Kind, PER>), (unsigned)((s->outer + 7) / 8), dim3(32, 8), 0, q, x, y,
-                                  s->outer, s->k));
+        OF_WARP(s->k, CUDA_LAUNCH((warp_fwd<Kind, PER>), (unsigned)((s->outer + 7) / 8),
+                                  dim3(32, 8), 0, q, x, y, s->outer, s->k));
     return cuda_launched(err);
 }
 
@@ -287,14 +290,15 @@ template <typename Kind> static int backward(const struct op_call *c, struct err
     dy = (const float *)c->dout[0]->data;
     dx = (float *)c->din[0]->data;
     if (s->inner > 1)
-        CUDA_LAUNCH(columns_bwd<Kind>, (unsigned)(s->outer * strips), dim3(COLUMNS, SLICES), 0, q, y, dy, dx, s->k,
-                    s->inner, strips, add);
+        CUDA_LAUNCH(columns_bwd<Kind>, (unsigned)(s->outer * strips), dim3(COLUMNS, SLICES), 0, q,
+                    y, dy, dx, s->k, s->inner, strips, add);
     else if (s->k > WARP_MOST)
         CUDA_LAUNCH(block_bwd<Kind>, (unsigned)s->outer, ROW_THREADS,
-                    is_kept(s->k, 2) ? 2 * s->k * sizeof(float) : 0, q, y, dy, dx, s->k, is_kept(s->k, 2), add);
+                    is_kept(s->k, 2) ? 2 * s->k * sizeof(float) : 0, q, y, dy, dx, s->k,
+                    is_kept(s->k, 2), add);
     else
-        OF_WARP(s->k, CUDA_LAUNCH((warp_bwd<Kind, PER>), (unsigned)((s->outer + 7) / 8), dim3(32, 8), 0, q, y, dy,
-                                  dx, s->outer, s->k, add));
+        OF_WARP(s->k, CUDA_LAUNCH((warp_bwd<Kind, PER>), (unsigned)((s->outer + 7) / 8),
+                                  dim3(32, 8), 0, q, y, dy, dx, s->outer, s->k, add));
     return cuda_launched(err);
 }
 

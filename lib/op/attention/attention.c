@@ -157,8 +157,8 @@ static int layout_of_part(const struct op_infer *f, uint32_t i, const int64_t *p
 }
 
 /* Returns the shape and the position of operand i, transposed by attribute `name`. */
-static int operand(const struct op_infer *f, struct attention *a, uint32_t i, const char *name, struct shape *shape,
-                   struct attention_at *at, struct err *err)
+static int operand(const struct op_infer *f, struct attention *a, uint32_t i, const char *name,
+                   struct shape *shape, struct attention_at *at, struct err *err)
 {
     ptrdiff_t turned[TENSOR_MAX_RANK];
     uint32_t perm[TENSOR_MAX_RANK], k;
@@ -214,8 +214,9 @@ static int operands(struct op_infer *f, struct attention *a, struct err *err)
     for (i = 0; i < a->batch.rank; i++) {
         bool is_last = i + 1 == a->batch.rank;
 
-        fits = fits && k.dim[i] == v.dim[i] && (k.dim[i] == q.dim[i] ||
-               (is_last && k.dim[i] > 0 && q.dim[i] > 0 && q.dim[i] % k.dim[i] == 0));
+        fits = fits && k.dim[i] == v.dim[i] &&
+               (k.dim[i] == q.dim[i] ||
+                (is_last && k.dim[i] > 0 && q.dim[i] > 0 && q.dim[i] % k.dim[i] == 0));
         a->batch.dim[i] = q.dim[i];
         a->n *= q.dim[i];
         if (fits && is_last && k.dim[i] != q.dim[i])

@@ -150,7 +150,6 @@ bool attention_rows_cost_more(const struct attention_rows *r, float hidden);
 /* Input: the scores before the steps, and in dp the gradient of the weights. Output: the weights in
  * `scores`, and in dp the gradient of the scores before the steps. dot [matrices, rows]: the inner
  * product of y and dy. */
-void attention_rows_bwd(const struct attention_rows *r, const float *dot, float *scores,
-                        float *dp);
+void attention_rows_bwd(const struct attention_rows *r, const float *dot, float *scores, float *dp);
 
 #endif

@@ -209,8 +209,8 @@ static void copy_all_in(const struct walk *w, const struct tensor *t, const stru
          : w->s->is_half ? bring_rounded
                          : bring_floats)(
             factor_at(w, to, i * rows * cols),
-            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i * step) + row * at->row)), at,
-            (size_t)rows, (size_t)cols);
+            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i * step) + row * at->row)),
+            at, (size_t)rows, (size_t)cols);
 }
 
 static void copy_all_out(const struct walk *w, const struct tensor *t,
@@ -222,8 +222,8 @@ static void copy_all_out(const struct walk *w, const struct tensor *t,
 
     for (i = 0; i < matrices_of(w, step); i++)
         (op_is_half(t) ? put_halves : put_floats)(
-            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i * step) + row * at->row)), at,
-            from + i * rows * cols, scale != NULL ? scale + i * w->a->t : NULL, (size_t)rows,
+            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i * step) + row * at->row)),
+            at, from + i * rows * cols, scale != NULL ? scale + i * w->a->t : NULL, (size_t)rows,
             (size_t)cols, add);
 }
 
@@ -257,8 +257,8 @@ static void see_all(const struct walk *w, struct attention_rows *r)
 static int block_weights(const struct walk *w, const struct attention_rows *r,
                          const struct attention_products *p, struct err *err)
 {
-    int rc = product(w, p->scores, w->q, factor_at(w, w->k, r->keys.first * w->a->d), w->scores,
-                     err);
+    int rc =
+        product(w, p->scores, w->q, factor_at(w, w->k, r->keys.first * w->a->d), w->scores, err);
 
     if (rc == 0)
         attention_rows_fwd(r, w->scores);
@@ -329,9 +329,9 @@ static void dots(const struct walk *w, const struct attention_rows *r)
         int64_t at = attention_matrix(a, &a->y, r->matrix + m) + r->row * a->y.row;
 
         for (i = 0; i < r->rows; i++, row++, at += a->y.row)
-            *dot++ = (w->s->is_half ? dot_halves : dot_floats)(
-                op_element(y, (size_t)at), a->y.col, factor_at(w, w->y, row * a->dv),
-                (size_t)a->dv);
+            *dot++ = (w->s->is_half ? dot_halves : dot_floats)(op_element(y, (size_t)at), a->y.col,
+                                                               factor_at(w, w->y, row * a->dv),
+                                                               (size_t)a->dv);
     }
 }
 

@@ -159,7 +159,8 @@ static int open_all(const struct op_plan *op, struct attention_device *s, struct
     const struct side *const side = s->side;
     const struct factor q = of_side(a, s, Q, side[Q].direct), k = of_side(a, s, K, side[K].direct),
                         v = of_side(a, s, V, side[V].direct), y = of_side(a, s, Y, side[Y].direct),
-                        dk = of_side(a, s, K, side[K].d_direct), d_v = of_side(a, s, V, side[V].d_direct);
+                        dk = of_side(a, s, K, side[K].d_direct),
+                        d_v = of_side(a, s, V, side[V].d_direct);
     const struct factor scores = dense(a, s, TENSOR_F32, a->t, a->s, false),
                         weights = dense(a, s, s->type, a->t, a->s, false);
     int rc = open_product(a, s, a->t, a->s, a->d, q, turned(k), scores, &s->scores, err);
@@ -231,7 +232,8 @@ static int plan_products(struct op_plan *op, struct attention_device *s, struct 
     if (rc < 0)
         return rc;
     plan_scratch(op, s);
-    all[0] = s->scores, all[1] = s->y, all[2] = s->dp, all[3] = s->d[0], all[4] = s->d[1], all[5] = s->d[2];
+    all[0] = s->scores, all[1] = s->y, all[2] = s->dp, all[3] = s->d[0], all[4] = s->d[1],
+    all[5] = s->d[2];
     for (const struct product *p : all)
         most = op_max(most, product_scratch_bytes(p));
     op->save_bytes = op->training ? 2 * (size_t)(a->n * a->t) * sizeof(float) : 0;
@@ -278,15 +280,15 @@ __device__ static inline int64_t place_of(const struct gather &m, int64_t i)
 /* Grid-stride loop over elements. */
 template <typename T> __global__ void pack(float *to, const T *from, struct gather m)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.matrices * m.rows * m.cols;
-         i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+         i < m.matrices * m.rows * m.cols; i += (int64_t)gridDim.x * blockDim.x)
         to[i] = op_wide(from[place_of(m, i)]);
 }
 
 template <typename T> __global__ void unpack(T *to, const float *from, bool add, struct gather m)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.matrices * m.rows * m.cols;
-         i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+         i < m.matrices * m.rows * m.cols; i += (int64_t)gridDim.x * blockDim.x) {
         T *at = to + place_of(m, i);
 
         *at = op_narrow<T>(add ? op_wide(*at) + from[i] : from[i]);
@@ -344,8 +346,8 @@ static int copy_in(const struct group *g, int which, const struct tensor *t, voi
     *out = d->direct ? from : g->scratch + d->pack;
     if (d->direct)
         return 0;
-    OP_FLOATS(t->dtype, CUDA_LAUNCH(pack<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, g->stream, (float *)*out,
-                                    (const T *)from, m));
+    OP_FLOATS(t->dtype, CUDA_LAUNCH(pack<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, g->stream,
+                                    (float *)*out, (const T *)from, m));
     return cuda_launched(err);
 }
 
@@ -359,13 +361,13 @@ static int run_product(const struct group *g, struct product *p, const void *x, 
     char *home = group_at(g, which, t);
     const bool backward = g->c->din != NULL, direct = backward ? d->d_direct : d->direct;
     float *packed = (float *)(g->scratch + (backward ? d->d_pack : d->pack));
-    int rc = product_run(p, x, y, direct ? (void *)home : packed, NULL, 1.0f, direct && add, g->rest, g->stream,
-                         err);
+    int rc = product_run(p, x, y, direct ? (void *)home : packed, NULL, 1.0f, direct && add,
+                         g->rest, g->stream, err);
 
     if (rc < 0 || direct)
         return rc;
-    OP_FLOATS(t->dtype, CUDA_LAUNCH(unpack<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, g->stream, (T *)home,
-                                    (const float *)packed, add, m));
+    OP_FLOATS(t->dtype, CUDA_LAUNCH(unpack<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, g->stream,
+                                    (T *)home, (const float *)packed, add, m));
     return cuda_launched(err);
 }
 
@@ -433,8 +435,9 @@ static int run_gradient(const struct group *g, const void *x, const void *y, int
     /* continues the sum of the previous group */
     const bool goes_on = g->s->side[which].shares && g->matrix % g->a->shared != 0;
 
-    return g->c->din[i] == NULL ? 0 : run_product(g, g->s->d[which], x, y, which, g->c->din[i],
-                                                  goes_on || op_cuda_adds(g->c, i), err);
+    return g->c->din[i] == NULL ? 0
+                                : run_product(g, g->s->d[which], x, y, which, g->c->din[i],
+                                              goes_on || op_cuda_adds(g->c, i), err);
 }
 
 /* Computes q k in scratch. */
@@ -445,7 +448,8 @@ static int make_scores(const struct group *g, void **q, void **k, struct err *er
     if (rc == 0)
         rc = copy_input_in(g, K, k, err);
     if (rc == 0)
-        rc = product_run(g->s->scores, *q, *k, g->scores, NULL, 1.0f, false, g->rest, g->stream, err);
+        rc = product_run(g->s->scores, *q, *k, g->scores, NULL, 1.0f, false, g->rest, g->stream,
+                         err);
     return rc;
 }
 
@@ -487,7 +491,8 @@ static int group_backward(const struct group *g, struct err *err)
     return rc;
 }
 
-static int all_groups(const struct op_call *c, int (*one)(const struct group *g, struct err *err), struct err *err)
+static int all_groups(const struct op_call *c, int (*one)(const struct group *g, struct err *err),
+                      struct err *err)
 {
     struct group g = group_of(c);
     int rc = 0;
@@ -501,7 +506,8 @@ static int forward(const struct op_call *c, struct err *err)
 {
     const struct attention_device *s = (const struct attention_device *)c->state;
 
-    return s->fused != NULL ? attention_fused_forward(s->fused, c, err) : all_groups(c, group_forward, err);
+    return s->fused != NULL ? attention_fused_forward(s->fused, c, err)
+                            : all_groups(c, group_forward, err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
@@ -510,7 +516,8 @@ static int backward(const struct op_call *c, struct err *err)
 
     if (c->dout[0] == NULL)
         return op_cuda_zero(c, err);
-    return s->fused != NULL ? attention_fused_backward(s->fused, c, err) : all_groups(c, group_backward, err);
+    return s->fused != NULL ? attention_fused_backward(s->fused, c, err)
+                            : all_groups(c, group_backward, err);
 }
 
 OP_CUDA(op_attention, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);

@@ -93,7 +93,8 @@ static void set_strides(const struct attention *a, const struct attention_at *at
         spec->at[which].batch = spec->heads * spec->at[which].head;
 }
 
-static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const struct attention_step **mask)
+static bool describe(const struct op_plan *op, struct sdpa_spec *spec,
+                     const struct attention_step **mask)
 {
     const struct attention *a = (const struct attention *)op->param;
     const struct attention_at *const at[] = { &a->q, &a->k, &a->v, &a->y };
@@ -124,7 +125,8 @@ static size_t reserve(size_t *bytes, size_t n)
     return at;
 }
 
-static int open_both(const struct op_plan *op, struct attention_fused *f, struct sdpa_spec *spec, struct err *err)
+static int open_both(const struct op_plan *op, struct attention_fused *f, struct sdpa_spec *spec,
+                     struct err *err)
 {
     int rc = sdpa_open(spec, &f->forward, err);
 
@@ -150,7 +152,8 @@ static void plan_scratch(struct op_plan *op, struct attention_fused *f, const st
         f->sum_at[i] = reserve(&at, (size_t)tensor_elements(op->in[i]) * sizeof(float));
     f->work_at = at;
     op->save_bytes = op->training ? stats : 0;
-    op->scratch_bytes = at + op_max(sdpa_scratch_bytes(f->forward), sdpa_scratch_bytes(f->backward));
+    op->scratch_bytes =
+        at + op_max(sdpa_scratch_bytes(f->forward), sdpa_scratch_bytes(f->backward));
 }
 
 int attention_fused_open(struct op_plan *op, struct attention_fused **out, struct err *err)
@@ -191,7 +194,8 @@ void attention_fused_close(struct attention_fused *f)
 /* Converts a bool mask to a bias, in a grid-stride loop. */
 __global__ static void bias_of(float *to, const uint8_t *mask, bool hides, float buried, size_t n)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         to[i] = (mask[i] != 0) == hides ? buried : 0.0f;
 }
 
@@ -209,9 +213,9 @@ static int make_bias(const struct attention_fused *f, const struct op_call *c, v
     if (f->mask_elements == 0)
         return 0;
     *at = (char *)c->scratch + f->bias_at;
-    CUDA_LAUNCH(bias_of, op_blocks(f->mask_elements, OP_THREADS), OP_THREADS, 0, op_stream(c), (float *)*at,
-                (const uint8_t *)mask, f->mask->kind == ATTENTION_FILL, isinf(f->mask->number) ? -INFINITY : BURY,
-                f->mask_elements);
+    CUDA_LAUNCH(bias_of, op_blocks(f->mask_elements, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (float *)*at, (const uint8_t *)mask, f->mask->kind == ATTENTION_FILL,
+                isinf(f->mask->number) ? -INFINITY : BURY, f->mask_elements);
     return cuda_launched(err);
 }
 
@@ -237,7 +241,8 @@ static void *advance(void *at, ptrdiff_t elements)
 }
 
 /* Advances the operands to the next query head of each head of k and v. */
-static void next_shared(const struct attention_fused *f, const struct attention *a, void *at[SDPA_OPERANDS])
+static void next_shared(const struct attention_fused *f, const struct attention *a,
+                        void *at[SDPA_OPERANDS])
 {
     const uint32_t axis = a->batch.rank - 1;
 
@@ -267,25 +272,28 @@ int attention_fused_forward(struct attention_fused *f, const struct op_call *c, 
 }
 
 /* to += from; both have the elements of t. */
-static int add_to(const struct op_call *c, const struct tensor *t, const void *from, struct err *err)
+static int add_to(const struct op_call *c, const struct tensor *t, const void *from,
+                  struct err *err)
 {
     int rc = 0;
 
-    OP_FLOATS(t->dtype, rc = op_each(op_stream(c), (T *)t->data, (size_t)tensor_elements(t), true, op_same(), err,
-                                     (const T *)from));
+    OP_FLOATS(t->dtype, rc = op_each(op_stream(c), (T *)t->data, (size_t)tensor_elements(t), true,
+                                     op_same(), err, (const T *)from));
     return rc;
 }
 
 /* sum = from, or sum += from, in a grid-stride loop. */
 template <typename T> __global__ static void sum_up(float *sum, const T *from, bool add, size_t n)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         sum[i] = add ? sum[i] + op_wide(from[i]) : op_wide(from[i]);
 }
 
 template <typename T> __global__ static void store_sum(T *to, const float *sum, bool add, size_t n)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         const float x = op_wide(op_narrow<T>(sum[i]));
 
         to[i] = op_narrow<T>(add ? op_wide(to[i]) + x : x);
@@ -295,7 +303,8 @@ template <typename T> __global__ static void store_sum(T *to, const float *sum, 
 /* Sums the gradients of k and v that call `call` of grouped heads wrote to scratch; the last call
  * stores the sums. Each input is a separate tensor, because thirds of one input have equal numbers
  * of heads. */
-static int sum_shared(const struct attention_fused *f, const struct op_call *c, int64_t call, struct err *err)
+static int sum_shared(const struct attention_fused *f, const struct op_call *c, int64_t call,
+                      struct err *err)
 {
     const bool is_last = call + 1 == ((const struct attention *)c->param)->shared;
     int rc = 0;
@@ -309,11 +318,12 @@ static int sum_shared(const struct attention_fused *f, const struct op_call *c, 
         if (d == NULL)
             continue;
         n = (size_t)tensor_elements(d);
-        OP_FLOATS(d->dtype, CUDA_LAUNCH(sum_up<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), sum,
-                                        (const T *)from, call > 0, n));
+        OP_FLOATS(d->dtype, CUDA_LAUNCH(sum_up<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0,
+                                        op_stream(c), sum, (const T *)from, call > 0, n));
         if (is_last)
-            OP_FLOATS(d->dtype, CUDA_LAUNCH(store_sum<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
-                                            (T *)d->data, (const float *)sum, op_cuda_adds(c, k), n));
+            OP_FLOATS(d->dtype, CUDA_LAUNCH(store_sum<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0,
+                                            op_stream(c), (T *)d->data, (const float *)sum,
+                                            op_cuda_adds(c, k), n));
         rc = cuda_launched(err);
     }
     return rc;
@@ -333,8 +343,10 @@ int attention_fused_backward(struct attention_fused *f, const struct op_call *c,
         const uint32_t i = a->of[k];
         const bool is_summed = a->shared > 1 && k > 0;
 
-        at[SDPA_DQ + k] = half_at(c->din[i] == NULL || op_cuda_adds(c, i) || is_summed ? scratch + f->d_at[i] : c->din[i]->data,
-                                  lies[k]);
+        at[SDPA_DQ + k] =
+            half_at(c->din[i] == NULL || op_cuda_adds(c, i) || is_summed ? scratch + f->d_at[i]
+                                                                         : c->din[i]->data,
+                    lies[k]);
     }
     for (int64_t i = 0; rc == 0 && i < a->shared; i++) {
         rc = sdpa_run(f->backward, at, scratch + f->work_at, op_stream(c), err);

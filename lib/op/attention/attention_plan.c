@@ -129,7 +129,8 @@ static size_t pad_bytes(const struct attention_state *s)
 
 static size_t plan_scratch(const struct attention *a, bool training, struct attention_state *s)
 {
-    const int64_t g = a->group, q = g * a->shared, bwd = training ? g : 0, half = s->is_half ? 1 : 0;
+    const int64_t g = a->group, q = g * a->shared, bwd = training ? g : 0,
+                  half = s->is_half ? 1 : 0;
     size_t bytes = 0;
 
     s->at.max = reserve(&bytes, training ? 0 : 2 * a->n * a->t);

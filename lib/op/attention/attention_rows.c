@@ -47,7 +47,8 @@ struct part {
 };
 
 /* Applies the steps to x [n]. capped [n]: receives the scores after ATTENTION_CAP; or NULL. */
-OP_INLINE void steps(const struct attention *a, const struct masks *m, struct part part, float *x, float *capped)
+OP_INLINE void steps(const struct attention *a, const struct masks *m, struct part part, float *x,
+                     float *capped)
 {
     const size_t n = part.n;
     uint32_t k;
@@ -90,8 +91,8 @@ OP_INLINE void steps(const struct attention *a, const struct masks *m, struct pa
 }
 
 /* Propagates the gradient of a row of scores back through the steps. */
-OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, struct part part, float *d,
-                         const float *capped)
+OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, struct part part,
+                         float *d, const float *capped)
 {
     const size_t n = part.n;
     uint32_t k;
@@ -147,8 +148,8 @@ OP_INLINE void drop(size_t n, const uint8_t *keep, float scale, float *x)
 }
 
 /* x [n]: the visible scores of the row. The weights of the other columns are 0. */
-CLONES static void row_fwd(const struct attention *a, const struct masks *m, struct part part, float *x, float *max,
-                           float *scale)
+CLONES static void row_fwd(const struct attention *a, const struct masks *m, struct part part,
+                           float *x, float *max, float *scale)
 {
     size_t n = part.n, i;
 
@@ -171,8 +172,9 @@ CLONES static void row_drop(size_t n, const uint8_t *keep, float scale, float *x
 
 /* Recomputes the weights. With dropout, only the kept weights are multiplied with v and have a
  * gradient. */
-CLONES static void row_bwd(const struct attention *a, const struct masks *m, struct part part, float max,
-                           float scale, float dot, const uint8_t *keep, float *x, float *d, float *capped)
+CLONES static void row_bwd(const struct attention *a, const struct masks *m, struct part part,
+                           float max, float scale, float dot, const uint8_t *keep, float *x,
+                           float *d, float *capped)
 {
     const float kept = a->dropout.scale;
     const size_t n = part.n;
@@ -261,7 +263,7 @@ bool attention_rows_cost_more(const struct attention_rows *r, float hidden)
         max = r->max + first_of(r, m);
         scale = r->scale + first_of(r, m);
         for (i = 0; i < r->rows; i++)
-            if (scale[i] == 0 ? hidden != -INFINITY /* zero_empty: no key is visible */
+            if (scale[i] == 0 ? hidden != -INFINITY            /* zero_empty: no key is visible */
                               : !(max[i] - hidden >= nothing)) /* false if NaN */
                 return false;
     }
@@ -282,8 +284,9 @@ void attention_rows_bwd(const struct attention_rows *r, const float *dot, float 
             const struct part part = part_of(r, i, scores);
 
             (void)part_of(r, i, dp);
-            row_bwd(r->a, &masks, part, r->max[at], r->scale[at], *dot++, keep == NULL ? NULL : keep + part.skip,
-                    scores + part.skip, dp + part.skip, r->capped);
+            row_bwd(r->a, &masks, part, r->max[at], r->scale[at], *dot++,
+                    keep == NULL ? NULL : keep + part.skip, scores + part.skip, dp + part.skip,
+                    r->capped);
             next_row(r->a, &masks);
         }
     }

@@ -65,7 +65,8 @@ __device__ static inline struct row row_of(const struct attention_rows_device &r
         offset = at * r.step[k].row;
         for (int d = (int)r.rank; d-- > 0; rest /= r.batch[d])
             offset += rest % r.batch[d] * r.step[k].batch[d];
-        w.mask[k] = (const char *)r.step[k].mask + offset * (ptrdiff_t)(r.step[k].kind == ATTENTION_ADD ? 4 : 1);
+        w.mask[k] = (const char *)r.step[k].mask +
+                    offset * (ptrdiff_t)(r.step[k].kind == ATTENTION_ADD ? 4 : 1);
     }
     return w;
 }
@@ -146,7 +147,8 @@ __global__ void rows_fwd(struct attention_rows_device r, float *scores, T *weigh
 
     scores += i * r.s;
     weights += i * r.s;
-    EACH_COLUMN(j, r) {
+    EACH_COLUMN(j, r)
+    {
         columns<float, N> x = load<N>(scores + j);
 
 #pragma unroll
@@ -160,7 +162,8 @@ __global__ void rows_fwd(struct attention_rows_device r, float *scores, T *weigh
     const bool empty = r.zero_empty && max == -INFINITY;
 
     max = empty ? 0.0f : max; /* all weights become e^-inf * 0 */
-    EACH_COLUMN(j, r) {
+    EACH_COLUMN(j, r)
+    {
         columns<float, N> x = load<N>(scores + j);
 
 #pragma unroll
@@ -172,7 +175,8 @@ __global__ void rows_fwd(struct attention_rows_device r, float *scores, T *weigh
     }
     sum = team_sum<WIDE>(sum, room);
     scale = empty ? 0.0f : 1.0f / sum;
-    EACH_COLUMN(j, r) {
+    EACH_COLUMN(j, r)
+    {
         const columns<float, N> x = load<N>(scores + j), on = kept<N>(r, w, j);
         columns<T, N> out;
 
@@ -206,7 +210,8 @@ __global__ void rows_bwd(struct attention_rows_device r, float *scores, float *d
     dp += i * r.s;
     weights += i * r.s;
     slopes += i * r.s;
-    EACH_COLUMN(j, r) {
+    EACH_COLUMN(j, r)
+    {
         const columns<float, N> on = kept<N>(r, w, j);
         columns<float, N> x = load<N>(scores + j), d = load<N>(dp + j);
         columns<T, N> out;
@@ -225,14 +230,16 @@ __global__ void rows_bwd(struct attention_rows_device r, float *scores, float *d
         *(columns<T, N> *)(weights + j) = out;
     }
     dot = team_sum<WIDE>(dot, room);
-    EACH_COLUMN(j, r) {
+    EACH_COLUMN(j, r)
+    {
         const columns<float, N> x = load<N>(scores + j), d = load<N>(dp + j);
         columns<T, N> out;
 
 #pragma unroll
         for (int k = 0; k < N; k++) { /* recompute the weight, because the cap needs the score
                                          too */
-            const float p = r.has_cap ? expf(step_on(r, w, j + k, x.v[k], &capped) - max) * scale : x.v[k];
+            const float p =
+                r.has_cap ? expf(step_on(r, w, j + k, x.v[k], &capped) - max) * scale : x.v[k];
 
             out.v[k] = op_narrow<T>(step_back(r, w, j + k, p * (d.v[k] - dot), capped));
         }
@@ -257,8 +264,8 @@ static unsigned blocks_of(const struct attention_rows_device *r)
 int attention_rows_device_fwd(const struct attention_rows_device *r, float *scores, void *weights,
                               enum tensor_dtype type, cudaStream_t stream, struct err *err)
 {
-    OP_FLOATS(type, ROWS_FORM(r->s, CUDA_LAUNCH((rows_fwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0, stream, *r,
-                                                scores, (T *)weights)));
+    OP_FLOATS(type, ROWS_FORM(r->s, CUDA_LAUNCH((rows_fwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0,
+                                                stream, *r, scores, (T *)weights)));
     return cuda_launched(err);
 }
 
@@ -266,7 +273,8 @@ int attention_rows_device_bwd(const struct attention_rows_device *r, float *scor
                               void *weights, void *slopes, enum tensor_dtype type,
                               cudaStream_t stream, struct err *err)
 {
-    OP_FLOATS(type, ROWS_FORM(r->s, CUDA_LAUNCH((rows_bwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0, stream, *r,
-                                                scores, dp, (T *)weights, (T *)slopes)));
+    OP_FLOATS(type,
+              ROWS_FORM(r->s, CUDA_LAUNCH((rows_bwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0,
+                                          stream, *r, scores, dp, (T *)weights, (T *)slopes)));
     return cuda_launched(err);
 }

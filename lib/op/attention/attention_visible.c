@@ -67,8 +67,8 @@ static bool is_causal(const struct op_infer *f, const struct attention *a, uint3
     bool adds = s->kind == ATTENTION_ADD;
     int64_t row, key;
 
-    if (t == NULL || !s->is_known || tensor_elements(t) != a->t * a->s || (a->t > 1 && s->at.row == 0) ||
-        (!adds && !(s->number <= ATTENTION_BURIED)))
+    if (t == NULL || !s->is_known || tensor_elements(t) != a->t * a->s ||
+        (a->t > 1 && s->at.row == 0) || (!adds && !(s->number <= ATTENTION_BURIED)))
         return false;
     for (row = 0; row < a->t; row++)
         for (key = 0; key < a->s; key++) {
@@ -176,8 +176,7 @@ float attention_masked(const struct op_call *c, const struct attention *a)
             if (s->kind == ATTENTION_SCALE)
                 x *= s->number;
             else if (s->kind == ATTENTION_ADD)
-                x += s->is_known ? s->most
-                                 : op_row_max(mask->data, (size_t)tensor_elements(mask));
+                x += s->is_known ? s->most : op_row_max(mask->data, (size_t)tensor_elements(mask));
             else if (x < s->number)
                 x = s->number;
         }

@@ -42,7 +42,8 @@ static int read_rule(const struct op_infer *f, struct linear_attention *a, struc
     a->has_decay = strcmp(rule, "gated") == 0 || strcmp(rule, "gated_delta") == 0;
     a->has_beta = strcmp(rule, "delta") == 0 || strcmp(rule, "gated_delta") == 0;
     if (!a->has_decay && !a->has_beta && strcmp(rule, "linear") != 0)
-        return op_error(f, ERR_INPUT, err, "update_rule '%s'; expected linear, gated, delta or gated_delta", rule);
+        return op_error(f, ERR_INPUT, err,
+                        "update_rule '%s'; expected linear, gated, delta or gated_delta", rule);
     if (a->has_decay != (f->n_in > LINEAR_DECAY && f->in[LINEAR_DECAY] != NULL) ||
         a->has_beta != (f->n_in > LINEAR_BETA && f->in[LINEAR_BETA] != NULL))
         return op_error(f, ERR_INPUT, err, "update_rule '%s': expected %s decay and %s beta", rule,
@@ -51,8 +52,8 @@ static int read_rule(const struct op_infer *f, struct linear_attention *a, struc
 }
 
 /* Checks that input i is [batch, t, columns] and returns its columns. */
-static int tokens(const struct op_infer *f, const struct linear_attention *a, uint32_t i, int64_t *columns,
-                  struct err *err)
+static int tokens(const struct op_infer *f, const struct linear_attention *a, uint32_t i,
+                  int64_t *columns, struct err *err)
 {
     const struct shape *s;
     char text[192];
@@ -107,15 +108,16 @@ static int read_gates(const struct op_infer *f, struct linear_attention *a, stru
     if (a->has_decay) {
         rc = tokens(f, a, LINEAR_DECAY, &columns, err);
         if (rc == 0 && columns != a->key_heads && columns != a->key_heads * a->d)
-            rc = op_error(f, ERR_INPUT, err, "decay has %" PRId64 " columns; expected %" PRId64 " or %" PRId64, columns,
-                          a->key_heads, a->key_heads * a->d);
+            rc = op_error(f, ERR_INPUT, err,
+                          "decay has %" PRId64 " columns; expected %" PRId64 " or %" PRId64,
+                          columns, a->key_heads, a->key_heads * a->d);
         a->decays = rc == 0 ? columns / a->key_heads : 0;
     }
     if (rc == 0 && a->has_beta) {
         rc = tokens(f, a, LINEAR_BETA, &a->betas, err);
         if (rc == 0 && a->betas != 1 && a->betas != a->key_heads)
-            rc = op_error(f, ERR_INPUT, err, "beta has %" PRId64 " columns; expected 1 or %" PRId64, a->betas,
-                          a->key_heads);
+            rc = op_error(f, ERR_INPUT, err, "beta has %" PRId64 " columns; expected 1 or %" PRId64,
+                          a->betas, a->key_heads);
     }
     return rc;
 }
@@ -141,13 +143,17 @@ static int infer(struct op_infer *f, struct err *err)
     if (f->n_in > LINEAR_PAST && f->in[LINEAR_PAST] != NULL) {
         rc = op_check_input(f, LINEAR_PAST, TENSOR_F32, 4, err);
         if (rc == 0 && !shape_equal(&f->in[LINEAR_PAST]->shape, &state))
-            rc = op_error(f, ERR_INPUT, err, "past_state: expected shape %s", shape_print(&state, text, sizeof(text)));
+            rc = op_error(f, ERR_INPUT, err, "past_state: expected shape %s",
+                          shape_print(&state, text, sizeof(text)));
     }
     a->chunk = a->t > 1 ? (int64_t)ceil(sqrt((double)a->t)) : 1;
     a->n_chunks = (a->t + a->chunk - 1) / a->chunk;
-    if (rc == 0 && ((double)a->d * (double)a->dv * (double)(a->chunk + 3) > STATES_MAX ||
-                    (double)(a->batch * a->key_heads) * (double)(a->n_chunks * a->d) * (double)a->dv > STATES_MAX))
-        rc = op_error(f, ERR_INPUT, err, "states of %" PRId64 " by %" PRId64 " are too large", a->d, a->dv);
+    if (rc == 0 &&
+        ((double)a->d * (double)a->dv * (double)(a->chunk + 3) > STATES_MAX ||
+         (double)(a->batch * a->key_heads) * (double)(a->n_chunks * a->d) * (double)a->dv >
+             STATES_MAX))
+        rc = op_error(f, ERR_INPUT, err, "states of %" PRId64 " by %" PRId64 " are too large", a->d,
+                      a->dv);
     f->out[0].dtype = TENSOR_F32;
     f->out[0].shape = (struct shape){ .rank = 3, .dim = { a->batch, a->t, a->heads * a->dv } };
     if (f->n_out > 1) {
@@ -202,7 +208,8 @@ OP_INLINE void multiply_key(const struct linear_attention *a, const float *s, co
 }
 
 /* to = A, the state s after the decay. They may be the same. */
-OP_INLINE void decay(const struct linear_attention *a, const struct token *t, const float *s, float *to)
+OP_INLINE void decay(const struct linear_attention *a, const struct token *t, const float *s,
+                     float *to)
 {
     const size_t n = (size_t)a->dv;
 
@@ -216,7 +223,8 @@ OP_INLINE void decay(const struct linear_attention *a, const struct token *t, co
 }
 
 /* Replaces s by the state after the token. u [dv]: scratch. */
-CLONES static void advance(const struct linear_attention *a, const struct token *t, float *s, float *u)
+CLONES static void advance(const struct linear_attention *a, const struct token *t, float *s,
+                           float *u)
 {
     const size_t n = (size_t)a->dv;
 
@@ -234,7 +242,8 @@ CLONES static void advance(const struct linear_attention *a, const struct token 
         add_row(s + i * a->dv, u, n, t->k[i]);
 }
 
-CLONES static void read_state(const struct linear_attention *a, const float *s, const float *q, float *o)
+CLONES static void read_state(const struct linear_attention *a, const float *s, const float *q,
+                              float *o)
 {
     multiply_key(a, s, q, o);
     for (int64_t j = 0; j < a->dv; j++)
@@ -247,8 +256,8 @@ struct slopes { /* gradients of a token; NULL: not requested */
 
 /* The part of a query: stores dq [d] and adds its contribution to ds. s: the state after the
  * token. */
-CLONES static void query_bwd(const struct linear_attention *a, const float *s, const float *q, const float *d_o,
-                             float *dq, float *ds)
+CLONES static void query_bwd(const struct linear_attention *a, const float *s, const float *q,
+                             const float *d_o, float *dq, float *ds)
 {
     const size_t n = (size_t)a->dv;
 
@@ -260,8 +269,9 @@ CLONES static void query_bwd(const struct linear_attention *a, const float *s, c
 
 /* On entry ds is the gradient of the state after the token, on return that of the state `before`
  * it. decayed [d, dv], u, r, du [dv]: scratch. Stores dk [d], dv [dv], dg [decays] and *db. */
-CLONES static void token_bwd(const struct linear_attention *a, const struct token *t, const float *before,
-                             float *decayed, float *u, float *r, float *du, float *ds, const struct slopes *to)
+CLONES static void token_bwd(const struct linear_attention *a, const struct token *t,
+                             const float *before, float *decayed, float *u, float *r, float *du,
+                             float *ds, const struct slopes *to)
 {
     const float *at = before;
     const size_t n = (size_t)a->dv;
@@ -362,7 +372,8 @@ static int forward(const struct op_call *c, struct err *err)
     const struct linear_attention *a = c->param;
     const size_t n = (size_t)linear_state(a);
     const int64_t shared = a->heads / a->key_heads;
-    float *s = c->scratch, *u = op_at(c->scratch, op_round(n * sizeof(*s))), *last = output(c->out, c->n_out, 1);
+    float *s = c->scratch, *u = op_at(c->scratch, op_round(n * sizeof(*s))),
+          *last = output(c->out, c->n_out, 1);
 
     (void)err; /* cannot fail */
     for (int64_t head = 0; head < a->batch * a->key_heads; head++) {
@@ -373,12 +384,14 @@ static int forward(const struct op_call *c, struct err *err)
             const struct token t = token_of(c, b, h, i);
 
             if (c->save != NULL && i % a->chunk == 0)
-                memcpy((float *)c->save + (size_t)(head * a->n_chunks + i / a->chunk) * n, s, n * sizeof(*s));
+                memcpy((float *)c->save + (size_t)(head * a->n_chunks + i / a->chunk) * n, s,
+                       n * sizeof(*s));
             advance(a, &t, s, u);
             for (int64_t q = h * shared; q < (h + 1) * shared; q++) {
                 const int64_t at = (b * a->t + i) * a->heads + q;
 
-                read_state(a, s, input(c, LINEAR_Q) + at * a->d, (float *)c->out[0]->data + at * a->dv);
+                read_state(a, s, input(c, LINEAR_Q) + at * a->d,
+                           (float *)c->out[0]->data + at * a->dv);
             }
         }
         if (last != NULL)
@@ -401,8 +414,8 @@ static void store_gradient(const struct op_call *c, uint32_t i, int64_t at, cons
         op_store((float *)c->din[i]->data + at, from, (size_t)n, 1, op_adds(c, i));
 }
 
-static void one_token_bwd(const struct walk *w, int64_t b, int64_t h, int64_t i, const float *before,
-                          const float *after)
+static void one_token_bwd(const struct walk *w, int64_t b, int64_t h, int64_t i,
+                          const float *before, const float *after)
 {
     const struct op_call *c = w->c;
     const struct linear_attention *a = w->a;
@@ -418,7 +431,8 @@ static void one_token_bwd(const struct walk *w, int64_t b, int64_t h, int64_t i,
         if (d_o == NULL)
             memset(w->row[0], 0, (size_t)a->d * sizeof(float));
         else
-            query_bwd(a, after, input(c, LINEAR_Q) + place * a->d, d_o + place * a->dv, w->row[0], w->ds);
+            query_bwd(a, after, input(c, LINEAR_Q) + place * a->d, d_o + place * a->dv, w->row[0],
+                      w->ds);
         store_gradient(c, LINEAR_Q, place * a->d, w->row[0], a->d);
     }
     token_bwd(a, &t, before, w->decayed, w->row[0], w->row[1], w->row[2], w->ds, &to);
@@ -440,7 +454,8 @@ static void chunk_bwd(const struct walk *w, int64_t head, int64_t chunk)
     const size_t n = (size_t)linear_state(a);
     int64_t i;
 
-    memcpy(w->states, (const float *)w->c->save + (size_t)(head * a->n_chunks + chunk) * n, n * sizeof(float));
+    memcpy(w->states, (const float *)w->c->save + (size_t)(head * a->n_chunks + chunk) * n,
+           n * sizeof(float));
     for (i = first; i < end; i++) {
         const struct token t = token_of(w->c, b, h, i);
         float *s = w->states + (size_t)(i - first + 1) * n;
@@ -449,7 +464,8 @@ static void chunk_bwd(const struct walk *w, int64_t head, int64_t chunk)
         advance(a, &t, s, w->row[0]);
     }
     while (i-- > first)
-        one_token_bwd(w, b, h, i, w->states + (size_t)(i - first) * n, w->states + (size_t)(i - first + 1) * n);
+        one_token_bwd(w, b, h, i, w->states + (size_t)(i - first) * n,
+                      w->states + (size_t)(i - first + 1) * n);
 }
 
 static struct walk walk_of(const struct op_call *c)
@@ -497,8 +513,8 @@ static double flops(const struct op_infer *f)
 {
     const struct linear_attention *a = f->param;
 
-    return 2.0 * (double)(a->batch * a->t) * (double)(a->heads + (a->has_beta ? 2 : 1) * a->key_heads) *
-           (double)linear_state(a);
+    return 2.0 * (double)(a->batch * a->t) *
+           (double)(a->heads + (a->has_beta ? 2 : 1) * a->key_heads) * (double)linear_state(a);
 }
 
 static const char *const attrs[] = { "chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule", NULL };

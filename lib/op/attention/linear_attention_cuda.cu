@@ -27,7 +27,8 @@ struct token {
     float beta;
 };
 
-__device__ inline token token_of(const linear_attention &a, const numbers &n, int64_t b, int64_t h, int64_t i)
+__device__ inline token token_of(const linear_attention &a, const numbers &n, int64_t b, int64_t h,
+                                 int64_t i)
 {
     const int64_t at = b * a.t + i, head = at * a.key_heads + h;
 
@@ -42,7 +43,8 @@ __device__ inline float decay_of(const linear_attention &a, const token &t, int6
 }
 
 /* Computes column m of the state after the token; from and to may be the same. */
-__device__ inline void advance(const linear_attention &a, const token &t, int64_t m, const float *from, float *to)
+__device__ inline void advance(const linear_attention &a, const token &t, int64_t m,
+                               const float *from, float *to)
 {
     float seen = 0, u;
 
@@ -59,19 +61,22 @@ __device__ inline void advance(const linear_attention &a, const token &t, int64_
 
 __global__ void forward_of(const linear_attention a, const numbers n)
 {
-    const int64_t head = blockIdx.x, b = head / a.key_heads, h = head % a.key_heads, shared = a.heads / a.key_heads;
+    const int64_t head = blockIdx.x, b = head / a.key_heads, h = head % a.key_heads,
+                  shared = a.heads / a.key_heads;
     const int64_t size = a.d * a.dv;
     float *s = n.work + head * size;
 
     for (int64_t m = threadIdx.x; m < a.dv; m += blockDim.x) {
         for (int64_t i = 0; i < a.d; i++)
-            s[i * a.dv + m] = n.in[LINEAR_PAST] != NULL ? n.in[LINEAR_PAST][head * size + i * a.dv + m] : 0.0f;
+            s[i * a.dv + m] =
+                n.in[LINEAR_PAST] != NULL ? n.in[LINEAR_PAST][head * size + i * a.dv + m] : 0.0f;
         for (int64_t at = 0; at < a.t; at++) {
             const token t = token_of(a, n, b, h, at);
 
             if (n.kept != NULL && at % a.chunk == 0)
                 for (int64_t i = 0; i < a.d; i++)
-                    n.kept[(head * a.n_chunks + at / a.chunk) * size + i * a.dv + m] = s[i * a.dv + m];
+                    n.kept[(head * a.n_chunks + at / a.chunk) * size + i * a.dv + m] =
+                        s[i * a.dv + m];
             advance(a, t, m, s, s);
             for (int64_t q = h * shared; q < (h + 1) * shared; q++) {
                 const int64_t place = (b * a.t + at) * a.heads + q;
@@ -123,8 +128,8 @@ __device__ inline void store(const numbers &n, int which, int64_t at, float x)
 
 /* First phase, by columns: adds the contributions of the queries to dS; computes the state after
  * the decay, u, r = v - A^T k, du and b du. */
-__device__ void columns(const linear_attention &a, const numbers &n, const room &w, const token &t, int64_t at,
-                        int64_t h, const float *before)
+__device__ void columns(const linear_attention &a, const numbers &n, const room &w, const token &t,
+                        int64_t at, int64_t h, const float *before)
 {
     const int64_t shared = a.heads / a.key_heads;
 
@@ -155,8 +160,8 @@ __device__ void columns(const linear_attention &a, const numbers &n, const room 
 
 /* Second phase, by rows: computes dq, dk, dg, and replaces dS by that of the state before the
  * token. */
-__device__ void rows(const linear_attention &a, const numbers &n, const room &w, const token &t, int64_t at, int64_t h,
-                     const float *after)
+__device__ void rows(const linear_attention &a, const numbers &n, const room &w, const token &t,
+                     int64_t at, int64_t h, const float *after)
 {
     const int64_t shared = a.heads / a.key_heads, head = at * a.key_heads + h;
 
@@ -173,7 +178,8 @@ __device__ void rows(const linear_attention &a, const numbers &n, const room &w,
             store(n, LINEAR_Q, place * a.d + i, a.scale * dq);
         }
         for (int64_t m = 0; m < a.dv; m++) {
-            const float d = w.ds[i * a.dv + m], x = w.decayed[i * a.dv + m], all = d - t.k[i] * w.bdu[m];
+            const float d = w.ds[i * a.dv + m], x = w.decayed[i * a.dv + m],
+                        all = d - t.k[i] * w.bdu[m];
 
             dk += d * w.u[m] - x * w.bdu[m];
             dg += all * x;
@@ -203,7 +209,8 @@ __device__ void totals(const linear_attention &a, const numbers &n, const room &
 
 __global__ void backward_of(const linear_attention a, const numbers n)
 {
-    const int64_t head = blockIdx.x, b = head / a.key_heads, h = head % a.key_heads, size = a.d * a.dv;
+    const int64_t head = blockIdx.x, b = head / a.key_heads, h = head % a.key_heads,
+                  size = a.d * a.dv;
     const room w = room_of(a, n.work, head);
 
     for (int64_t e = threadIdx.x; e < size; e += blockDim.x)
@@ -242,7 +249,8 @@ __global__ void sum_betas(const linear_attention a, const numbers n)
 {
     const int64_t each = a.key_heads / a.betas, count = a.batch * a.t * a.betas;
 
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
         float sum = 0;
 
         for (int64_t h = 0; h < each; h++)
@@ -284,7 +292,8 @@ int plan(struct op_plan *p, struct err *err)
     (void)err; /* cannot fail */
     p->save_bytes = p->training ? (size_t)linear_kept(a) * sizeof(float) : 0;
     p->scratch_bytes =
-        (size_t)(p->training ? heads * (room_floats(*a) + a->t) : heads * linear_state(a)) * sizeof(float);
+        (size_t)(p->training ? heads * (room_floats(*a) + a->t) : heads * linear_state(a)) *
+        sizeof(float);
     return 0;
 }
 
@@ -316,8 +325,8 @@ int backward(const struct op_call *c, struct err *err)
         return 0;
     CUDA_LAUNCH(backward_of, blocks, threads_of(a), 0, op_stream(c), *a, n);
     if (a->has_beta && n.d[LINEAR_BETA] != NULL && a->t > 0)
-        CUDA_LAUNCH(sum_betas, op_blocks((size_t)(a->batch * a->t * a->betas), OP_THREADS), OP_THREADS, 0, op_stream(c),
-                    *a, n);
+        CUDA_LAUNCH(sum_betas, op_blocks((size_t)(a->batch * a->t * a->betas), OP_THREADS),
+                    OP_THREADS, 0, op_stream(c), *a, n);
     return cuda_launched(err);
 }
 

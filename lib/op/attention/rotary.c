@@ -34,7 +34,8 @@ static int read_perm(const struct op_infer *f, uint32_t rank, uint32_t *perm, st
 
         if ((list != NULL && n != rank) || axis < 0 || axis >= rank || (seen & (1u << axis)) != 0 ||
             (k + 1 == rank && axis != (int64_t)k))
-            return op_error(f, ERR_INPUT, err, "perm: expected each of 0 to %" PRIu32 " once, the last in its place",
+            return op_error(f, ERR_INPUT, err,
+                            "perm: expected each of 0 to %" PRIu32 " once, the last in its place",
                             rank - 1);
         seen |= 1u << axis;
         perm[k] = (uint32_t)axis;
@@ -53,7 +54,8 @@ static void plain_steps(const struct shape *s, ptrdiff_t *step)
 }
 
 /* Returns the strides of input i, which broadcasts to y. */
-static int angle(const struct op_infer *f, uint32_t i, ptrdiff_t *step, ptrdiff_t *to_half, struct err *err)
+static int angle(const struct op_infer *f, uint32_t i, ptrdiff_t *step, ptrdiff_t *to_half,
+                 struct err *err)
 {
     const struct shape *y = &f->out[0].shape, *s;
     ptrdiff_t own[TENSOR_MAX_RANK];
@@ -124,7 +126,8 @@ static int rotary_infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = angle(f, 2, r->sin, &r->sin_half, err);
     if (rc == 0 && r->pairs && (r->cos_half != 0 || r->sin_half != 0))
-        return op_error(f, ERR_INPUT, err, "interleaved: expected half of the last axis in inputs 1 and 2");
+        return op_error(f, ERR_INPUT, err,
+                        "interleaved: expected half of the last axis in inputs 1 and 2");
     return rc;
 }
 
@@ -238,7 +241,8 @@ static int rotary_fwd(const struct op_call *c, struct err *err)
 
     (void)err; /* cannot fail */
     for (int64_t i = 0; i < r->rows; i++, rotary_next(r, &row)) {
-        const float *x = op_floats(c->in[0], (size_t)row.x, width, room), *cs = cos + row.cos, *sn = sin + row.sin;
+        const float *x = op_floats(c->in[0], (size_t)row.x, width, room), *cs = cos + row.cos,
+                    *sn = sin + row.sin;
         float *y = op_floats_to(c->out[0], (size_t)i * width, more);
 
         (r->pairs ? rotate_pairs : rotate)(r->half, x, cs, cs + r->cos_half, sn, sn + r->sin_half,

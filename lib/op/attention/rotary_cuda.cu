@@ -39,7 +39,8 @@ struct places places_of(const struct rotary *r)
 
 /* BACK: from dy, with the strides of y, to dx; else from x to y. */
 template <typename T, bool BACK>
-__global__ void rotate(const T *from, T *to, const float *cos, const float *sin, struct places p, bool add)
+__global__ void rotate(const T *from, T *to, const float *cos, const float *sin, struct places p,
+                       bool add)
 {
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.pairs;
          i += (uint64_t)gridDim.x * blockDim.x) {
@@ -67,15 +68,16 @@ __global__ void rotate(const T *from, T *to, const float *cos, const float *sin,
 }
 
 template <typename T, bool BACK>
-int run(const struct op_call *c, const struct tensor *from, const struct tensor *to, bool add, struct err *err)
+int run(const struct op_call *c, const struct tensor *from, const struct tensor *to, bool add,
+        struct err *err)
 {
     struct places p = places_of((const struct rotary *)c->param);
 
     if (p.pairs == 0)
         return 0;
     CUDA_LAUNCH((rotate<T, BACK>), op_blocks(p.pairs, OP_THREADS), OP_THREADS, 0, op_stream(c),
-                (const T *)from->data, (T *)to->data, (const float *)c->in[1]->data, (const float *)c->in[2]->data, p,
-                add);
+                (const T *)from->data, (T *)to->data, (const float *)c->in[1]->data,
+                (const float *)c->in[2]->data, p, add);
     return cuda_launched(err);
 }
 
@@ -88,7 +90,8 @@ int backward(const struct op_call *c, struct err *err)
 {
     if (c->dout[0] == NULL || c->din[0] == NULL)
         return op_cuda_zero(c, err);
-    OP_FLOATS(c->din[0]->dtype, return run<T, true>(c, c->dout[0], c->din[0], op_cuda_adds(c, 0), err));
+    OP_FLOATS(c->din[0]->dtype,
+              return run<T, true>(c, c->dout[0], c->din[0], op_cuda_adds(c, 0), err));
 }
 
 } // namespace

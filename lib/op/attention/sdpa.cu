@@ -166,7 +166,8 @@ static descriptor each(struct builder *m, cudnnPointwiseMode_t mode, descriptor 
 static descriptor reduce(struct builder *m, cudnnReduceTensorOp_t by, descriptor x)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR), to = row_numbers(m);
+    descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR),
+               to = row_numbers(m);
     cudnnDataType_t sums = CUDNN_DATA_FLOAT;
 
     cudnn_set(m->g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &by);
@@ -231,17 +232,21 @@ static descriptor causal(struct builder *m, descriptor x)
 
     if (!m->a->spec.is_causal)
         return x;
-    row = each(m, CUDNN_POINTWISE_GEN_INDEX, x, NULL, scores(m, CUDNN_DATA_INT32), CUDNN_DATA_FLOAT, 2);
-    col = each(m, CUDNN_POINTWISE_GEN_INDEX, x, NULL, scores(m, CUDNN_DATA_INT32), CUDNN_DATA_FLOAT, 3);
-    sees = each(m, CUDNN_POINTWISE_CMP_GE, row, col, scores(m, CUDNN_DATA_BOOLEAN), CUDNN_DATA_BOOLEAN);
-    return each(m, CUDNN_POINTWISE_BINARY_SELECT, x, number(m, UID_HIDDEN), scores(m, CUDNN_DATA_FLOAT),
-                CUDNN_DATA_FLOAT, -1, sees);
+    row = each(m, CUDNN_POINTWISE_GEN_INDEX, x, NULL, scores(m, CUDNN_DATA_INT32), CUDNN_DATA_FLOAT,
+               2);
+    col = each(m, CUDNN_POINTWISE_GEN_INDEX, x, NULL, scores(m, CUDNN_DATA_INT32), CUDNN_DATA_FLOAT,
+               3);
+    sees = each(m, CUDNN_POINTWISE_CMP_GE, row, col, scores(m, CUDNN_DATA_BOOLEAN),
+                CUDNN_DATA_BOOLEAN);
+    return each(m, CUDNN_POINTWISE_BINARY_SELECT, x, number(m, UID_HIDDEN),
+                scores(m, CUDNN_DATA_FLOAT), CUDNN_DATA_FLOAT, -1, sees);
 }
 
 static void forward_graph(struct builder *m)
 {
     descriptor q = operand(m, SDPA_Q, SDPA_Q, false), kt = operand(m, SDPA_K, SDPA_K, true);
-    descriptor x = causal(m, scaled_scores(m, q, kt)), max = reduce(m, CUDNN_REDUCE_TENSOR_MAX, x), e, sum, log;
+    descriptor x = causal(m, scaled_scores(m, q, kt)), max = reduce(m, CUDNN_REDUCE_TENSOR_MAX, x),
+               e, sum, log;
 
     x = each(m, CUDNN_POINTWISE_SUB, x, max, scores(m, CUDNN_DATA_FLOAT));
     e = each(m, CUDNN_POINTWISE_EXP, x, NULL, scores(m, CUDNN_DATA_FLOAT));
@@ -256,7 +261,8 @@ static void backward_graph(struct builder *m)
 {
     const struct sdpa_spec *s = &m->a->spec;
     descriptor q = operand(m, SDPA_Q, SDPA_Q, false), kt = operand(m, SDPA_K, SDPA_K, true);
-    descriptor vt = operand(m, SDPA_V, SDPA_V, true), dy = operand(m, SDPA_DY, SDPA_Y, false), dot, x, p;
+    descriptor vt = operand(m, SDPA_V, SDPA_V, true), dy = operand(m, SDPA_DY, SDPA_Y, false), dot,
+               x, p;
 
     x = each(m, CUDNN_POINTWISE_MUL, dy, operand(m, SDPA_Y, SDPA_Y, false),
              dense(m, CUDNN_DATA_FLOAT, s->t, s->dv));
@@ -279,7 +285,8 @@ static void backward_graph(struct builder *m)
 
 static bool fits(int64_t batch, int64_t head, int64_t row, int64_t cols)
 {
-    return cols % 8 == 0 && row >= cols && row % 8 == 0 && batch > 0 && batch % 8 == 0 && head > 0 && head % 8 == 0;
+    return cols % 8 == 0 && row >= cols && row % 8 == 0 && batch > 0 && batch % 8 == 0 &&
+           head > 0 && head % 8 == 0;
 }
 
 bool sdpa_fits(const struct sdpa_spec *spec)
@@ -323,8 +330,9 @@ static void describe(const struct sdpa *a, char *out, size_t n)
         (long long)s->d, (long long)s->s, (long long)s->dv, s->is_causal ? ", causal" : "");
 
     for (int k = 0; k < laid; k++)
-        at += snprintf(out + at, n - (size_t)at, " %s %lld %lld %lld", names[k], (long long)s->at[k].batch,
-                       (long long)s->at[k].head, (long long)s->at[k].row);
+        at +=
+            snprintf(out + at, n - (size_t)at, " %s %lld %lld %lld", names[k],
+                     (long long)s->at[k].batch, (long long)s->at[k].head, (long long)s->at[k].row);
 }
 
 static int build_graph(struct sdpa *a, struct err *err)
@@ -370,7 +378,8 @@ int sdpa_open(const struct sdpa_spec *spec, struct sdpa **out, struct err *err)
 
         a->heads = divisor(spec->heads, most);
         a->batch = a->heads < spec->heads ? 1 : divisor(spec->batch, most / spec->heads);
-        a->dot_bytes = ((size_t)(spec->batch * spec->heads * spec->t) * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
+        a->dot_bytes = ((size_t)(spec->batch * spec->heads * spec->t) * sizeof(float) + ALIGN - 1) /
+                       ALIGN * ALIGN;
     }
     rc = build_graph(a, err);
     if (rc < 0) {
@@ -398,18 +407,21 @@ size_t sdpa_scratch_bytes(const struct sdpa *a)
 /* ---- a call ---- */
 
 /* Returns the address at which a part of an operand begins. */
-static void *part_of(const struct sdpa_spec *s, void *const at[SDPA_OPERANDS], int which, int64_t batch, int64_t head)
+static void *part_of(const struct sdpa_spec *s, void *const at[SDPA_OPERANDS], int which,
+                     int64_t batch, int64_t head)
 {
     static const int as[SDPA_OPERANDS] = { SDPA_Q, SDPA_K, SDPA_V, SDPA_Y, SDPA_BIAS, -1, SDPA_Y, SDPA_Q, SDPA_K,
                                            SDPA_V };
     const int64_t bytes = which == SDPA_BIAS || which == SDPA_STATS ? 4 : 2;
-    const int64_t place = as[which] < 0 ? (batch * s->heads + head) * s->t
-                                        : batch * s->at[as[which]].batch + head * s->at[as[which]].head;
+    const int64_t place = as[which] < 0
+                              ? (batch * s->heads + head) * s->t
+                              : batch * s->at[as[which]].batch + head * s->at[as[which]].head;
 
     return (char *)at[which] + place * bytes;
 }
 
-int sdpa_run(struct sdpa *a, void *const at[SDPA_OPERANDS], void *scratch, cudaStream_t stream, struct err *err)
+int sdpa_run(struct sdpa *a, void *const at[SDPA_OPERANDS], void *scratch, cudaStream_t stream,
+             struct err *err)
 {
     const struct sdpa_spec *s = &a->spec;
     void *work = (char *)scratch + a->dot_bytes;

@@ -50,10 +50,11 @@ struct sdpa;
 bool sdpa_fits(const struct sdpa_spec *spec);
 /* Creates the kernel. Errors: ERR_UNSUPPORTED (no engine), ERR_DEVICE, ERR_NOMEM. */
 int sdpa_open(const struct sdpa_spec *spec, struct sdpa **out, struct err *err);
-void sdpa_close(struct sdpa *s); /* NULL is allowed */
+void sdpa_close(struct sdpa *s);                 /* NULL is allowed */
 size_t sdpa_scratch_bytes(const struct sdpa *s); /* NULL: 0 */
 /* Enqueues the kernel. at: addresses, multiples of 16 (bias and stats: 4), as is scratch; NULL for
  * operands that the direction does not have. Errors: ERR_DEVICE. */
-int sdpa_run(struct sdpa *s, void *const at[SDPA_OPERANDS], void *scratch, cudaStream_t stream, struct err *err);
+int sdpa_run(struct sdpa *s, void *const at[SDPA_OPERANDS], void *scratch, cudaStream_t stream,
+             struct err *err);
 
 #endif

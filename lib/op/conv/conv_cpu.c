@@ -118,9 +118,9 @@ int conv_cpu_plan(struct op_plan *p, struct err *err)
     }
     if (s->dx != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(x)));
-    p->scratch_bytes = s->spare_bytes + s->gathered_bytes +
-                       op_max(dnn_scratch_bytes(s->y),
-                              op_max(dnn_scratch_bytes(s->dx), dnn_scratch_bytes(s->dw)));
+    p->scratch_bytes =
+        s->spare_bytes + s->gathered_bytes +
+        op_max(dnn_scratch_bytes(s->y), op_max(dnn_scratch_bytes(s->dx), dnn_scratch_bytes(s->dw)));
     p->state = s;
     return 0;
 }

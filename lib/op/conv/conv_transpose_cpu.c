@@ -66,9 +66,9 @@ int conv_transpose_cpu_plan(struct op_plan *p, struct err *err)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(w)));
     if (s->dx != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(x)));
-    p->scratch_bytes = s->spare_bytes +
-                       op_max(dnn_scratch_bytes(s->y),
-                              op_max(dnn_scratch_bytes(s->dx), dnn_scratch_bytes(s->dw)));
+    p->scratch_bytes =
+        s->spare_bytes +
+        op_max(dnn_scratch_bytes(s->y), op_max(dnn_scratch_bytes(s->dx), dnn_scratch_bytes(s->dw)));
     p->state = s;
     return 0;
 }

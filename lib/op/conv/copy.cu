@@ -2,7 +2,8 @@
 
 #include "op/op_cuda.cuh"
 
-struct conv_form conv_form_of(enum tensor_dtype dtype, enum tensor_layout layout, const int64_t *size)
+struct conv_form conv_form_of(enum tensor_dtype dtype, enum tensor_layout layout,
+                              const int64_t *size)
 {
     static const int orders[][CONV_AXES] = { { 0, 1, 2, 3, 4 }, { 0, 2, 3, 4, 1 } };
     const int *order = orders[layout == TENSOR_CHANNELS_LAST];
@@ -44,8 +45,8 @@ struct moved {
 
 /* Returns the positions of destination element i on both sides; false: outside of `from`. */
 template <typename I, typename D>
-__device__ static inline bool moved_place(const struct moved &m, I i, const D (&size)[CONV_AXES], int64_t *at,
-                                          int64_t *src)
+__device__ static inline bool moved_place(const struct moved &m, I i, const D (&size)[CONV_AXES],
+                                          int64_t *at, int64_t *src)
 {
     bool inside = true;
 
@@ -94,8 +95,9 @@ static bool use_packs(struct moved *m, int64_t n)
 {
     const int last = CONV_AXES - 1;
 
-    if (m->to_step[last] != 1 || m->from_step[last] != 1 || m->to_size[last].by % (uint64_t)n != 0 ||
-        m->from_size[last] % n != 0 || m->shift[last] % n != 0)
+    if (m->to_step[last] != 1 || m->from_step[last] != 1 ||
+        m->to_size[last].by % (uint64_t)n != 0 || m->from_size[last] % n != 0 ||
+        m->shift[last] % n != 0)
         return false;
     for (int k = 0; k < last; k++)
         if ((m->to_size[k].by > 1 && m->to_step[k] % n != 0) ||
@@ -122,9 +124,11 @@ static void launch(To *to, const From *from, struct moved m, bool add, cudaStrea
     for (int k = 0; k < CONV_AXES && m.is_small; k++)
         m.small_size[k] = op_small_divisor_of((uint32_t)m.to_size[k].by);
     if (packed)
-        CUDA_LAUNCH((move_shifted<To, From, N>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to, from, m, add);
+        CUDA_LAUNCH((move_shifted<To, From, N>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to,
+                    from, m, add);
     else
-        CUDA_LAUNCH((move_shifted<To, From, 1>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to, from, m, add);
+        CUDA_LAUNCH((move_shifted<To, From, 1>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to,
+                    from, m, add);
 }
 
 int conv_copy(const struct conv_form *from, const void *src, const int64_t shift[CONV_AXES],
@@ -181,20 +185,21 @@ __global__ void add_bias(T *y, uint64_t packs, struct op_divisor pixel, const fl
     }
 }
 
-template <typename T> static void bias_on(T *y, size_t n, size_t o, const float *bias, cudaStream_t s)
+template <typename T>
+static void bias_on(T *y, size_t n, size_t o, const float *bias, cudaStream_t s)
 {
     constexpr int N = (int)op_pack<T>::N;
 
     if (o % N == 0 && op_aligned(y))
-        CUDA_LAUNCH((add_bias<T, N>), op_blocks(n / N, OP_THREADS), OP_THREADS, 0, s, y, (uint64_t)(n / N),
-                    op_divisor_of(o / N), bias);
+        CUDA_LAUNCH((add_bias<T, N>), op_blocks(n / N, OP_THREADS), OP_THREADS, 0, s, y,
+                    (uint64_t)(n / N), op_divisor_of(o / N), bias);
     else
         CUDA_LAUNCH((add_bias<T, 1>), op_blocks(n, OP_THREADS), OP_THREADS, 0, s, y, (uint64_t)n,
                     op_divisor_of(o), bias);
 }
 
-int conv_add_bias(void *y, enum tensor_dtype dtype, size_t rows, size_t o, const float *bias, cudaStream_t s,
-                  struct err *err)
+int conv_add_bias(void *y, enum tensor_dtype dtype, size_t rows, size_t o, const float *bias,
+                  cudaStream_t s, struct err *err)
 {
     if (rows * o == 0)
         return 0;

@@ -18,7 +18,8 @@ struct conv_form {
 };
 
 /* Returns the contiguous form in this layout. */
-struct conv_form conv_form_of(enum tensor_dtype dtype, enum tensor_layout layout, const int64_t *size);
+struct conv_form conv_form_of(enum tensor_dtype dtype, enum tensor_layout layout,
+                              const int64_t *size);
 /* true if the bytes are identical */
 bool conv_form_equal(const struct conv_form *a, const struct conv_form *b);
 size_t conv_form_bytes(const struct conv_form *f);
@@ -29,7 +30,7 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
               const struct conv_form *to, void *dst, bool add, cudaStream_t s, struct err *err);
 
 /* y [rows, o] += bias [o]; y has the type `dtype`, bias is float32. Errors: ERR_DEVICE. */
-int conv_add_bias(void *y, enum tensor_dtype dtype, size_t rows, size_t o, const float *bias, cudaStream_t s,
-                  struct err *err);
+int conv_add_bias(void *y, enum tensor_dtype dtype, size_t rows, size_t o, const float *bias,
+                  cudaStream_t s, struct err *err);
 
 #endif

@@ -121,10 +121,11 @@ static void describe(const struct cudnn_conv_spec *spec, char *out, size_t n)
         memcpy(s.dim, lists[k], w->spatial * sizeof(s.dim[0]));
         shape_print(&s, text[CONV_OPERANDS + k], sizeof(text[0]));
     }
-    snprintf(out, n, "%s%s, %s %s, x %s, w %s %s, y %s, strides %s, dilations %s, pads %s",
-             operations[spec->computed].name, spec->add ? " added" : "", tensor_dtype_name(spec->images),
-             spec->layout == TENSOR_CHANNELS_LAST ? "channels-last" : "plain", text[CONV_X],
-             tensor_dtype_name(spec->weights), text[CONV_W], text[CONV_Y], text[3], text[4], text[5]);
+    snprintf(
+        out, n, "%s%s, %s %s, x %s, w %s %s, y %s, strides %s, dilations %s, pads %s",
+        operations[spec->computed].name, spec->add ? " added" : "", tensor_dtype_name(spec->images),
+        spec->layout == TENSOR_CHANNELS_LAST ? "channels-last" : "plain", text[CONV_X],
+        tensor_dtype_name(spec->weights), text[CONV_W], text[CONV_Y], text[3], text[4], text[5]);
 }
 
 int cudnn_conv_open(const struct cudnn_conv_spec *spec, struct cudnn_conv **out, struct err *err)
@@ -139,7 +140,8 @@ int cudnn_conv_open(const struct cudnn_conv_spec *spec, struct cudnn_conv **out,
     rc = cudnn_graph_open(what, &c->graph, err);
     if (rc == 0) {
         build(c->graph, spec);
-        rc = cudnn_graph_select(c->graph, spec->tf32 || spec->images != TENSOR_F32, SCRATCH_MAX, err);
+        rc = cudnn_graph_select(c->graph, spec->tf32 || spec->images != TENSOR_F32, SCRATCH_MAX,
+                                err);
     }
     if (rc < 0) {
         cudnn_conv_close(c);
@@ -162,8 +164,8 @@ size_t cudnn_conv_scratch_bytes(const struct cudnn_conv *c)
     return c == NULL ? 0 : cudnn_graph_scratch_bytes(c->graph);
 }
 
-int cudnn_conv_run(struct cudnn_conv *c, void *const at[CONV_OPERANDS], void *scratch, cudaStream_t s,
-                   struct err *err)
+int cudnn_conv_run(struct cudnn_conv *c, void *const at[CONV_OPERANDS], void *scratch,
+                   cudaStream_t s, struct err *err)
 {
     static const int64_t uids[CONV_OPERANDS] = { CONV_X + 1, CONV_W + 1, CONV_Y + 1 };
 

@@ -41,7 +41,7 @@ void cudnn_conv_close(struct cudnn_conv *c); /* NULL is allowed */
 size_t cudnn_conv_scratch_bytes(const struct cudnn_conv *c);
 /* Enqueues the kernel. at: the addresses of the operands, multiples of 16, as is scratch. Errors:
  * ERR_DEVICE. */
-int cudnn_conv_run(struct cudnn_conv *c, void *const at[CONV_OPERANDS], void *scratch, cudaStream_t s,
-                   struct err *err);
+int cudnn_conv_run(struct cudnn_conv *c, void *const at[CONV_OPERANDS], void *scratch,
+                   cudaStream_t s, struct err *err);
 
 #endif

@@ -70,8 +70,8 @@ static struct op_window without_pads(const struct op_window *w)
 
 /* ---- forms ---- */
 
-static void sizes(const struct conv_pass_spec *spec, const struct op_window *w, enum conv_operand which,
-                  int64_t *size)
+static void sizes(const struct conv_pass_spec *spec, const struct op_window *w,
+                  enum conv_operand which, int64_t *size)
 {
     const struct op_window l = op_window_lift(w, OP_SPATIAL_MAX);
     const int64_t *space = which == CONV_X ? l.in : which == CONV_W ? l.kernel : l.out;
@@ -96,7 +96,8 @@ static void plan_stage(struct stage *st, const struct conv_pass_spec *spec,
     st->ours = which == CONV_W ? conv_form_of(TENSOR_F32, TENSOR_PLAIN, size)
                                : conv_form_of(spec->images, TENSOR_CHANNELS_LAST, size);
     sizes(spec, seen, which, size);
-    st->theirs = conv_form_of(which == CONV_W ? theirs->weights : theirs->images, theirs->layout, size);
+    st->theirs =
+        conv_form_of(which == CONV_W ? theirs->weights : theirs->images, theirs->layout, size);
     for (int k = 0; k < OP_SPATIAL_MAX && which == CONV_X; k++) {
         st->back[2 + k] = ours.pad_lo[k] - lifted.pad_lo[k];
         st->shift[2 + k] = -st->back[2 + k];
@@ -129,7 +130,8 @@ static int open_layout(struct conv_pass *p, const struct conv_pass_spec *spec,
 
 static void plan_scratch(struct conv_pass *p, bool may_add)
 {
-    size_t at = 0, work = cudnn_conv_scratch_bytes(p->conv), work_add = cudnn_conv_scratch_bytes(p->conv_add);
+    size_t at = 0, work = cudnn_conv_scratch_bytes(p->conv),
+           work_add = cudnn_conv_scratch_bytes(p->conv_add);
 
     p->has_room = p->stages[p->computed].is_needed || (may_add && p->conv_add == NULL);
     for (int k = 0; k < CONV_OPERANDS; k++) {
@@ -200,8 +202,8 @@ size_t conv_pass_scratch_bytes(const struct conv_pass *p)
 
 /* ---- a call ---- */
 
-int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, void *scratch, cudaStream_t s,
-                  struct err *err)
+int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, void *scratch,
+                  cudaStream_t s, struct err *err)
 {
     const struct stage *result = &p->stages[p->computed];
     bool is_apart = p->has_room && (result->is_needed || add);
@@ -211,8 +213,8 @@ int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, 
     if (p->conv == NULL) /* no images: the sum is empty */
         return p->computed != CONV_W || add
                    ? 0
-                   : cuda_check(cudaMemsetAsync(at[CONV_W], 0, conv_form_bytes(&result->ours), s), err,
-                                "clear a gradient");
+                   : cuda_check(cudaMemsetAsync(at[CONV_W], 0, conv_form_bytes(&result->ours), s),
+                                err, "clear a gradient");
     for (int k = 0; rc == 0 && k < CONV_OPERANDS; k++) {
         const struct stage *st = &p->stages[k];
         bool is_result = k == p->computed;
@@ -222,10 +224,10 @@ int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, 
             rc = conv_copy(&st->ours, at[k], st->shift, &st->theirs, seen[k], false, s, err);
     }
     if (rc == 0)
-        rc = cudnn_conv_run(add && !is_apart ? p->conv_add : p->conv, seen, (char *)scratch + p->work_at, s,
-                            err);
+        rc = cudnn_conv_run(add && !is_apart ? p->conv_add : p->conv, seen,
+                            (char *)scratch + p->work_at, s, err);
     if (rc == 0 && is_apart)
-        rc = conv_copy(&result->theirs, seen[p->computed], result->back, &result->ours, at[p->computed], add,
-                       s, err);
+        rc = conv_copy(&result->theirs, seen[p->computed], result->back, &result->ours,
+                       at[p->computed], add, s, err);
     return rc;
 }

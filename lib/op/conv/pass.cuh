@@ -22,12 +22,12 @@ struct conv_pass;
 
 /* Creates the pass. Errors: those of cudnn_conv_open(). */
 int conv_pass_open(const struct conv_pass_spec *spec, struct conv_pass **out, struct err *err);
-void conv_pass_close(struct conv_pass *p); /* NULL is allowed */
+void conv_pass_close(struct conv_pass *p);                 /* NULL is allowed */
 size_t conv_pass_scratch_bytes(const struct conv_pass *p); /* NULL: 0 */
 
 /* Enqueues the pass. at: the addresses of the operands; they and scratch are multiples of 16.
  * Errors: ERR_DEVICE. */
-int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, void *scratch, cudaStream_t s,
-                  struct err *err);
+int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, void *scratch,
+                  cudaStream_t s, struct err *err);
 
 #endif

@@ -93,8 +93,8 @@ static int fail(const char *what, const struct outcome *o, struct err *err)
 
     cudnnGetLastErrorString(says, sizeof(says));
     return err_set(err, code_of(o->status), "cuDNN %d.%d.%d, %s: %s: %s%s%s", version / 10000,
-                   version / 100 % 100, version % 100, what, o->doing, cudnnGetErrorString(o->status),
-                   says[0] != '\0' ? ": " : "", says);
+                   version / 100 % 100, version % 100, what, o->doing,
+                   cudnnGetErrorString(o->status), says[0] != '\0' ? ": " : "", says);
 }
 
 /* ---- descriptors ---- */
@@ -132,8 +132,8 @@ int cudnn_mock_device(const char *properties, struct err *err)
     struct outcome o = {};
     cudnnBackendDescriptor_t d = make(&o, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
 
-    set(&o, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(properties),
-        properties);
+    set(&o, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+        (int64_t)strlen(properties), properties);
     finish(&o, d, "finalize the properties");
     if (o.status != CUDNN_STATUS_SUCCESS) {
         destroy(d);
@@ -231,7 +231,9 @@ void cudnn_graph_close(struct cudnn_graph *g)
 
 cudnnDataType_t cudnn_type(enum tensor_dtype t)
 {
-    return t == TENSOR_BF16 ? CUDNN_DATA_BFLOAT16 : t == TENSOR_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT;
+    return t == TENSOR_BF16  ? CUDNN_DATA_BFLOAT16
+           : t == TENSOR_F16 ? CUDNN_DATA_HALF
+                             : CUDNN_DATA_FLOAT;
 }
 
 cudnnBackendDescriptor_t cudnn_make(struct cudnn_graph *g, cudnnBackendDescriptorType_t type)
@@ -250,8 +252,8 @@ void cudnn_set(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAt
     set(&g->making, d, name, type, n, values);
 }
 
-void cudnn_set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                          cudnnBackendDescriptor_t value)
+void cudnn_set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
+                          cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value)
 {
     set(&g->making, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
@@ -333,10 +335,12 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescr
     int64_t n, bytes = 0;
 
     if (pretended != NULL)
-        set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &pretended);
+        set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+            &pretended);
     else
         set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &gpus[g->gpu].handle);
-    set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+        &config);
     finish(o, plan, "create a plan");
     if (o->status == CUDNN_STATUS_SUCCESS &&
         record(o,
@@ -362,7 +366,8 @@ static void choose_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t graph,
     set(o, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
     set(o, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (pretended != NULL)
-        set(o, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &pretended);
+        set(o, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+            &pretended);
     finish(o, heur, "create the heuristics");
     if (o->status == CUDNN_STATUS_SUCCESS)
         record(o,
@@ -411,9 +416,10 @@ static int find_plan(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_m
         record(&g->making, cudnnCreate(&gpus[g->gpu].handle), "create a handle");
     graph = cudnn_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     if (pretended == NULL)
-        cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &gpus[g->gpu].handle);
-    cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_operations,
-              g->operations);
+        cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                  &gpus[g->gpu].handle);
+    cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+              g->n_operations, g->operations);
     cudnn_finish(g, graph, "describe the graph");
     if (g->making.status != CUDNN_STATUS_SUCCESS)
         return fail(g->what, &g->making, err);
@@ -430,7 +436,8 @@ static int find_plan(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_m
     return 0;
 }
 
-int cudnn_graph_select(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
+int cudnn_graph_select(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max,
+                       struct err *err)
 {
     int rc;
 
@@ -448,8 +455,8 @@ size_t cudnn_graph_scratch_bytes(const struct cudnn_graph *g)
 /* ---- a call ---- */
 
 /* Creates the variant pack. Addresses rarely change, so the pack of the last call is kept. */
-static void pack_for(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at, void *scratch,
-                     struct outcome *o)
+static void pack_for(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at,
+                     void *scratch, struct outcome *o)
 {
     CHECK(n <= CUDNN_OPERANDS);
     if (g->pack != NULL && memcmp(g->at, at, (size_t)n * sizeof(*at)) == 0 && g->scratch == scratch)
@@ -469,8 +476,8 @@ static void pack_for(struct cudnn_graph *g, int n, const int64_t *uids, void *co
     g->scratch = scratch;
 }
 
-int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at, void *scratch,
-                    cudaStream_t s, struct err *err)
+int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at,
+                    void *scratch, cudaStream_t s, struct err *err)
 {
     struct outcome o = {};
     int rc = 0;

@@ -53,8 +53,8 @@ cudnnDataType_t cudnn_type(enum tensor_dtype t); /* cuDNN's type for a float typ
 cudnnBackendDescriptor_t cudnn_make(struct cudnn_graph *g, cudnnBackendDescriptorType_t type);
 void cudnn_set(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                cudnnBackendAttributeType_t type, int64_t n, const void *values);
-void cudnn_set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                          cudnnBackendDescriptor_t value);
+void cudnn_set_descriptor(struct cudnn_graph *g, cudnnBackendDescriptor_t d,
+                          cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value);
 void cudnn_finish(struct cudnn_graph *g, cudnnBackendDescriptor_t d, const char *doing);
 cudnnBackendDescriptor_t cudnn_tensor(struct cudnn_graph *g, const struct cudnn_tensor *t);
 /* Finalizes an operation and adds it to the graph. */
@@ -65,15 +65,16 @@ void cudnn_operation(struct cudnn_graph *g, cudnnBackendDescriptor_t d);
  * bytes; without tensor_cores also none that would round float32.
  * Errors: ERR_UNSUPPORTED (no engine), ERR_DEVICE, ERR_NOMEM; the message has `what` and cuDNN's
  * version. */
-int cudnn_graph_select(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err);
+int cudnn_graph_select(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max,
+                       struct err *err);
 
 /* ---- running ---- */
 
 size_t cudnn_graph_scratch_bytes(const struct cudnn_graph *g); /* NULL: 0 */
 /* Enqueues the graph. at[i]: address of the tensor uids[i]; the address of a number is in host
  * memory. scratch: a multiple of 16. Errors: ERR_DEVICE. */
-int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at, void *scratch,
-                    cudaStream_t s, struct err *err);
+int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at,
+                    void *scratch, cudaStream_t s, struct err *err);
 
 /* For tests without a GPU: later graphs are settled for a GPU with these properties (a JSON object
  * as written by cuDNN 9.8 and later), and cannot run. Call it before any other function. */

@@ -23,8 +23,9 @@ ELEM_CUDA_Y(shifted_right, b < 64 ? a >> b : 0)
 
 static int shift_fwd(const struct op_call *c, struct err *err)
 {
-    return ((const struct bit_shift *)c->param)->to_left ? elem_cuda_of<uint64_t>(c, shifted_left(), err)
-                                                         : elem_cuda_of<uint64_t>(c, shifted_right(), err);
+    return ((const struct bit_shift *)c->param)->to_left
+               ? elem_cuda_of<uint64_t>(c, shifted_left(), err)
+               : elem_cuda_of<uint64_t>(c, shifted_right(), err);
 }
 OP_CUDA(op_bit_shift, .plan = elem_cuda_plan, .fwd = shift_fwd, .free_state = free);
 
@@ -36,7 +37,7 @@ struct inverted {
 
 static int not_fwd(const struct op_call *c, struct err *err)
 {
-    return op_each(op_stream(c), (uint8_t *)c->out[0]->data, tensor_bytes(c->in[0]), false, inverted(), err,
-                   (const uint8_t *)c->in[0]->data);
+    return op_each(op_stream(c), (uint8_t *)c->out[0]->data, tensor_bytes(c->in[0]), false,
+                   inverted(), err, (const uint8_t *)c->in[0]->data);
 }
 OP_CUDA(op_bitwise_not, .fwd = not_fwd);

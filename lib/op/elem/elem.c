@@ -30,7 +30,9 @@ int elem_infer_shape(struct op_infer *f, uint32_t first, uint32_t last, struct e
     for (i = first; i <= last; i++)
         if (i >= f->n_in || f->in[i] == NULL)
             return op_error(f, ERR_INPUT, err, "input %" PRIu32 " is missing; expected %s", i,
-                            last == 1 ? "two" : last == 2 ? "three" : "one or more");
+                            last == 1   ? "two"
+                            : last == 2 ? "three"
+                                        : "one or more");
     *y = f->in[first]->shape;
     for (i = first + 1; i <= last; i++) {
         struct shape so_far = *y;
@@ -61,7 +63,9 @@ int elem_infer(struct op_infer *f, const struct elem_kernels *k, struct err *err
         return op_error(f, ERR_UNSUPPORTED, err, "inputs are %s; supported are%s%s%s%s",
                         tensor_dtype_name(a->dtype), k->f32 != NULL ? " float32" : "",
                         k->i32 != NULL ? ", int32" : "", k->i64 != NULL ? ", int64" : "",
-                        k->boolean == NULL ? "" : k->f32 != NULL ? ", bool" : " bool");
+                        k->boolean == NULL ? ""
+                        : k->f32 != NULL   ? ", bool"
+                                           : " bool");
     f->out[0].dtype = k->out != TENSOR_NONE ? k->out : a->dtype;
     return elem_infer_shape(f, 0, 1, err);
 }
@@ -97,10 +101,10 @@ static void operands_at(const struct elem_walk *w, const struct tensor *const *i
     uint32_t i;
 
     for (i = 0; i < ELEM_OPERANDS; i++)
-        at[i] = i < n && in[i]->data != NULL
-                    ? (const char *)in[i]->data +
-                          w->at[i] * (ptrdiff_t)tensor_dtype_bytes(in[i]->dtype)
-                    : (const void *)&nothing;
+        at[i] =
+            i < n && in[i]->data != NULL
+                ? (const char *)in[i]->data + w->at[i] * (ptrdiff_t)tensor_dtype_bytes(in[i]->dtype)
+                : (const void *)&nothing;
 }
 
 void elem_run(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor *const *in,
@@ -152,8 +156,8 @@ static size_t chunk_size(const struct elem_loops *s, const struct tensor *const 
 }
 
 /* Elements from .. from + m of row r of the walk's tile. `reads`: the kernel reads the operands. */
-static void chunk_set(struct chunk *t, const struct elem_walk *w, size_t r, size_t from,
-                        size_t m, const struct tensor *const *in, uint32_t n, bool reads)
+static void chunk_set(struct chunk *t, const struct elem_walk *w, size_t r, size_t from, size_t m,
+                      const struct tensor *const *in, uint32_t n, bool reads)
 {
     static const uint64_t nothing;
     uint32_t i;
@@ -165,9 +169,9 @@ static void chunk_set(struct chunk *t, const struct elem_walk *w, size_t r, size
 
         t->operand[i] = w->at[i] + (ptrdiff_t)r * w->s->tile.at[i].row + (ptrdiff_t)from * step;
         t->tile.at[i].step = step;
-        t->at[i] = i < n && reads ? op_floats(in[i], (size_t)t->operand[i], step == 1 ? m : 1,
-                                              t->room[i])
-                                  : (const void *)&nothing;
+        t->at[i] = i < n && reads
+                       ? op_floats(in[i], (size_t)t->operand[i], step == 1 ? m : 1, t->room[i])
+                       : (const void *)&nothing;
     }
 }
 
@@ -304,8 +308,8 @@ int elem_bwd(const struct op_call *c, const struct elem_kernels *k)
         if (c->din[i] != NULL && is_half)
             run_bwd_half(c->state, k, i, c);
         else if (c->din[i] != NULL)
-            elem_run_bwd(c->state, k->bwd[i], i, c->dout[0]->data, c->in, c->n_in,
-                         c->din[i]->data, c->scratch, op_adds(c, i));
+            elem_run_bwd(c->state, k->bwd[i], i, c->dout[0]->data, c->in, c->n_in, c->din[i]->data,
+                         c->scratch, op_adds(c, i));
     }
     return 0;
 }

@@ -77,7 +77,8 @@ template <typename V, size_t U, size_t N> struct elem_packs {
 
 /* Loads stream K, whose elements are of type T; issues all loads before the first use. */
 template <typename T, size_t K, typename V, size_t U, size_t N>
-__device__ static inline void elem_load_as(const elem_stream<V> &in, const ptrdiff_t (&at)[U][ELEM_STREAMS + 1],
+__device__ static inline void elem_load_as(const elem_stream<V> &in,
+                                           const ptrdiff_t (&at)[U][ELEM_STREAMS + 1],
                                            elem_packs<V, U, N> &to)
 {
     const T *p = (const T *)in.data;
@@ -104,8 +105,8 @@ __device__ static inline void elem_load_as(const elem_stream<V> &in, const ptrdi
 }
 
 template <size_t N, size_t K, size_t U, typename V>
-__device__ static inline elem_packs<V, U, N> elem_load_all(const elem_stream<V> &in,
-                                                           const ptrdiff_t (&at)[U][ELEM_STREAMS + 1])
+__device__ static inline elem_packs<V, U, N> elem_load_all(
+    const elem_stream<V> &in, const ptrdiff_t (&at)[U][ELEM_STREAMS + 1])
 {
     elem_packs<V, U, N> x;
 
@@ -117,7 +118,8 @@ __device__ static inline elem_packs<V, U, N> elem_load_all(const elem_stream<V> 
 }
 
 template <typename T, size_t N, typename R>
-__device__ static inline void elem_store_as(void *to, ptrdiff_t at, ptrdiff_t step, bool add, const R *v)
+__device__ static inline void elem_store_as(void *to, ptrdiff_t at, ptrdiff_t step, bool add,
+                                            const R *v)
 {
     T *p = (T *)to + at;
 
@@ -142,13 +144,14 @@ __device__ static inline void elem_store_as(void *to, ptrdiff_t at, ptrdiff_t st
 
 /* step 1: the N elements are contiguous and aligned. */
 template <size_t N, typename R>
-__device__ static inline void elem_store(void *to, enum tensor_dtype dtype, ptrdiff_t at, ptrdiff_t step, bool add,
-                                         const R *v)
+__device__ static inline void elem_store(void *to, enum tensor_dtype dtype, ptrdiff_t at,
+                                         ptrdiff_t step, bool add, const R *v)
 {
     if constexpr (std::is_same_v<R, float>)
         OP_FLOATS(dtype, elem_store_as<T, N>(to, at, step, add, v))
     else
-        elem_store_as<std::conditional_t<std::is_same_v<R, bool>, uint8_t, R>, N>(to, at, step, add, v);
+        elem_store_as<std::conditional_t<std::is_same_v<R, bool>, uint8_t, R>, N>(to, at, step, add,
+                                                                                  v);
 }
 
 /* ---- kernels ---- */
@@ -156,8 +159,8 @@ __device__ static inline void elem_store(void *to, enum tensor_dtype dtype, ptrd
 /* to[i] = f(...): in each iteration a thread computes two packs of N elements of the innermost
  * axis. */
 template <size_t N, typename F, typename... V>
-__global__ void elem_each(void *to, enum tensor_dtype dtype, size_t packs, bool add, struct elem_axes axes, F f,
-                          elem_stream<V>... in)
+__global__ void elem_each(void *to, enum tensor_dtype dtype, size_t packs, bool add,
+                          struct elem_axes axes, F f, elem_stream<V>... in)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
 
@@ -200,11 +203,13 @@ struct elem_sums {
 /* Adds the terms first, first + step, ... of split blockIdx.y, for the pack of sums at `base`.
  * one(k, x) adds x to sum k. */
 template <size_t N, typename F, typename One, typename... V>
-__device__ static inline void elem_add_up(const struct elem_sums &s, const struct elem_axes &reduced,
-                                          const ptrdiff_t *base, size_t pack, unsigned first, unsigned step, F f,
-                                          One one, const elem_stream<V> &...in)
+__device__ static inline void elem_add_up(const struct elem_sums &s,
+                                          const struct elem_axes &reduced, const ptrdiff_t *base,
+                                          size_t pack, unsigned first, unsigned step, F f, One one,
+                                          const elem_stream<V> &...in)
 {
-    size_t begin = blockIdx.y * s.split, end = begin + s.split < s.terms ? begin + s.split : s.terms;
+    size_t begin = blockIdx.y * s.split,
+           end = begin + s.split < s.terms ? begin + s.split : s.terms;
 
     for (size_t r = begin + first; r < end; r += 4 * (size_t)step) {
         ptrdiff_t at[4][ELEM_STREAMS + 1];
@@ -239,8 +244,8 @@ static constexpr unsigned ELEM_BLOCK = 256;
  * blockDim.x + x and every blockDim.y-th term of the split; blockDim.x * blockDim.y <= ELEM_BLOCK,
  * both powers of two. */
 template <size_t N, typename F, typename... V>
-__global__ void elem_columns(struct elem_sums s, struct elem_axes kept, struct elem_axes reduced, F f,
-                             elem_stream<V>... in)
+__global__ void elem_columns(struct elem_sums s, struct elem_axes kept, struct elem_axes reduced,
+                             F f, elem_stream<V>... in)
 {
     __shared__ float room[ELEM_BLOCK * N];
     size_t p = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -264,9 +269,11 @@ __global__ void elem_columns(struct elem_sums s, struct elem_axes kept, struct e
     if (!is_there || threadIdx.y > 0)
         return;
     if (s.parts != NULL)
-        elem_store<N>(s.parts, TENSOR_F32, (ptrdiff_t)(blockIdx.y * s.kept + p * N), 1, false, mine);
+        elem_store<N>(s.parts, TENSOR_F32, (ptrdiff_t)(blockIdx.y * s.kept + p * N), 1, false,
+                      mine);
     else
-        elem_store<N>(s.to, s.dtype, base[ELEM_TO], kept.axis[kept.n - 1].step[ELEM_TO], s.add, mine);
+        elem_store<N>(s.to, s.dtype, base[ELEM_TO], kept.axis[kept.n - 1].step[ELEM_TO], s.add,
+                      mine);
 }
 
 /* The innermost axis is summed. blockDim.x threads, a warp or ELEM_BLOCK, own sum number
@@ -331,7 +338,8 @@ static inline ptrdiff_t elem_list_step(const struct elem_list *l, uint32_t axis,
 }
 
 /* The axes for a kernel that reads these operands and writes `to`; at least one, of size 1. */
-static inline struct elem_axes elem_axes_of(const struct elem_list *l, const int *operands, uint32_t n, int to)
+static inline struct elem_axes elem_axes_of(const struct elem_list *l, const int *operands,
+                                            uint32_t n, int to)
 {
     struct elem_axes a = {};
 
@@ -348,23 +356,26 @@ static inline struct elem_axes elem_axes_of(const struct elem_list *l, const int
 
 /* Are packs of `pack` elements of the innermost axis of `inner` contiguous, at multiples of their
  * size? */
-static inline bool elem_packs_lie(const struct tensor *t, int operand, size_t pack, const struct elem_list *inner,
-                                  const struct elem_list *other)
+static inline bool elem_packs_lie(const struct tensor *t, int operand, size_t pack,
+                                  const struct elem_list *inner, const struct elem_list *other)
 {
     const struct elem_list *lists[] = { inner, other };
     size_t bytes = pack * tensor_dtype_bytes(t->dtype);
 
-    if (elem_list_step(inner, inner->n - 1, operand) != 1 || (uintptr_t)t->data % (bytes < 16 ? bytes : 16) != 0)
+    if (elem_list_step(inner, inner->n - 1, operand) != 1 ||
+        (uintptr_t)t->data % (bytes < 16 ? bytes : 16) != 0)
         return false;
     for (const struct elem_list *l : lists)
         for (uint32_t k = 0; l != NULL && k < l->n; k++)
-            if ((l != inner || k + 1 < l->n) && elem_list_step(l, k, operand) % (ptrdiff_t)pack != 0)
+            if ((l != inner || k + 1 < l->n) &&
+                elem_list_step(l, k, operand) % (ptrdiff_t)pack != 0)
                 return false;
     return true;
 }
 
 template <typename V>
-static inline elem_stream<V> elem_stream_of(const elem_in<V> &in, size_t pack, const struct elem_list *inner,
+static inline elem_stream<V> elem_stream_of(const elem_in<V> &in, size_t pack,
+                                            const struct elem_list *inner,
                                             const struct elem_list *other)
 {
     return { in.t->data, in.t->dtype, elem_packs_lie(in.t, in.operand, pack, inner, other),
@@ -374,33 +385,37 @@ static inline elem_stream<V> elem_stream_of(const elem_in<V> &in, size_t pack, c
 /* ---- host: element by element ---- */
 
 template <size_t N, typename F, typename... V>
-static inline void elem_launch_each(const struct elem_list *l, size_t total, cudaStream_t q, const struct tensor *to,
-                                    bool add, F f, const elem_in<V> &...in)
+static inline void elem_launch_each(const struct elem_list *l, size_t total, cudaStream_t q,
+                                    const struct tensor *to, bool add, F f, const elem_in<V> &...in)
 {
     const int operands[] = { in.operand... };
 
-    CUDA_LAUNCH((elem_each<N, F, V...>), op_blocks(total, OP_THREADS * N), OP_THREADS, 0, q, to->data, to->dtype,
-                total / N, add, elem_axes_of(l, operands, sizeof...(V), ELEM_DENSE), f,
+    CUDA_LAUNCH((elem_each<N, F, V...>), op_blocks(total, OP_THREADS * N), OP_THREADS, 0, q,
+                to->data, to->dtype, total / N, add,
+                elem_axes_of(l, operands, sizeof...(V), ELEM_DENSE), f,
                 elem_stream_of(in, N, l, NULL)...);
 }
 
 template <typename F, typename... V> static constexpr bool elem_all_floats()
 {
-    return (std::is_same_v<V, float> && ...) && std::is_same_v<decltype(std::declval<F>()(V()...)), float>;
+    return (std::is_same_v<V, float> && ...) &&
+           std::is_same_v<decltype(std::declval<F>()(V()...)), float>;
 }
 
 /* Do all streams have the layout and the type of `to`? Then a simpler kernel (op_cuda.cuh) issues
  * all loads before it waits for the first. */
 template <typename... V>
-static inline bool elem_is_plain(const struct elem_list *l, const struct tensor *to, const elem_in<V> &...in)
+static inline bool elem_is_plain(const struct elem_list *l, const struct tensor *to,
+                                 const elem_in<V> &...in)
 {
-    return l->n == 1 && ((in.t->dtype == to->dtype && elem_list_step(l, 0, in.operand) == 1) && ...);
+    return l->n == 1 &&
+           ((in.t->dtype == to->dtype && elem_list_step(l, 0, in.operand) == 1) && ...);
 }
 
 /* `to` has the order of the dense tensor. */
 template <typename F, typename... V>
-static inline int elem_cuda_run(const struct elem_loops *s, cudaStream_t q, const struct tensor *to, bool add, F f,
-                                struct err *err, const elem_in<V> &...in)
+static inline int elem_cuda_run(const struct elem_loops *s, cudaStream_t q, const struct tensor *to,
+                                bool add, F f, struct err *err, const elem_in<V> &...in)
 {
     constexpr bool may_be_narrow = ((std::is_same_v<V, float> || sizeof(V) <= 2) && ...);
     struct elem_list l = elem_list_of(s);
@@ -410,11 +425,13 @@ static inline int elem_cuda_run(const struct elem_loops *s, cudaStream_t q, cons
         return 0;
     if constexpr (elem_all_floats<F, V...>())
         if (elem_is_plain(&l, to, in...))
-            OP_FLOATS(to->dtype, return op_each(q, (T *)to->data, s->total, add, f, err, (const T *)in.t->data...));
+            OP_FLOATS(to->dtype, return op_each(q, (T *)to->data, s->total, add, f, err,
+                                                (const T *)in.t->data...));
     inner = l.axis[l.n - 1].size;
-    ((widest = elem_list_step(&l, l.n - 1, in.operand) != 0 && tensor_dtype_bytes(in.t->dtype) > widest
-                   ? tensor_dtype_bytes(in.t->dtype)
-                   : widest),
+    ((widest =
+          elem_list_step(&l, l.n - 1, in.operand) != 0 && tensor_dtype_bytes(in.t->dtype) > widest
+              ? tensor_dtype_bytes(in.t->dtype)
+              : widest),
      ...);
     if (!op_aligned(to->data) || inner % 4 != 0)
         elem_launch_each<1>(&l, s->total, q, to, add, f, in...);
@@ -451,7 +468,12 @@ static inline void elem_choose_grid(struct elem_sum_plan *p)
     static const size_t enough = OP_PROCESSORS * 8, least = 16;
     size_t blocks, terms = p->terms, width, splits;
 
-    p->pack = (p->columns ? p->kept : p->reduced).axis[(p->columns ? p->kept : p->reduced).n - 1].size % 4 == 0 ? 4 : 1;
+    p->pack =
+        (p->columns ? p->kept : p->reduced).axis[(p->columns ? p->kept : p->reduced).n - 1].size %
+                    4 ==
+                0
+            ? 4
+            : 1;
     if (p->columns) {
         size_t packs = p->sums / p->pack;
 
@@ -503,13 +525,14 @@ static inline size_t elem_cuda_scratch(const struct elem_loops *s, uint32_t k)
 }
 
 template <size_t N, typename F, typename... V>
-static inline void elem_launch_sum(const struct elem_sum_plan *p, const struct elem_sums &s, int to, cudaStream_t q, F f,
-                                   const elem_in<V> &...in)
+static inline void elem_launch_sum(const struct elem_sum_plan *p, const struct elem_sums &s, int to,
+                                   cudaStream_t q, F f, const elem_in<V> &...in)
 {
     const int operands[] = { in.operand... };
     struct elem_axes kept = elem_axes_of(&p->kept, operands, sizeof...(V), to);
     struct elem_axes reduced = elem_axes_of(&p->reduced, operands, sizeof...(V), to);
-    const struct elem_list *inner = p->columns ? &p->kept : &p->reduced, *other = p->columns ? &p->reduced : &p->kept;
+    const struct elem_list *inner = p->columns ? &p->kept : &p->reduced,
+                           *other = p->columns ? &p->reduced : &p->kept;
 
     if (p->columns)
         CUDA_LAUNCH((elem_columns<N, F, V...>), p->grid, p->block, 0, q, s, kept, reduced, f,
@@ -520,13 +543,14 @@ static inline void elem_launch_sum(const struct elem_sum_plan *p, const struct e
 }
 
 template <typename F, typename... V>
-static inline void elem_launch_sums(struct elem_sum_plan *p, struct elem_sums s, int k, cudaStream_t q, F f,
-                                    const elem_in<V> &...in)
+static inline void elem_launch_sums(struct elem_sum_plan *p, struct elem_sums s, int k,
+                                    cudaStream_t q, F f, const elem_in<V> &...in)
 {
     const struct tensor to = { .dtype = s.dtype, .data = s.to };
 
     /* Sums that are not contiguous in the operand are stored one by one, as packs of 1. */
-    if (p->columns && p->pack > 1 && s.parts == NULL && elem_list_step(&p->kept, p->kept.n - 1, k) == 1 &&
+    if (p->columns && p->pack > 1 && s.parts == NULL &&
+        elem_list_step(&p->kept, p->kept.n - 1, k) == 1 &&
         !elem_packs_lie(&to, k, p->pack, &p->kept, NULL)) {
         p->pack = 1;
         p->grid.x = (unsigned)((p->sums + p->block.x - 1) / p->block.x);
@@ -538,7 +562,8 @@ static inline void elem_launch_sums(struct elem_sum_plan *p, struct elem_sums s,
 }
 
 /* Adds the parts of all splits: the columns of a matrix [splits, sums]. */
-static inline void elem_sum_parts(const struct elem_sum_plan *whole, struct elem_sums s, int k, cudaStream_t q)
+static inline void elem_sum_parts(const struct elem_sum_plan *whole, struct elem_sums s, int k,
+                                  cudaStream_t q)
 {
     const struct tensor parts = { .dtype = TENSOR_F32, .data = s.parts };
     struct elem_sum_plan p = *whole;
@@ -565,8 +590,9 @@ static inline void elem_sum_parts(const struct elem_sum_plan *whole, struct elem
 
 /* to: of the shape of operand k. */
 template <typename F, typename... V>
-static inline int elem_cuda_grad(const struct elem_loops *s, cudaStream_t q, uint32_t k, const struct tensor *to,
-                                 void *scratch, bool add, F f, struct err *err, const elem_in<V> &...in)
+static inline int elem_cuda_grad(const struct elem_loops *s, cudaStream_t q, uint32_t k,
+                                 const struct tensor *to, void *scratch, bool add, F f,
+                                 struct err *err, const elem_in<V> &...in)
 {
     struct elem_sum_plan p;
     struct elem_sums sums;
@@ -576,7 +602,8 @@ static inline int elem_cuda_grad(const struct elem_loops *s, cudaStream_t q, uin
     if (s->total == 0)
         return add || tensor_bytes(to) == 0
                    ? 0
-                   : cuda_check(cudaMemsetAsync(to->data, 0, tensor_bytes(to), q), err, "zero a gradient");
+                   : cuda_check(cudaMemsetAsync(to->data, 0, tensor_bytes(to), q), err,
+                                "zero a gradient");
     p = elem_sum_plan_of(s, k);
     sums = { to->data, to->dtype, add, p.grid.y > 1 ? (float *)scratch : NULL, p.sums,
              p.columns ? p.terms : p.terms / p.pack, p.split };

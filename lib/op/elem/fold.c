@@ -136,15 +136,15 @@ static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
         divide_among_equals(c, c->scratch);
     else if (bwd == NULL)
         op_store(c->scratch, c->dout[0]->data, (size_t)tensor_elements(c->dout[0]),
-               1.0f / (float)c->n_in, false);
+                 1.0f / (float)c->n_in, false);
     else
         d = c->dout[0]->data;
     for (i = 0; i < c->n_in; i++) {
         const struct tensor *const in[2] = { c->out[0], c->in[i] };
 
         if (c->din[i] != NULL)
-            elem_run_bwd(&s->loops[i], bwd == NULL ? pass : bwd, 1, d, in, 2, c->din[i]->data,
-                         sums, op_adds(c, i));
+            elem_run_bwd(&s->loops[i], bwd == NULL ? pass : bwd, 1, d, in, 2, c->din[i]->data, sums,
+                         op_adds(c, i));
     }
     return 0;
 }

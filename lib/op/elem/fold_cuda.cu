@@ -73,7 +73,8 @@ template <typename F> static F with_scale(F f, float)
 }
 
 /* mean: the result after the last operand is scaled. */
-template <typename V, typename F> static int forward(const struct op_call *c, F f, bool mean, struct err *err)
+template <typename V, typename F>
+static int forward(const struct op_call *c, F f, bool mean, struct err *err)
 {
     const struct fold *s = (const struct fold *)c->state;
     const elem_in<V> y = { c->out[0], ELEM_DENSE };
@@ -107,7 +108,8 @@ template <typename F> static int forward_any(const struct op_call *c, F f, struc
 
 /* Computes the gradient of operand i: f of d and of the streams `in`. */
 template <typename F, typename... V>
-static int gradient(const struct op_call *c, uint32_t i, F f, struct err *err, const elem_in<V> &...in)
+static int gradient(const struct op_call *c, uint32_t i, F f, struct err *err,
+                    const elem_in<V> &...in)
 {
     const struct fold *s = (const struct fold *)c->state;
     const elem_in<float> d = { c->dout[0], ELEM_DENSE };

@@ -35,8 +35,8 @@ struct pow_db {
 /* float32 to a power of type B */
 template <typename B> static int floats(const struct op_call *c, struct err *err)
 {
-    return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false, pow_y(), err,
-                         elem_operand_of<float>(c, 0), elem_operand_of<B>(c, 1));
+    return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false,
+                         pow_y(), err, elem_operand_of<float>(c, 0), elem_operand_of<B>(c, 1));
 }
 
 static int forward(const struct op_call *c, struct err *err)
@@ -52,7 +52,8 @@ static int forward(const struct op_call *c, struct err *err)
 
 template <typename B> static int din_a(const struct op_call *c, struct err *err)
 {
-    return elem_cuda_din(c, 0, pow_da(), err, elem_operand_of<float>(c, 0), elem_operand_of<B>(c, 1));
+    return elem_cuda_din(c, 0, pow_da(), err, elem_operand_of<float>(c, 0),
+                         elem_operand_of<B>(c, 1));
 }
 
 static int backward(const struct op_call *c, struct err *err)
@@ -62,7 +63,9 @@ static int backward(const struct op_call *c, struct err *err)
 
     if (c->dout[0] == NULL)
         return op_cuda_zero(c, err);
-    rc = b == TENSOR_I32 ? din_a<int32_t>(c, err) : b == TENSOR_I64 ? din_a<int64_t>(c, err) : din_a<float>(c, err);
+    rc = b == TENSOR_I32   ? din_a<int32_t>(c, err)
+         : b == TENSOR_I64 ? din_a<int64_t>(c, err)
+                           : din_a<float>(c, err);
     return rc < 0 ? rc : ELEM_DIN_DAB(c, 1, pow_db);
 }
 

@@ -47,8 +47,9 @@ extern "C" {
     }
 
 template <typename T>
-using elem_wrapping = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
-                                         std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, T>>;
+using elem_wrapping =
+    std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
+                       std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, T>>;
 
 /* Converts a formula's value for storing: bool stays bool, others become the type T of the
  * operands. */
@@ -84,10 +85,11 @@ template <typename V> static inline elem_in<V> elem_operand_of(const struct op_c
 }
 
 /* y = f(a, b), both of type V; V = float stands for all floating types. */
-template <typename V, typename F> static inline int elem_cuda_of(const struct op_call *c, F f, struct err *err)
+template <typename V, typename F>
+static inline int elem_cuda_of(const struct op_call *c, F f, struct err *err)
 {
-    return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false, f, err,
-                         elem_operand_of<V>(c, 0), elem_operand_of<V>(c, 1));
+    return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false, f,
+                         err, elem_operand_of<V>(c, 0), elem_operand_of<V>(c, 1));
 }
 
 /* The same for floats, int32, int64 and uint64. */
@@ -104,14 +106,15 @@ template <typename F> static inline int elem_cuda_fwd(const struct op_call *c, F
 /* Computes the gradient of operand k if it is needed: f of d and of these operands. dout[0] is
  * present. */
 template <typename F, typename... V>
-static inline int elem_cuda_din(const struct op_call *c, uint32_t k, F f, struct err *err, const elem_in<V> &...in)
+static inline int elem_cuda_din(const struct op_call *c, uint32_t k, F f, struct err *err,
+                                const elem_in<V> &...in)
 {
     const elem_in<float> d = { c->dout[0], ELEM_DENSE };
 
     if (!op_cuda_wants(c, k))
         return 0;
-    return elem_cuda_grad((const struct elem_loops *)c->state, op_stream(c), k, c->din[k], c->scratch,
-                          op_cuda_adds(c, k), f, err, d, in...);
+    return elem_cuda_grad((const struct elem_loops *)c->state, op_stream(c), k, c->din[k],
+                          c->scratch, op_cuda_adds(c, k), f, err, d, in...);
 }
 
 #define ELEM_CUDA_FWD(op_, y_)                                                                         \

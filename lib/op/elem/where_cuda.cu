@@ -18,8 +18,9 @@ struct side {
 /* For elements of the size of T, of any type. */
 template <typename T> static int choose(const struct op_call *c, struct err *err)
 {
-    return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false, choice(), err,
-                         elem_operand_of<uint8_t>(c, 0), elem_operand_of<T>(c, 1), elem_operand_of<T>(c, 2));
+    return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false,
+                         choice(), err, elem_operand_of<uint8_t>(c, 0), elem_operand_of<T>(c, 1),
+                         elem_operand_of<T>(c, 2));
 }
 
 static int forward(const struct op_call *c, struct err *err)

@@ -74,7 +74,8 @@ struct contract_places {
 };
 
 /* Position of index `i` over all of `n` axes. */
-__device__ static inline struct contract_places place_of(const struct contract_axis *axis, uint32_t n, uint64_t i)
+__device__ static inline struct contract_places place_of(const struct contract_axis *axis,
+                                                         uint32_t n, uint64_t i)
 {
     struct contract_places at = { 0, 0, 0 };
 
@@ -91,8 +92,8 @@ __device__ static inline struct contract_places place_of(const struct contract_a
 }
 
 template <typename T>
-__device__ static inline float part_of(const struct contract &k, const T *x, const float *y, uint64_t from,
-                                       uint64_t end, uint64_t step)
+__device__ static inline float part_of(const struct contract &k, const T *x, const float *y,
+                                       uint64_t from, uint64_t end, uint64_t step)
 {
     float total = 0;
 
@@ -113,15 +114,17 @@ __device__ static inline float part_of(const struct contract &k, const T *x, con
  * sums; a thread adds every c.deep-th summand of one element. If there are several parts, they are
  * stored as out [parts, kept]. */
 template <typename T>
-__global__ void contract_sum(struct contract k, struct contract_cut c, const T *x, const float *y, float scale,
-                             float *out, bool add)
+__global__ void contract_sum(struct contract k, struct contract_cut c, const T *x, const float *y,
+                             float scale, float *out, bool add)
 {
     __shared__ float room[OP_THREADS];
     const uint32_t t = threadIdx.x, mine = c.along ? t / c.deep : t % c.wide,
                    at = c.along ? t % c.deep : t / c.wide;
-    const uint64_t first = blockIdx.y * c.per, end = first + c.per < c.summed ? first + c.per : c.summed;
+    const uint64_t first = blockIdx.y * c.per,
+                   end = first + c.per < c.summed ? first + c.per : c.summed;
 
-    for (uint64_t base = (uint64_t)blockIdx.x * c.wide; base < c.kept; base += (uint64_t)gridDim.x * c.wide) {
+    for (uint64_t base = (uint64_t)blockIdx.x * c.wide; base < c.kept;
+         base += (uint64_t)gridDim.x * c.wide) {
         const uint64_t i = base + mine;
         struct contract_places place = { 0, 0, 0 };
         float sum = 0;
@@ -151,8 +154,9 @@ __global__ void contract_sum(struct contract k, struct contract_cut c, const T *
 }
 
 template <typename T>
-static int launch(const struct contract *k, const struct contract_cut *c, const T *x, const float *y, float scale,
-                  float *out, bool add, cudaStream_t stream, struct err *err)
+static int launch(const struct contract *k, const struct contract_cut *c, const T *x,
+                  const float *y, float scale, float *out, bool add, cudaStream_t stream,
+                  struct err *err)
 {
     const dim3 grid(op_blocks(c->kept, c->wide), (unsigned)c->parts);
 
@@ -161,8 +165,8 @@ static int launch(const struct contract *k, const struct contract_cut *c, const 
 }
 
 /* Sums the parts [parts, kept], and stores the result with the strides of `k`. */
-static int gather(const struct contract *k, const struct contract_cut *c, const float *parts, float scale,
-                  float *out, bool add, cudaStream_t stream, struct err *err)
+static int gather(const struct contract *k, const struct contract_cut *c, const float *parts,
+                  float scale, float *out, bool add, cudaStream_t stream, struct err *err)
 {
     struct contract_cut whole = { c->kept, c->parts, 1, c->parts, OP_THREADS, 1, false };
     struct contract g = *k;
@@ -177,8 +181,9 @@ static int gather(const struct contract *k, const struct contract_cut *c, const 
     return launch(&g, &whole, parts, (const float *)NULL, scale, out, add, stream, err);
 }
 
-int contract_launch(const struct contract *k, const void *x, enum tensor_dtype type, const float *y, float scale,
-                    float *out, bool add, void *scratch, cudaStream_t stream, struct err *err)
+int contract_launch(const struct contract *k, const void *x, enum tensor_dtype type, const float *y,
+                    float scale, float *out, bool add, void *scratch, cudaStream_t stream,
+                    struct err *err)
 {
     const struct contract_cut c = cut(k);
     float *to = c.parts > 1 ? (float *)scratch : out;
@@ -189,7 +194,8 @@ int contract_launch(const struct contract *k, const void *x, enum tensor_dtype t
     if (y == NULL && is_columns(k)) {
         const struct op_cols cols = op_cols_of(1, c.summed, c.kept);
 
-        OP_FLOATS(type, return op_cols_run(&cols, (const T *)x, scale, out, add, scratch, stream, err));
+        OP_FLOATS(type,
+                  return op_cols_run(&cols, (const T *)x, scale, out, add, scratch, stream, err));
     }
     OP_FLOATS(type, rc = launch(k, &c, (const T *)x, y, scale, to, add, stream, err));
     if (rc == 0 && c.parts > 1)

@@ -16,7 +16,8 @@ extern "C" {
 size_t contract_scratch_bytes(const struct contract *k); /* 64-byte aligned */
 /* Enqueues the contraction. x has the type `type`: float32, bfloat16 or float16. contract_finish()
  * has been called for k. scratch: contract_scratch_bytes(k). Errors: ERR_DEVICE. */
-int contract_launch(const struct contract *k, const void *x, enum tensor_dtype type, const float *y, float scale,
-                    float *out, bool add, void *scratch, cudaStream_t stream, struct err *err);
+int contract_launch(const struct contract *k, const void *x, enum tensor_dtype type, const float *y,
+                    float scale, float *out, bool add, void *scratch, cudaStream_t stream,
+                    struct err *err);
 
 #endif

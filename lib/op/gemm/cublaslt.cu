@@ -170,10 +170,11 @@ static int layout(const struct lt_problem *p, const struct lt_operand *o, const 
     if (s != CUBLAS_STATUS_SUCCESS)
         *out = NULL;
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch));
+        s = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                             sizeof(batch));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &o->batch,
-                                             sizeof(o->batch));
+        s = cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                             &o->batch, sizeof(o->batch));
     return lt_check(s, err, "describe a matrix");
 }
 
@@ -220,22 +221,25 @@ static cublasStatus_t describe_tail(const struct lt_problem *p, struct lt *l)
     const uint32_t epilogue = epilogue_of(p, l->is_transposed);
     const void *aligned = (const void *)(uintptr_t)256;
     const int64_t step = aux_step(p->tail, p->n);
-    cublasStatus_t s =
-        cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    cublasStatus_t s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                      &epilogue, sizeof(epilogue));
 
     if (s == CUBLAS_STATUS_SUCCESS && l->bias)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof(aligned));
-    if (s == CUBLAS_STATUS_SUCCESS && l->aux)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned,
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned,
                                            sizeof(aligned));
     if (s == CUBLAS_STATUS_SUCCESS && l->aux)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &step, sizeof(step));
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                           &aligned, sizeof(aligned));
+    if (s == CUBLAS_STATUS_SUCCESS && l->aux)
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &step,
+                                           sizeof(step));
     return s;
 }
 
 static int describe(const struct lt_problem *p, struct lt *l, struct err *err)
 {
-    const struct lt_matrix a = column_major(&p->at[LT_A], p->m, p->k), b = column_major(&p->at[LT_B], p->k, p->n),
+    const struct lt_matrix a = column_major(&p->at[LT_A], p->m, p->k),
+                           b = column_major(&p->at[LT_B], p->k, p->n),
                            y = column_major(&p->at[LT_Y], p->m, p->n);
     const int32_t trans_a = b.op, trans_b = a.op; /* for the library's A and B */
     cublasStatus_t s;
@@ -247,12 +251,14 @@ static int describe(const struct lt_problem *p, struct lt *l, struct err *err)
         rc = layout(p, &p->at[LT_Y], &y, &l->at[LT_Y], err);
     if (rc < 0)
         return rc;
-    s = cublasLtMatmulDescCreate(&l->desc, p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
-                                 CUDA_R_32F);
+    s = cublasLtMatmulDescCreate(
+        &l->desc, p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_TRANSA, &trans_a, sizeof(trans_a));
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_TRANSA, &trans_a,
+                                           sizeof(trans_a));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_TRANSB, &trans_b, sizeof(trans_b));
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_TRANSB, &trans_b,
+                                           sizeof(trans_b));
     if (s == CUBLAS_STATUS_SUCCESS)
         s = describe_tail(p, l);
     return lt_check(s, err, "describe a product");
@@ -276,15 +282,16 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
 
     if (rc < 0)
         return rc;
-    s = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof(most));
+    s = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+                                             sizeof(most));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
-                                                 sizeof(schemes));
+        s = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                 &schemes, sizeof(schemes));
     for (size_t i = 0; i < COUNT_OF(of) && s == CUBLAS_STATUS_SUCCESS; i++)
         s = cublasLtMatmulPreferenceSetAttribute(want, of[i], &align, sizeof(align));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatmulAlgoGetHeuristic(l->handle->handle, l->desc, l->at[LT_B], l->at[LT_A], l->at[LT_Y],
-                                           l->at[LT_Y], want, 1, &r, &n);
+        s = cublasLtMatmulAlgoGetHeuristic(l->handle->handle, l->desc, l->at[LT_B], l->at[LT_A],
+                                           l->at[LT_Y], l->at[LT_Y], want, 1, &r, &n);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = n < 1 ? CUBLAS_STATUS_NOT_SUPPORTED : r.state;
     (void)cublasLtMatmulPreferenceDestroy(want);
@@ -316,7 +323,8 @@ int lt_open(const struct lt_problem *given, struct lt **out, struct err *err)
 
     if (l == NULL)
         return err_set(err, ERR_NOMEM, "matrix product: out of memory");
-    CHECK(lt_fits(&p.at[LT_A], p.m, p.k) && lt_fits(&p.at[LT_B], p.k, p.n) && lt_fits(&p.at[LT_Y], p.m, p.n));
+    CHECK(lt_fits(&p.at[LT_A], p.m, p.k) && lt_fits(&p.at[LT_B], p.k, p.n) &&
+          lt_fits(&p.at[LT_Y], p.m, p.n));
     l->is_transposed = !by_rows(&p.at[LT_Y], p.m, p.n);
     CHECK(!l->is_transposed || (!p.bias && !has_aux(p.tail)));
     CHECK(p.tail == LT_PLAIN || p.batch == 1);
@@ -335,8 +343,8 @@ int lt_open(const struct lt_problem *given, struct lt **out, struct err *err)
     if (rc < 0) {
         lt_close(l);
         return err_wrap(err, rc, "matrix product of [%lld, %lld] and [%lld, %lld], %lld times",
-                        (long long)given->m, (long long)given->k, (long long)given->k, (long long)given->n,
-                        (long long)given->batch);
+                        (long long)given->m, (long long)given->k, (long long)given->k,
+                        (long long)given->n, (long long)given->batch);
     }
     *out = l;
     return 0;
@@ -344,7 +352,7 @@ int lt_open(const struct lt_problem *given, struct lt **out, struct err *err)
 
 size_t lt_scratch_bytes(const struct lt *l)
 {
-    size_t most = l == NULL                          ? 0
+    size_t most = l == NULL                           ? 0
                   : l->workspace[0] > l->workspace[1] ? l->workspace[0]
                                                       : l->workspace[1];
 
@@ -354,11 +362,12 @@ size_t lt_scratch_bytes(const struct lt *l)
 
 static void *align_workspace(void *scratch)
 {
-    return (void *)(((uintptr_t)scratch + LT_WORKSPACE_ALIGN - 1) / LT_WORKSPACE_ALIGN * LT_WORKSPACE_ALIGN);
+    return (void *)(((uintptr_t)scratch + LT_WORKSPACE_ALIGN - 1) / LT_WORKSPACE_ALIGN *
+                    LT_WORKSPACE_ALIGN);
 }
 
-int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias, void *aux, float alpha, bool add,
-           void *scratch, cudaStream_t stream, struct err *err)
+int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias, void *aux,
+           float alpha, bool add, void *scratch, cudaStream_t stream, struct err *err)
 {
     const float beta = add ? 1.0f : 0.0f;
     const void *first = l->is_transposed ? b : a, *second = l->is_transposed ? a : b;
@@ -366,12 +375,14 @@ int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias
     cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
 
     if (l->bias)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                           sizeof(bias));
     if (s == CUBLAS_STATUS_SUCCESS && l->aux)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux,
+                                           sizeof(aux));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatmul(l->handle->handle, l->desc, &alpha, second, l->at[LT_B], first, l->at[LT_A], &beta, y,
-                           l->at[LT_Y], y, l->at[LT_Y], &l->algo[aligned], align_workspace(scratch),
-                           l->workspace[aligned], stream);
+        s = cublasLtMatmul(l->handle->handle, l->desc, &alpha, second, l->at[LT_B], first,
+                           l->at[LT_A], &beta, y, l->at[LT_Y], y, l->at[LT_Y], &l->algo[aligned],
+                           align_workspace(scratch), l->workspace[aligned], stream);
     return lt_check(s, err, "matrix product");
 }

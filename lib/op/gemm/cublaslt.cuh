@@ -60,11 +60,11 @@ bool lt_fits(const struct lt_operand *o, int64_t rows, int64_t cols);
 /* Creates a product. On failure *out is unchanged. Errors: ERR_UNSUPPORTED (no algorithm),
  * ERR_NOMEM, ERR_DEVICE. */
 int lt_open(const struct lt_problem *p, struct lt **out, struct err *err);
-void lt_close(struct lt *l); /* NULL is allowed */
+void lt_close(struct lt *l);                 /* NULL is allowed */
 size_t lt_scratch_bytes(const struct lt *l); /* 64-byte aligned */
 
 /* Enqueues the product. bias: 16-byte aligned; LT_SUMS writes to it. Errors: ERR_DEVICE. */
-int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias, void *aux, float alpha, bool add,
-           void *scratch, cudaStream_t stream, struct err *err);
+int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias, void *aux,
+           float alpha, bool add, void *scratch, cudaStream_t stream, struct err *err);
 
 #endif

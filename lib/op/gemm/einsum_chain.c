@@ -107,8 +107,8 @@ static void set_factor(const struct op_call *c, const struct chain *s, uint32_t 
         return;
     }
     tensor -= e->n_in;
-    o->made[i] = floats_at(s->saves ? c->save : c->scratch, s->value[tensor],
-                           e->step[tensor].floats);
+    o->made[i] =
+        floats_at(s->saves ? c->save : c->scratch, s->value[tensor], e->step[tensor].floats);
     o->grad[i] = floats_at(c->scratch, s->grad[tensor], e->step[tensor].floats);
     o->in[i] = &o->made[i];
     o->din[i] = backward && s->wanted[e->n_in + tensor] ? &o->grad[i] : NULL;

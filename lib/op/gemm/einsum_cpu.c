@@ -34,8 +34,8 @@ static void pair_free(void *state)
 /* With a, b as in memory, and g the gradient of y:
  *   da = g b^T   or, if a is transposed,   da^T = b g^T
  *   db = a^T g   or, if b is transposed,   db^T = g^T a */
-static int plan_product(const struct op_plan *p, const struct einsum_roles *r, struct einsum_state *s,
-                        struct err *err)
+static int plan_product(const struct op_plan *p, const struct einsum_roles *r,
+                        struct einsum_state *s, struct err *err)
 {
     int64_t m = r->size[EINSUM_ROW], n = r->size[EINSUM_COLUMN], k = r->size[EINSUM_INNER];
     bool ta = s->side[EINSUM_LEFT].trans, tb = s->side[EINSUM_RIGHT].trans;
@@ -106,9 +106,9 @@ static int pair_plan(struct op_plan *p, struct err *err)
             s->grad_bytes = op_max(s->grad_bytes, op_round(dnn_arg_bytes(s->d[i], 2)));
     for (i = 0; i < EINSUM_SIDES && s->is_product; i++)
         p->scratch_bytes += s->side[i].bytes;
-    p->scratch_bytes += s->grad_bytes +
-                        op_max(dnn_scratch_bytes(s->y), op_max(dnn_scratch_bytes(s->d[EINSUM_LEFT]),
-                                                               dnn_scratch_bytes(s->d[EINSUM_RIGHT])));
+    p->scratch_bytes += s->grad_bytes + op_max(dnn_scratch_bytes(s->y),
+                                               op_max(dnn_scratch_bytes(s->d[EINSUM_LEFT]),
+                                                      dnn_scratch_bytes(s->d[EINSUM_RIGHT])));
     p->state = s;
     return 0;
 }
@@ -160,13 +160,15 @@ static int pair_fwd(const struct op_call *c, struct err *err)
         return 0;
     }
     if (!s->is_product) {
-        contract_run(&s->fwd, c->in[0]->data, c->n_in > 1 ? c->in[1]->data : NULL,
-                     c->out[0]->data, false);
+        contract_run(&s->fwd, c->in[0]->data, c->n_in > 1 ? c->in[1]->data : NULL, c->out[0]->data,
+                     false);
         return 0;
     }
     a = areas_at(s, c->scratch);
-    args[0] = matrices(&s->side[EINSUM_LEFT], c->in[s->side[EINSUM_LEFT].tensor], a.side[EINSUM_LEFT]);
-    args[1] = matrices(&s->side[EINSUM_RIGHT], c->in[s->side[EINSUM_RIGHT].tensor], a.side[EINSUM_RIGHT]);
+    args[0] =
+        matrices(&s->side[EINSUM_LEFT], c->in[s->side[EINSUM_LEFT].tensor], a.side[EINSUM_LEFT]);
+    args[1] =
+        matrices(&s->side[EINSUM_RIGHT], c->in[s->side[EINSUM_RIGHT].tensor], a.side[EINSUM_RIGHT]);
     args[2] = y->direct ? c->out[0]->data : a.side[EINSUM_RESULT];
     rc = dnn_run(s->y, args, a.rest, err);
     if (rc == 0 && !y->direct)
@@ -240,9 +242,8 @@ static int pair_bwd(const struct op_call *c, struct err *err)
         else if (s->is_copy)
             copy_run(&s->copy_bwd, c->dout[0]->data, c->din[i]->data, sizeof(float));
         else
-            contract_run(&s->bwd[i], c->dout[0]->data,
-                         c->n_in > 1 ? c->in[1 - i]->data : NULL, c->din[i]->data,
-                         op_adds(c, i));
+            contract_run(&s->bwd[i], c->dout[0]->data, c->n_in > 1 ? c->in[1 - i]->data : NULL,
+                         c->din[i]->data, op_adds(c, i));
     }
     return 0;
 }

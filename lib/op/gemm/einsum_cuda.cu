@@ -68,9 +68,11 @@ static size_t plan_sums(const struct einsum_pair *p, struct pair_device *s)
     size_t most;
 
     for (uint32_t k = 0; k < p->n; k++) {
-        contract_add_axis(&s->fwd, p->size[k], p->step[0][k], p->step[1][k], p->step[EINSUM_OUT][k]);
+        contract_add_axis(&s->fwd, p->size[k], p->step[0][k], p->step[1][k],
+                          p->step[EINSUM_OUT][k]);
         for (uint32_t i = 0; i < EINSUM_IN; i++)
-            contract_add_axis(&s->bwd[i], p->size[k], p->step[EINSUM_OUT][k], p->step[1 - i][k], p->step[i][k]);
+            contract_add_axis(&s->bwd[i], p->size[k], p->step[EINSUM_OUT][k], p->step[1 - i][k],
+                              p->step[i][k]);
     }
     contract_finish(&s->fwd);
     most = contract_scratch_bytes(&s->fwd);
@@ -136,16 +138,17 @@ static int pair_plan(struct op_plan *p, struct err *err)
 
 /* ---- run ---- */
 
-static int sum(const struct op_call *c, const struct contract *k, const float *x, const float *y, float *out,
-               bool add, struct err *err)
+static int sum(const struct op_call *c, const struct contract *k, const float *x, const float *y,
+               float *out, bool add, struct err *err)
 {
     const struct pair_device *s = (const struct pair_device *)c->state;
 
-    return contract_launch(k, x, TENSOR_F32, y, 1.0f, out, add, op_at(c->scratch, s->rest), op_stream(c), err);
+    return contract_launch(k, x, TENSOR_F32, y, 1.0f, out, add, op_at(c->scratch, s->rest),
+                           op_stream(c), err);
 }
 
-static int multiply(const struct op_call *c, struct product *p, const float *a, const float *b, float *y, bool add,
-                    struct err *err)
+static int multiply(const struct op_call *c, struct product *p, const float *a, const float *b,
+                    float *y, bool add, struct err *err)
 {
     const struct pair_device *s = (const struct pair_device *)c->state;
 
@@ -153,14 +156,16 @@ static int multiply(const struct op_call *c, struct product *p, const float *a, 
 }
 
 /* Returns in *out the matrices of a side: `t` itself, or packed. */
-static int matrices(const struct op_call *c, uint32_t which, const struct tensor *t, float **out, struct err *err)
+static int matrices(const struct op_call *c, uint32_t which, const struct tensor *t, float **out,
+                    struct err *err)
 {
     const struct pair_device *s = (const struct pair_device *)c->state;
     float *area = (float *)op_at(c->scratch, s->area[which]);
 
     *out = s->side[which].direct ? (float *)t->data : area;
-    return s->side[which].direct ? 0
-                                 : sum(c, &s->side[which].sum, (const float *)t->data, NULL, area, false, err);
+    return s->side[which].direct
+               ? 0
+               : sum(c, &s->side[which].sum, (const float *)t->data, NULL, area, false, err);
 }
 
 static int pair_fwd(const struct op_call *c, struct err *err)
@@ -171,8 +176,8 @@ static int pair_fwd(const struct op_call *c, struct err *err)
     int rc;
 
     if (!s->is_product)
-        return sum(c, &s->fwd, (const float *)c->in[0]->data, c->n_in > 1 ? (const float *)c->in[1]->data : NULL, y,
-                   false, err);
+        return sum(c, &s->fwd, (const float *)c->in[0]->data,
+                   c->n_in > 1 ? (const float *)c->in[1]->data : NULL, y, false, err);
     rc = matrices(c, EINSUM_LEFT, c->in[side[EINSUM_LEFT].tensor], &a, err);
     if (rc == 0)
         rc = matrices(c, EINSUM_RIGHT, c->in[side[EINSUM_RIGHT].tensor], &b, err);
@@ -191,7 +196,8 @@ static int clear_rest(const struct op_call *c, uint32_t i, struct err *err)
 
     if (!p->diagonal[i] || op_cuda_adds(c, i) || tensor_bytes(din) == 0)
         return 0;
-    return cuda_check(cudaMemsetAsync(din->data, 0, tensor_bytes(din), op_stream(c)), err, "clear a gradient");
+    return cuda_check(cudaMemsetAsync(din->data, 0, tensor_bytes(din), op_stream(c)), err,
+                      "clear a gradient");
 }
 
 static int product_bwd(const struct op_call *c, struct err *err)
@@ -210,8 +216,10 @@ static int product_bwd(const struct op_call *c, struct err *err)
         to = mine->direct ? (float *)c->din[mine->tensor]->data : grad;
         rc = matrices(c, 1 - i, c->in[other->tensor], &m[1 - i], err);
         if (rc == 0)
-            rc = i == EINSUM_LEFT ? multiply(c, s->d[i], m[EINSUM_RESULT], m[EINSUM_RIGHT], to, mine->direct && add, err)
-                                  : multiply(c, s->d[i], m[EINSUM_LEFT], m[EINSUM_RESULT], to, mine->direct && add, err);
+            rc = i == EINSUM_LEFT ? multiply(c, s->d[i], m[EINSUM_RESULT], m[EINSUM_RIGHT], to,
+                                             mine->direct && add, err)
+                                  : multiply(c, s->d[i], m[EINSUM_LEFT], m[EINSUM_RESULT], to,
+                                             mine->direct && add, err);
         if (rc < 0 || mine->direct)
             continue;
         rc = clear_rest(c, mine->tensor, err);
@@ -234,8 +242,8 @@ static int pair_bwd(const struct op_call *c, struct err *err)
         rc = clear_rest(c, i, err);
         if (rc == 0)
             rc = sum(c, &s->bwd[i], (const float *)c->dout[0]->data,
-                     c->n_in > 1 ? (const float *)c->in[1 - i]->data : NULL, (float *)c->din[i]->data,
-                     op_cuda_adds(c, i), err);
+                     c->n_in > 1 ? (const float *)c->in[1 - i]->data : NULL,
+                     (float *)c->din[i]->data, op_cuda_adds(c, i), err);
     }
     return rc;
 }

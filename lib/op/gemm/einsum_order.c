@@ -166,6 +166,6 @@ int einsum_order(struct op_infer *f, const char *equation, const int64_t *size,
     last->left = o.left[0];
     last->right = o.n_left > 1 ? o.left[1] : EINSUM_NONE;
     last->floats = shape_elements(&f->out[0].shape);
-    return make_pair(f, equation, size, &term[last->left],
-                     o.n_left > 1 ? &term[last->right] : NULL, out, &last->pair, err);
+    return make_pair(f, equation, size, &term[last->left], o.n_left > 1 ? &term[last->right] : NULL,
+                     out, &last->pair, err);
 }

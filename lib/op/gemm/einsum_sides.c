@@ -14,8 +14,8 @@
 enum { TINY = 16 /* multiplications below which a matrix product is not worth a call */ };
 
 /* Adds a label to a role, sorted by the strides of `order`, longest first. */
-static void add_label(const struct einsum_pair *p, struct einsum_roles *r, enum einsum_role role, uint32_t label,
-                      uint32_t order)
+static void add_label(const struct einsum_pair *p, struct einsum_roles *r, enum einsum_role role,
+                      uint32_t label, uint32_t order)
 {
     uint32_t *at = r->at[role], k = r->n[role]++;
 
@@ -42,8 +42,8 @@ static struct einsum_roles find_roles(const struct einsum_pair *p, uint32_t left
 }
 
 /* Computes the strides of a contiguous tensor with batch, `outer` and `inner` in this order. */
-static size_t dense_steps(const struct einsum_pair *p, const struct einsum_roles *r, enum einsum_role outer,
-                          enum einsum_role inner, ptrdiff_t *step)
+static size_t dense_steps(const struct einsum_pair *p, const struct einsum_roles *r,
+                          enum einsum_role outer, enum einsum_role inner, ptrdiff_t *step)
 {
     enum einsum_role order[] = { EINSUM_BATCH, outer, inner };
     size_t dense = 1;
@@ -123,6 +123,7 @@ bool einsum_is_product(const struct einsum_pair *p, uint32_t n_in, const struct 
     for (k = 0; k < p->n; k++)
         if (p->size[k] == 0)
             return false;
-    return n_in == 2 && r->size[EINSUM_INNER] > 1 && r->size[EINSUM_ROW] * r->size[EINSUM_COLUMN] > 1 &&
+    return n_in == 2 && r->size[EINSUM_INNER] > 1 &&
+           r->size[EINSUM_ROW] * r->size[EINSUM_COLUMN] > 1 &&
            r->size[EINSUM_ROW] * r->size[EINSUM_COLUMN] * r->size[EINSUM_INNER] >= TINY;
 }

@@ -26,7 +26,8 @@ struct einsum_side {
 
 /* Assigns the roles. Left and right are the inputs, or exchanged if the output can then be written
  * in place. */
-struct einsum_roles einsum_sides(const struct einsum_pair *p, struct einsum_side side[EINSUM_SIDES]);
+struct einsum_roles einsum_sides(const struct einsum_pair *p,
+                                 struct einsum_side side[EINSUM_SIDES]);
 /* Returns true if the contraction is computed as a matrix product; else contract.h computes it. */
 bool einsum_is_product(const struct einsum_pair *p, uint32_t n_in, const struct einsum_roles *r);
 

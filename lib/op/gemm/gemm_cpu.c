@@ -94,9 +94,9 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(p->in[1])));
     if (s->is_wide || (s->has_c && op_wants(p, 2) && op_is_half(&p->out[0]) && !is_row(g)))
         s->spare_bytes = op_max(s->spare_bytes, op_round((size_t)(g->m * g->n) * sizeof(float)));
-    p->scratch_bytes = s->spare_bytes +
-                       op_max(dnn_scratch_bytes(s->y),
-                              op_max(dnn_scratch_bytes(s->da), dnn_scratch_bytes(s->db)));
+    p->scratch_bytes =
+        s->spare_bytes +
+        op_max(dnn_scratch_bytes(s->y), op_max(dnn_scratch_bytes(s->da), dnn_scratch_bytes(s->db)));
     p->state = s;
     return 0;
 }

@@ -97,7 +97,8 @@ struct times {
 };
 
 /* y [m, n] = beta c, one element of y per thread. */
-__global__ void spread(float *y, size_t elements, size_t n, const float *c, int64_t c_row, int64_t c_col, float beta)
+__global__ void spread(float *y, size_t elements, size_t n, const float *c, int64_t c_row,
+                       int64_t c_col, float beta)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
 
@@ -120,16 +121,16 @@ static int forward(const struct op_call *c, struct err *err)
         row = (const float *)c->scratch;
     }
     if (before && n > 0) {
-        CUDA_LAUNCH(spread, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (float *)y, n, (size_t)g->n,
-                    (const float *)c->in[2]->data, g->c_row, g->c_col, g->beta);
+        CUDA_LAUNCH(spread, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (float *)y, n,
+                    (size_t)g->n, (const float *)c->in[2]->data, g->c_row, g->c_col, g->beta);
         rc = cuda_launched(err);
     }
     if (rc == 0)
         rc = product_run(s->y, c->in[0]->data, c->in[1]->data, y, row, g->alpha, before,
                          op_at(c->scratch, s->spare_bytes), op_stream(c), err);
     if (rc == 0 && s->is_wide)
-        OP_FLOATS(c->out[0]->dtype, rc = op_each(op_stream(c), (T *)c->out[0]->data, n, false, op_same(), err,
-                                                 (const float *)y));
+        OP_FLOATS(c->out[0]->dtype, rc = op_each(op_stream(c), (T *)c->out[0]->data, n, false,
+                                                 op_same(), err, (const float *)y));
     return rc;
 }
 
@@ -145,12 +146,12 @@ static int backward(const struct op_call *c, struct err *err)
         return op_cuda_zero(c, err);
     dy = c->dout[0]->data;
     if (c->din[0] != NULL)
-        rc = product_run(s->d[0], dy, c->in[1]->data, c->din[0]->data, NULL, g->alpha, op_cuda_adds(c, 0), rest,
-                         op_stream(c), err);
+        rc = product_run(s->d[0], dy, c->in[1]->data, c->din[0]->data, NULL, g->alpha,
+                         op_cuda_adds(c, 0), rest, op_stream(c), err);
     if (rc == 0 && c->din[1] != NULL)
         rc = product_run_tail(s->d[1], c->in[0]->data, dy, c->din[1]->data, NULL, NULL,
-                              s->sums ? (float *)c->din[2]->data : NULL, op_cuda_adds(c, 2), g->alpha,
-                              op_cuda_adds(c, 1), rest, op_stream(c), err);
+                              s->sums ? (float *)c->din[2]->data : NULL, op_cuda_adds(c, 2),
+                              g->alpha, op_cuda_adds(c, 1), rest, op_stream(c), err);
     if (rc == 0 && op_cuda_wants(c, 2) && !s->sums)
         rc = contract_launch(&s->dc, dy, c->dout[0]->dtype, NULL, g->beta, (float *)c->din[2]->data,
                              op_cuda_adds(c, 2), rest, op_stream(c), err);

@@ -142,11 +142,11 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
         s->spare_bytes = op_max(s->spare_bytes, op_round(dnn_arg_bytes(s->db, 2)));
     for (i = 0; i < 2 && s->at_a != NULL; i++)
         if (op_wants(p, i) && op_is_half(p->in[i]))
-            s->sum_bytes = op_max(s->sum_bytes, op_round((size_t)tensor_elements(p->in[i]) *
-                                                         sizeof(float)));
-    p->scratch_bytes = s->spare_bytes + s->sum_bytes +
-                       op_max(dnn_scratch_bytes(s->y),
-                              op_max(dnn_scratch_bytes(s->da), dnn_scratch_bytes(s->db)));
+            s->sum_bytes =
+                op_max(s->sum_bytes, op_round((size_t)tensor_elements(p->in[i]) * sizeof(float)));
+    p->scratch_bytes =
+        s->spare_bytes + s->sum_bytes +
+        op_max(dnn_scratch_bytes(s->y), op_max(dnn_scratch_bytes(s->da), dnn_scratch_bytes(s->db)));
     p->state = s;
     return 0;
 }

@@ -95,7 +95,8 @@ static int open_all(const struct op_plan *op, struct matmul_there *s, struct err
     y.bias = p->bias;
     rc = product_open(&y, &s->y, err);
     if (p->n > 0 && op->in[0]->dtype == y.at[LT_Y].type) /* dy is multiplied without conversion */
-        s->dy = product_rows_of(y.at[LT_Y].type, shape_elements(&p->batch) * p->m, p->n, p->n, p->k);
+        s->dy =
+            product_rows_of(y.at[LT_Y].type, shape_elements(&p->batch) * p->m, p->n, p->n, p->k);
     if (s->dy.wide > 0) {
         y.at[LT_Y].row = s->dy.wide;
         for (uint32_t i = 0; i < y.n_axes; i++)
@@ -129,10 +130,12 @@ static int plan(struct op_plan *op, struct err *err)
         contract_add_axis(&s->bias, (size_t)p->n, 1, 0, 1);
         contract_finish(&s->bias);
     }
-    op->scratch_bytes = op_max(product_scratch_bytes(s->y), p->bias ? contract_scratch_bytes(&s->bias) : 0);
+    op->scratch_bytes =
+        op_max(product_scratch_bytes(s->y), p->bias ? contract_scratch_bytes(&s->bias) : 0);
     if (op->training)
         op->scratch_bytes = op_max(op->scratch_bytes, product_rows_bytes(&s->dy) +
-                                   op_max(product_scratch_bytes(s->d[0]), product_scratch_bytes(s->d[1])));
+                                                          op_max(product_scratch_bytes(s->d[0]),
+                                                                 product_scratch_bytes(s->d[1])));
     op->state = s;
     return 0;
 }
@@ -143,7 +146,8 @@ static int forward(const struct op_call *c, struct err *err)
     struct matmul_there *s = (struct matmul_there *)c->state;
 
     return product_run(s->y, c->in[0]->data, c->in[1]->data, c->out[0]->data,
-                       p->bias ? (const float *)c->in[2]->data : NULL, 1.0f, false, c->scratch, op_stream(c), err);
+                       p->bias ? (const float *)c->in[2]->data : NULL, 1.0f, false, c->scratch,
+                       op_stream(c), err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
@@ -158,19 +162,21 @@ static int backward(const struct op_call *c, struct err *err)
     dy = c->dout[0]->data;
     rest = op_at(c->scratch, product_rows_bytes(&s->dy));
     if (s->dy.wide > 0 && (c->din[0] != NULL || c->din[1] != NULL)) {
-        rc = product_rows_run(&s->dy, dy, c->dout[0]->dtype, c->scratch, c->dout[0]->dtype, false, op_stream(c), err);
+        rc = product_rows_run(&s->dy, dy, c->dout[0]->dtype, c->scratch, c->dout[0]->dtype, false,
+                              op_stream(c), err);
         dy = c->scratch;
     }
     if (rc == 0 && c->din[0] != NULL)
-        rc = product_run(s->d[0], dy, c->in[1]->data, c->din[0]->data, NULL, 1.0f, op_cuda_adds(c, 0), rest,
-                         op_stream(c), err);
+        rc = product_run(s->d[0], dy, c->in[1]->data, c->din[0]->data, NULL, 1.0f,
+                         op_cuda_adds(c, 0), rest, op_stream(c), err);
     if (rc == 0 && c->din[1] != NULL)
         rc = product_run_tail(s->d[1], c->in[0]->data, dy, c->din[1]->data, NULL, NULL,
                               s->sums ? (float *)c->din[2]->data : NULL, op_cuda_adds(c, 2), 1.0f,
                               op_cuda_adds(c, 1), rest, op_stream(c), err);
     if (rc == 0 && op_cuda_wants(c, 2) && !s->sums)
-        rc = contract_launch(&s->bias, c->dout[0]->data, c->dout[0]->dtype, NULL, 1.0f, (float *)c->din[2]->data,
-                             op_cuda_adds(c, 2), c->scratch, op_stream(c), err);
+        rc = contract_launch(&s->bias, c->dout[0]->data, c->dout[0]->dtype, NULL, 1.0f,
+                             (float *)c->din[2]->data, op_cuda_adds(c, 2), c->scratch, op_stream(c),
+                             err);
     return rc;
 }
 

@@ -42,7 +42,8 @@ static int open_tails(const struct op_plan *p, struct mlp_device *s, struct err 
 {
     const struct mlp_param *m = (const struct mlp_param *)p->param;
     const enum tensor_dtype ht = p->out[0].dtype;
-    const bool bias = p->in[MLP_B1] != NULL, goes_up = op_wants(p, MLP_X) || op_wants(p, MLP_W1) || op_wants(p, MLP_B1);
+    const bool bias = p->in[MLP_B1] != NULL,
+               goes_up = op_wants(p, MLP_X) || op_wants(p, MLP_W1) || op_wants(p, MLP_B1);
     struct product_problem up = { .m = m->m, .n = m->hidden, .k = m->k, .bias = bias, .tf32 = p->tf32,
                                   .tail = m->is_relu ? LT_RELU : LT_GELU };
     struct product_problem slope = { .m = m->m, .n = m->hidden, .k = m->n, .tf32 = p->tf32,
@@ -71,7 +72,8 @@ static int plan(struct op_plan *p, struct err *err)
 {
     const struct mlp_param *m = (const struct mlp_param *)p->param;
     struct mlp_device *s = (struct mlp_device *)calloc(1, sizeof(*s));
-    size_t z_bytes = lt_aux_bytes(m->is_relu ? LT_RELU : LT_GELU, m->m, m->hidden, p->out[0].dtype), most;
+    size_t z_bytes = lt_aux_bytes(m->is_relu ? LT_RELU : LT_GELU, m->m, m->hidden, p->out[0].dtype),
+           most;
     int rc;
 
     if (s == NULL)
@@ -84,7 +86,8 @@ static int plan(struct op_plan *p, struct err *err)
         free_state(s);
         return err_wrap(err, rc, "Mlp '%s'", p->node);
     }
-    most = s->parts.scratch_at + op_max(product_scratch_bytes(s->up), product_scratch_bytes(s->slope));
+    most =
+        s->parts.scratch_at + op_max(product_scratch_bytes(s->up), product_scratch_bytes(s->slope));
     p->scratch_bytes = op_max(p->scratch_bytes, most);
     p->state = s;
     return 0;
@@ -100,8 +103,9 @@ static int forward(const struct op_call *c, struct err *err)
         rc = mlp_up(&s->parts, c, err);
     else
         rc = product_run_tail(s->up, c->in[MLP_X]->data, c->in[MLP_W1]->data, mlp_h(&s->parts, c),
-                              bias != NULL ? (const float *)bias->data : NULL, mlp_z(&s->parts, c), NULL, false, 1.0f,
-                              false, mlp_scratch(&s->parts, c), op_stream(c), err);
+                              bias != NULL ? (const float *)bias->data : NULL, mlp_z(&s->parts, c),
+                              NULL, false, 1.0f, false, mlp_scratch(&s->parts, c), op_stream(c),
+                              err);
     return rc == 0 ? mlp_down(&s->parts, c, err) : rc;
 }
 
@@ -116,9 +120,9 @@ static int backward(const struct op_call *c, struct err *err)
     goes_up = mlp_wants_hidden(c);
     rc = mlp_down_bwd(&s->parts, c, goes_up && s->slope == NULL, err);
     if (rc == 0 && s->slope != NULL && goes_up)
-        rc = product_run_tail(s->slope, c->dout[0]->data, c->in[MLP_W2]->data, mlp_slope(&s->parts, c), NULL,
-                              mlp_z(&s->parts, c), NULL, false, 1.0f, false, mlp_scratch(&s->parts, c), op_stream(c),
-                              err);
+        rc = product_run_tail(s->slope, c->dout[0]->data, c->in[MLP_W2]->data,
+                              mlp_slope(&s->parts, c), NULL, mlp_z(&s->parts, c), NULL, false, 1.0f,
+                              false, mlp_scratch(&s->parts, c), op_stream(c), err);
     return rc == 0 && goes_up ? mlp_up_bwd(&s->parts, c, err) : rc;
 }
 

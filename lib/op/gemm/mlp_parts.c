@@ -70,8 +70,8 @@ int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product,
     s->scratch_at = p->training && up != 0 ? bytes : s->slope_at;
     rc = plan_part(s, p, &s->up, MLP_W1, up, &x, &h, &s->up_state, &most, err);
     if (rc == 0)
-        rc = plan_part(s, p, &s->down, MLP_W2, down | (up != 0 && z_bytes == 0 ? OP_IN(0) : 0),
-                       &h, &y, &s->down_state, &most, err);
+        rc = plan_part(s, p, &s->down, MLP_W2, down | (up != 0 && z_bytes == 0 ? OP_IN(0) : 0), &h,
+                       &y, &s->down_state, &most, err);
     p->scratch_bytes = s->scratch_at + most;
     return rc;
 }
@@ -109,7 +109,8 @@ static struct tensor hidden_at(const struct mlp *s, void *data)
 }
 
 /* Returns t with the given matrix shape; NULL if t is NULL. */
-static const struct tensor *matrix(const struct tensor *t, const struct shape *shape, struct tensor *room)
+static const struct tensor *matrix(const struct tensor *t, const struct shape *shape,
+                                   struct tensor *room)
 {
     if (t == NULL)
         return NULL;

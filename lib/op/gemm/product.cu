@@ -214,7 +214,8 @@ static void choose_types(struct product *s)
 static constexpr int64_t PAD_WORTH = 256; /* products per number below which the copy costs more
                                              than it saves */
 
-struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step, int64_t each)
+struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step,
+                                    int64_t each)
 {
     const bool pads = tensor_dtype_bytes(type) == 2 && step % 8 != 0 && each >= PAD_WORTH;
 
@@ -316,7 +317,8 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     return 0;
 }
 
-int product_open_sums(const struct product_problem *p, struct product **out, bool *sums, struct err *err)
+int product_open_sums(const struct product_problem *p, struct product **out, bool *sums,
+                      struct err *err)
 {
     struct product_problem q = *p;
     int rc;
@@ -331,15 +333,16 @@ int product_open_sums(const struct product_problem *p, struct product **out, boo
 
 /* Converts n numbers to another type, stored or accumulated. */
 template <typename To>
-static int convert_to(const void *from, enum tensor_dtype type, To *to, size_t n, bool add, cudaStream_t stream,
-                      struct err *err)
+static int convert_to(const void *from, enum tensor_dtype type, To *to, size_t n, bool add,
+                      cudaStream_t stream, struct err *err)
 {
     OP_FLOATS(type, return op_each(stream, to, n, add, op_same(), err, (const T *)from));
     return 0;
 }
 
-static int convert(const void *from, enum tensor_dtype from_type, void *to, enum tensor_dtype to_type, size_t n,
-                   bool add, cudaStream_t stream, struct err *err)
+static int convert(const void *from, enum tensor_dtype from_type, void *to,
+                   enum tensor_dtype to_type, size_t n, bool add, cudaStream_t stream,
+                   struct err *err)
 {
     OP_FLOATS(to_type, return convert_to(from, from_type, (T *)to, n, add, stream, err));
     return 0;
@@ -381,14 +384,16 @@ static int launch_copy_rows(const struct product_rows *r, const void *from, enum
     const struct op_divisor packs = op_divisor_of((uint64_t)(r->inner + 7) / 8);
     const size_t total = packs.by * (size_t)r->n;
 
-    OP_FLOATS(type, CUDA_LAUNCH((copy_rows<T, To>), op_blocks(total, OP_THREADS), OP_THREADS, 0, stream,
-                                (const T *)from, (size_t)(back ? r->wide : r->step), to,
-                                (size_t)(back ? r->step : r->wide), (size_t)r->inner, packs, total));
+    OP_FLOATS(type,
+              CUDA_LAUNCH((copy_rows<T, To>), op_blocks(total, OP_THREADS), OP_THREADS, 0, stream,
+                          (const T *)from, (size_t)(back ? r->wide : r->step), to,
+                          (size_t)(back ? r->step : r->wide), (size_t)r->inner, packs, total));
     return cuda_launched(err);
 }
 
-int product_rows_run(const struct product_rows *r, const void *from, enum tensor_dtype from_type, void *to,
-                     enum tensor_dtype type, bool back, cudaStream_t stream, struct err *err)
+int product_rows_run(const struct product_rows *r, const void *from, enum tensor_dtype from_type,
+                     void *to, enum tensor_dtype type, bool back, cudaStream_t stream,
+                     struct err *err)
 {
     if (r->n == 0 || r->inner == 0)
         return 0;
@@ -403,8 +408,9 @@ static int convert_operand(const struct product *s, int k, const void *from, voi
 {
     const enum tensor_dtype has = s->p.at[k].type, type = k < LT_Y ? s->type : has;
 
-    return s->pad[k].wide == 0 ? convert(from, has, to, type, (size_t)s->span[k], false, stream, err)
-                               : product_rows_run(&s->pad[k], from, has, to, type, false, stream, err);
+    return s->pad[k].wide == 0
+               ? convert(from, has, to, type, (size_t)s->span[k], false, stream, err)
+               : product_rows_run(&s->pad[k], from, has, to, type, false, stream, err);
 }
 
 /* y [rows, n] = bias */
@@ -427,9 +433,10 @@ static int run_empty(const struct product *s, void *y, const float *bias, bool a
     if (s->is_empty || (add && !s->p.bias))
         return 0;
     if (!s->p.bias)
-        return cuda_check(cudaMemsetAsync(y, 0, n * tensor_dtype_bytes(type), stream), err, "clear a product");
-    OP_FLOATS(type, CUDA_LAUNCH(fill_rows<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, stream, (T *)y, n,
-                                (size_t)s->p.n, bias, add));
+        return cuda_check(cudaMemsetAsync(y, 0, n * tensor_dtype_bytes(type), stream), err,
+                          "clear a product");
+    OP_FLOATS(type, CUDA_LAUNCH(fill_rows<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, stream,
+                                (T *)y, n, (size_t)s->p.n, bias, add));
     return cuda_launched(err);
 }
 
@@ -443,7 +450,8 @@ static int convert_bias(const struct product *s, const float *bias, char *scratc
     if (!s->p.bias || (type == TENSOR_F32 && op_aligned(bias)))
         return 0;
     *out = scratch + s->bias_at;
-    return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream, err);
+    return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream,
+                   err);
 }
 
 /* Returns true if y is computed in scratch as float32 first. */
@@ -452,8 +460,9 @@ static bool sums_in_scratch(const struct product *s)
     return s->is_staged[LT_Y] && s->pad[LT_Y].wide == 0;
 }
 
-static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, void *aux, float alpha,
-                     bool add, char *rest, cudaStream_t stream, struct err *err)
+static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias,
+                     void *aux, float alpha, bool add, char *rest, cudaStream_t stream,
+                     struct err *err)
 {
     const int64_t size = (int64_t)tensor_dtype_bytes(s->type);
     const int64_t y_size =
@@ -473,15 +482,15 @@ static int run_loops(struct product *s, const char *a, const char *b, char *y, c
                 at[k] += index * axis->step[k];
             first = first && (axis->step[LT_Y] != 0 || index == 0);
         }
-        rc = lt_run(s->lt, a + at[LT_A] * size, b + at[LT_B] * size, y + at[LT_Y] * y_size, bias, aux,
-                    alpha, add || !first, rest, stream, err);
+        rc = lt_run(s->lt, a + at[LT_A] * size, b + at[LT_B] * size, y + at[LT_Y] * y_size, bias,
+                    aux, alpha, add || !first, rest, stream, err);
     }
     return rc;
 }
 
-int product_run_tail(struct product *s, const void *a, const void *b, void *y, const float *bias, void *aux,
-                     float *sums, bool adds_sums, float alpha, bool add, void *scratch, cudaStream_t stream,
-                     struct err *err)
+int product_run_tail(struct product *s, const void *a, const void *b, void *y, const float *bias,
+                     void *aux, float *sums, bool adds_sums, float alpha, bool add, void *scratch,
+                     cudaStream_t stream, struct err *err)
 {
     const void *factor[] = { a, b }, *vector = NULL;
     char *area = (char *)scratch;
@@ -504,19 +513,21 @@ int product_run_tail(struct product *s, const void *a, const void *b, void *y, c
     if (rc == 0 && add && s->pad[LT_Y].wide > 0)
         rc = convert_operand(s, LT_Y, y, to, stream, err);
     if (rc == 0)
-        rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux, alpha,
-                       add && !sums_in_scratch(s), area + s->rest, stream, err);
+        rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux,
+                       alpha, add && !sums_in_scratch(s), area + s->rest, stream, err);
     if (rc == 0 && sums != NULL && !here)
         rc = convert(vector, TENSOR_F32, sums, TENSOR_F32, (size_t)s->p.n, adds_sums, stream, err);
     if (rc == 0 && s->pad[LT_Y].wide > 0)
-        return product_rows_run(&s->pad[LT_Y], to, s->p.at[LT_Y].type, y, s->p.at[LT_Y].type, true, stream, err);
+        return product_rows_run(&s->pad[LT_Y], to, s->p.at[LT_Y].type, y, s->p.at[LT_Y].type, true,
+                                stream, err);
     if (rc == 0 && s->is_staged[LT_Y])
-        rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
+        rc =
+            convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
     return rc;
 }
 
-int product_run(struct product *s, const void *a, const void *b, void *y, const float *bias, float alpha,
-                bool add, void *scratch, cudaStream_t stream, struct err *err)
+int product_run(struct product *s, const void *a, const void *b, void *y, const float *bias,
+                float alpha, bool add, void *scratch, cudaStream_t stream, struct err *err)
 {
     return product_run_tail(s, a, b, y, bias, NULL, NULL, false, alpha, add, scratch, stream, err);
 }

@@ -26,12 +26,14 @@ struct product_rows {
 };
 
 /* Decides about rows of this type; each number is a factor of `each` products. */
-struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step, int64_t each);
+struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step,
+                                    int64_t each);
 size_t product_rows_bytes(const struct product_rows *r); /* 64-byte aligned */
 /* Copies from (any float type) -> to, which has the 16-bit type `type`; back: in the other
  * direction, both of that type. Errors: ERR_DEVICE. */
-int product_rows_run(const struct product_rows *r, const void *from, enum tensor_dtype from_type, void *to,
-                     enum tensor_dtype type, bool back, cudaStream_t stream, struct err *err);
+int product_rows_run(const struct product_rows *r, const void *from, enum tensor_dtype from_type,
+                     void *to, enum tensor_dtype type, bool back, cudaStream_t stream,
+                     struct err *err);
 
 struct product_axis {
     int64_t size, step[LT_OPERANDS]; /* strides in elements */
@@ -58,15 +60,16 @@ struct product;
 int product_open(const struct product_problem *p, struct product **out, struct err *err);
 /* The same with the column sums of b over k, if the library can compute them; *sums returns whether
  * it does. */
-int product_open_sums(const struct product_problem *p, struct product **out, bool *sums, struct err *err);
-void product_close(struct product *p); /* NULL is allowed */
+int product_open_sums(const struct product_problem *p, struct product **out, bool *sums,
+                      struct err *err);
+void product_close(struct product *p);                 /* NULL is allowed */
 size_t product_scratch_bytes(const struct product *p); /* 64-byte aligned; 0 for NULL */
-int product_run(struct product *p, const void *a, const void *b, void *y, const float *bias, float alpha,
-                bool add, void *scratch, cudaStream_t stream, struct err *err);
+int product_run(struct product *p, const void *a, const void *b, void *y, const float *bias,
+                float alpha, bool add, void *scratch, cudaStream_t stream, struct err *err);
 /* Enqueues a product with an epilogue. sums [n]: stored or accumulated; NULL for other
  * epilogues. */
-int product_run_tail(struct product *p, const void *a, const void *b, void *y, const float *bias, void *aux,
-                     float *sums, bool adds_sums, float alpha, bool add, void *scratch, cudaStream_t stream,
-                     struct err *err);
+int product_run_tail(struct product *p, const void *a, const void *b, void *y, const float *bias,
+                     void *aux, float *sums, bool adds_sums, float alpha, bool add, void *scratch,
+                     cudaStream_t stream, struct err *err);
 
 #endif

@@ -84,7 +84,8 @@ static int accuracy_fwd(const struct op_call *c, struct err *err)
         for (p = 0; p < s->rows.positions; p++, label++) {
             double share = loss_share(&s->rows, *label, weight[i]);
 
-            if (share != 0 && is_right(s, loss_row(&s->rows, c->in[0], i, p, c->scratch), (size_t)*label))
+            if (share != 0 &&
+                is_right(s, loss_row(&s->rows, c->in[0], i, p, c->scratch), (size_t)*label))
                 total += share;
             weights += share;
         }

@@ -77,8 +77,9 @@ static int forward(const struct op_call *c, struct err *err)
 
     if (rc == 0)
         OP_FLOATS(c->in[0]->dtype, rc = rows_forward<T>(c, err));
-    return rc < 0 ? rc : loss_fold_run(c, loss_rows(&s->rows), pairs, loss_put_of(c, false),
-                                       loss_fold_room(c, &s->rows), err);
+    return rc < 0 ? rc
+                  : loss_fold_run(c, loss_rows(&s->rows), pairs, loss_put_of(c, false),
+                                  loss_fold_room(c, &s->rows), err);
 }
 
 OP_CUDA(op_accuracy, .plan = plan, .fwd = forward, .free_state = loss_cuda_free);

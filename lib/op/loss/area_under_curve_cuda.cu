@@ -35,15 +35,17 @@ struct largest {
 };
 
 /* A thread per element. */
-__global__ void into_bins(const float *x, const float *t, const float *weight, size_t n, op_divisor elements,
-                          const double *scale, unsigned long long *bins)
+__global__ void into_bins(const float *x, const float *t, const float *weight, size_t n,
+                          op_divisor elements, const double *scale, unsigned long long *bins)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         float w = weight[op_divide(i, elements)];
         unsigned bin = loss_bin(x[i], BINS);
 
         if (w != 0.0f && isfinite(*scale))
-            atomicAdd(&bins[(t[i] > 0.5f ? 0 : BINS) + bin], (unsigned long long)llrint((double)w * *scale));
+            atomicAdd(&bins[(t[i] > 0.5f ? 0 : BINS) + bin],
+                      (unsigned long long)llrint((double)w * *scale));
     }
 }
 
@@ -102,11 +104,12 @@ static int forward(const struct op_call *c, struct err *err)
     if (rc < 0)
         return rc;
     if (n > 0)
-        CUDA_LAUNCH(into_bins, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), x, t, weight, n,
-                    op_divisor_of(s->elements), (const double *)scale, bins);
+        CUDA_LAUNCH(into_bins, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), x, t, weight,
+                    n, op_divisor_of(s->elements), (const double *)scale, bins);
     if (c->out[0] != NULL)
-        CUDA_LAUNCH(from_bins, 2 * BINS / OP_THREADS, OP_THREADS, 0, op_stream(c), (const unsigned long long *)bins,
-                    (const double *)scale, (float *)c->out[0]->data);
+        CUDA_LAUNCH(from_bins, 2 * BINS / OP_THREADS, OP_THREADS, 0, op_stream(c),
+                    (const unsigned long long *)bins, (const double *)scale,
+                    (float *)c->out[0]->data);
     return cuda_launched(err);
 }
 

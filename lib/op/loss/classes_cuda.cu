@@ -1,7 +1,8 @@
 /* classes_cuda.cu - see loss_cuda.cuh. */
 #include "op/loss/loss_cuda.cuh"
 
-int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_bytes, struct err *err)
+int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_bytes,
+                   struct err *err)
 {
     const struct reduce_axis last[2] = { { loss_rows(s), false, 1 }, { s->classes, true, 0 } };
     const struct reduce_axis between[3] = { { s->n, false, s->positions }, { s->classes, true, 0 },

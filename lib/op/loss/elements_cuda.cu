@@ -88,8 +88,9 @@ static int plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-static int sum_up(const struct op_call *c, int (*rows)(const struct op_call *c, const struct loss_elements *s,
-                                                       float p, void *room, struct err *err),
+static int sum_up(const struct op_call *c,
+                  int (*rows)(const struct op_call *c, const struct loss_elements *s, float p,
+                              void *room, struct err *err),
                   const struct loss_elements *s, float p, bool scaled, struct err *err)
 {
     void *room = (char *)c->scratch + loss_round(s->n * sizeof(loss_pair));
@@ -100,7 +101,8 @@ static int sum_up(const struct op_call *c, int (*rows)(const struct op_call *c, 
 }
 
 template <typename M>
-static int rows(const struct op_call *c, const struct loss_elements *s, float p, void *room, struct err *err)
+static int rows(const struct op_call *c, const struct loss_elements *s, float p, void *room,
+                struct err *err)
 {
     element_rows<M> f = { (const float *)c->in[0]->data, (const float *)c->in[1]->data,
                           (const float *)c->in[2]->data, p, (double)s->elements, (loss_pair *)c->scratch };

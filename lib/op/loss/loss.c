@@ -151,8 +151,8 @@ const float *loss_row(const struct loss_classes *s, const struct tensor *x, size
     return scratch;
 }
 
-void loss_store_row(const struct loss_classes *s, const float *from, const struct tensor *dx, size_t i,
-                  size_t p, bool add)
+void loss_store_row(const struct loss_classes *s, const float *from, const struct tensor *dx,
+                    size_t i, size_t p, bool add)
 {
     size_t step, at = row_at(s, i, p, &step), k;
     uint16_t *half = dx->data;

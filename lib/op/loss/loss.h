@@ -51,8 +51,8 @@ size_t loss_row_bytes(const struct loss_classes *s, const struct tensor *x);
 const float *loss_row(const struct loss_classes *s, const struct tensor *x, size_t i, size_t p,
                       float *scratch);
 /* Stores `from` as that row of dx, or adds it. */
-void loss_store_row(const struct loss_classes *s, const float *from, const struct tensor *dx, size_t i,
-                  size_t p, bool add);
+void loss_store_row(const struct loss_classes *s, const float *from, const struct tensor *dx,
+                    size_t i, size_t p, bool add);
 /* The weight of a label in a sample of this weight; 0: the label is ignored. */
 double loss_share(const struct loss_classes *s, int64_t label, float weight);
 

@@ -64,8 +64,8 @@ static inline size_t loss_fold_scratch(size_t n)
 
 /* Computes to(the sum of in(i), i < n). scratch: loss_fold_scratch(n) bytes. */
 template <typename In, typename To>
-static inline int loss_fold_run(const struct op_call *c, size_t n, const In &in, const To &to, void *scratch,
-                                struct err *err)
+static inline int loss_fold_run(const struct op_call *c, size_t n, const In &in, const To &to,
+                                void *scratch, struct err *err)
 {
     struct reduce_walk w;
 
@@ -115,7 +115,8 @@ struct loss_state { /* op_plan.state */
 
 /* Makes the state: the walk and the class weights for s. acc_bytes: of the accumulator of a fold
  * over classes; 0: there is none. Scratch: a pair for each row, then the scratch of the folds. */
-int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_bytes, struct err *err);
+int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_bytes,
+                   struct err *err);
 void loss_cuda_free(void *state);
 
 static inline const struct loss_state *loss_state_of(const struct op_call *c)

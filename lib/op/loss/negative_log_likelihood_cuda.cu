@@ -21,11 +21,13 @@ struct likelihood_of {
 };
 
 /* A thread per row, which writes the only element of dx that is not 0. */
-__global__ void likelihood_back(loss_labels l, size_t rows, const float *dy, const struct op_run *run, float *dx)
+__global__ void likelihood_back(loss_labels l, size_t rows, const float *dy,
+                                const struct op_run *run, float *dx)
 {
     double outer = (double)*dy * (double)run->loss_scale;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows;
+         i += (size_t)gridDim.x * blockDim.x) {
         int64_t label = l.label[i];
         enum loss_kind kind = l.kind(label);
 
@@ -49,7 +51,9 @@ static int forward(const struct op_call *c, struct err *err)
     likelihood_of rows = { (const float *)c->in[0]->data, loss_labels_of(c, s) };
     int rc = loss_scan(c, s, err);
 
-    return rc < 0 ? rc : loss_fold_run(c, loss_rows(s), rows, loss_put_of(c, true), loss_fold_room(c, s), err);
+    return rc < 0 ? rc
+                  : loss_fold_run(c, loss_rows(s), rows, loss_put_of(c, true), loss_fold_room(c, s),
+                                  err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
@@ -60,8 +64,9 @@ static int backward(const struct op_call *c, struct err *err)
 
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || rows == 0 || s->classes == 0)
         return rc;
-    CUDA_LAUNCH(likelihood_back, op_blocks(rows, OP_THREADS), OP_THREADS, 0, op_stream(c), loss_labels_of(c, s), rows,
-                (const float *)c->dout[0]->data, c->run->device, (float *)c->din[0]->data);
+    CUDA_LAUNCH(likelihood_back, op_blocks(rows, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                loss_labels_of(c, s), rows, (const float *)c->dout[0]->data, c->run->device,
+                (float *)c->din[0]->data);
     return cuda_launched(err);
 }
 

@@ -286,8 +286,8 @@ static int fwd(const struct op_call *c, struct err *err)
         double w = weight_at(c, i), l = 0;
 
         if (!is_ignored(p, label_at(c, i))) {
-            size_t at = (i / p->space * p->classes + (size_t)label_at(c, i)) * p->space +
-                        i % p->space;
+            size_t at =
+                (i / p->space * p->classes + (size_t)label_at(c, i)) * p->space + i % p->space;
 
             l = p->softmax ? loss_of_score(x[at], save[i].max, (double)save[i].log_sum)
                            : -(double)x[at];
@@ -391,8 +391,7 @@ static int bwd(const struct op_call *c, struct err *err)
                         dx + from, p->classes, save + first, outer[0], op_adds(c, 0));
             else if (p->softmax)
                 columns_bwd((const float *)c->in[0]->data + from, v != NULL ? v + from : NULL,
-                            dx + from, p->classes, p->space, m, save + first, outer,
-                            op_adds(c, 0));
+                            dx + from, p->classes, p->space, m, save + first, outer, op_adds(c, 0));
             for (i = 0; i < m; i++) {
                 k = is_ignored(p, label_at(c, first + i)) ? 0 : (size_t)label_at(c, first + i);
                 dx[from + k * p->space + i] -= outer[i];

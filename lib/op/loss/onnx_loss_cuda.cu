@@ -100,7 +100,8 @@ struct onnx_row {
 
 __global__ void each_row(onnx_row row, size_t n, float *y)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         y[i] = (float)row(i).sum;
 }
 
@@ -175,10 +176,11 @@ struct alignas(16) onnx_slope {
 };
 
 /* sums: of v; may be nullptr. */
-__global__ void onnx_slopes(arrives from, size_t n, const struct loss_position *save, const double *sums,
-                            onnx_slope *out)
+__global__ void onnx_slopes(arrives from, size_t n, const struct loss_position *save,
+                            const double *sums, onnx_slope *out)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         float outer = from(i), factor = sums != nullptr ? (float)((double)outer - sums[i]) : outer;
 
         out[i] = { save[i].max, save[i].log_sum, factor, outer, from.l.label(i) };
@@ -203,7 +205,8 @@ struct onnx_back {
 /* A thread per row, which writes the only element of dx that is not 0. */
 __global__ void nll_back(arrives from, size_t n, float *dx)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         int64_t label = from.l.label(i);
 
         dx[from.l.place(i, from.l.kind(label) == LOSS_COUNTS ? label : 0)] -= from(i);
@@ -300,7 +303,8 @@ static int forward(const struct op_call *c, struct err *err)
     return cuda_launched(err);
 }
 
-static int softmax_backward(const struct op_call *c, const arrives &from, const float *v, struct err *err)
+static int softmax_backward(const struct op_call *c, const arrives &from, const float *v,
+                            struct err *err)
 {
     const struct onnx_loss *p = (const struct onnx_loss *)c->param;
     char *scratch = (char *)c->scratch;
@@ -314,8 +318,8 @@ static int softmax_backward(const struct op_call *c, const arrives &from, const 
         rc = reduce_run(op_stream(c), sum_of_v{ v, sums }, w, scratch + places_of(p).room, err);
     if (rc < 0)
         return rc;
-    CUDA_LAUNCH(onnx_slopes, op_blocks(rows_of(p), OP_THREADS), OP_THREADS, 0, op_stream(c), from, rows_of(p),
-                (const struct loss_position *)c->save, (const double *)sums, slopes);
+    CUDA_LAUNCH(onnx_slopes, op_blocks(rows_of(p), OP_THREADS), OP_THREADS, 0, op_stream(c), from,
+                rows_of(p), (const struct loss_position *)c->save, (const double *)sums, slopes);
     return reduce_spread(op_stream(c), onnx_back{ (const float *)c->in[0]->data, v, slopes }, w,
                          (float *)c->din[0]->data, op_cuda_adds(c, 0), err);
 }
@@ -342,7 +346,8 @@ static int backward(const struct op_call *c, struct err *err)
         rc = op_cuda_zero(c, err);
     if (rc < 0)
         return rc;
-    CUDA_LAUNCH(nll_back, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), from, n, (float *)c->din[0]->data);
+    CUDA_LAUNCH(nll_back, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), from, n,
+                (float *)c->din[0]->data);
     return cuda_launched(err);
 }
 

@@ -143,13 +143,13 @@ static int cross_entropy_fwd(const struct op_call *c, struct err *err)
 }
 
 /* The gradient of one row, contiguous. */
-static void row_bwd(const struct cross_entropy *s, const float *x, struct loss_row row, int64_t label,
-                    float coef, float *dx, bool add)
+static void row_bwd(const struct cross_entropy *s, const float *x, struct loss_row row,
+                    int64_t label, float coef, float *dx, bool add)
 {
     size_t classes = s->rows.classes, j;
     float v = s->rows.weights != NULL ? s->rows.weights[label] : 1.0f;
-    struct loss_slope by = loss_slope_of(coef, v, s->smoothing, classes,
-                                         (float)s->rows.all_weights, row.scale);
+    struct loss_slope by =
+        loss_slope_of(coef, v, s->smoothing, classes, (float)s->rows.all_weights, row.scale);
 
     row_gradient(x, classes, row.max, by.factor, dx, add);
     dx[label] -= by.hard;

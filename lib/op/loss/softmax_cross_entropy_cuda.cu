@@ -48,9 +48,11 @@ template <typename T> struct entropy_rows {
     __device__ double loss(size_t row, int64_t label, acc a, double sum) const
     {
         double log_sum = log(sum);
-        double loss = l.share(row, label) * loss_of_score(op_wide(x[l.place(row, label)]), a.e.max, log_sum);
+        double loss =
+            l.share(row, label) * loss_of_score(op_wide(x[l.place(row, label)]), a.e.max, log_sum);
 
-        return loss_smoothed(loss, (double)smoothing, (double)l.weight_of(row) / (double)l.positions.by, l.classes,
+        return loss_smoothed(loss, (double)smoothing,
+                             (double)l.weight_of(row) / (double)l.positions.by, l.classes,
                              all_weights, log_sum, a.e.max, a.weighed);
     }
     __device__ void put(size_t row, acc a) const
@@ -84,18 +86,21 @@ struct alignas(16) entropy_slope { /* of a row */
 
 constexpr uint32_t NO_CLASS = UINT32_MAX;
 
-__global__ void entropy_slopes(loss_labels l, size_t rows, const struct loss_row *save, const float *dy,
-                               const struct op_run *run, float smoothing, float all_weights, entropy_slope *out)
+__global__ void entropy_slopes(loss_labels l, size_t rows, const struct loss_row *save,
+                               const float *dy, const struct op_run *run, float smoothing,
+                               float all_weights, entropy_slope *out)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += (size_t)gridDim.x * blockDim.x) {
-        float weight = l.weight_of(i), coef = *dy * run->loss_scale / (float)l.positions.by * weight;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows;
+         i += (size_t)gridDim.x * blockDim.x) {
+        float weight = l.weight_of(i),
+              coef = *dy * run->loss_scale / (float)l.positions.by * weight;
         int64_t label = l.label[i];
         enum loss_kind kind = l.kind(label);
         entropy_slope s = { save[i].max, { 0, 0, 0 }, NO_CLASS, kind == LOSS_WRONG };
 
         if (kind == LOSS_COUNTS && weight != 0.0f) {
-            s.by = loss_slope_of(coef, l.class_weight((size_t)label), smoothing, l.classes, all_weights,
-                                 save[i].scale);
+            s.by = loss_slope_of(coef, l.class_weight((size_t)label), smoothing, l.classes,
+                                 all_weights, save[i].scale);
             s.label = (uint32_t)label;
             s.counts = true;
         } else if (kind == LOSS_WRONG) {
@@ -164,8 +169,9 @@ static int forward(const struct op_call *c, struct err *err)
 
     if (rc == 0)
         OP_FLOATS(c->in[0]->dtype, rc = rows_forward<T>(c, err));
-    return rc < 0 ? rc : loss_fold_run(c, loss_rows(&s->rows), pairs, loss_put_of(c, true),
-                                       loss_fold_room(c, &s->rows), err);
+    return rc < 0 ? rc
+                  : loss_fold_run(c, loss_rows(&s->rows), pairs, loss_put_of(c, true),
+                                  loss_fold_room(c, &s->rows), err);
 }
 
 template <typename T> static int rows_backward(const struct op_call *c, struct err *err)
@@ -173,7 +179,8 @@ template <typename T> static int rows_backward(const struct op_call *c, struct e
     entropy_back<T> f = { (const T *)c->in[0]->data, NULL, (const entropy_slope *)c->scratch,
                           loss_state_of(c)->class_weights };
 
-    return reduce_spread(op_stream(c), f, loss_state_of(c)->rows, (T *)c->din[0]->data, op_cuda_adds(c, 0), err);
+    return reduce_spread(op_stream(c), f, loss_state_of(c)->rows, (T *)c->din[0]->data,
+                         op_cuda_adds(c, 0), err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
@@ -187,8 +194,8 @@ static int backward(const struct op_call *c, struct err *err)
         return 0;
     CUDA_LAUNCH(entropy_slopes, op_blocks(rows, OP_THREADS), OP_THREADS, 0, op_stream(c),
                 loss_labels_of(c, &s->rows), rows, (const struct loss_row *)c->save,
-                (const float *)c->dout[0]->data, c->run->device, s->smoothing, (float)s->rows.all_weights,
-                (entropy_slope *)c->scratch);
+                (const float *)c->dout[0]->data, c->run->device, s->smoothing,
+                (float)s->rows.all_weights, (entropy_slope *)c->scratch);
     OP_FLOATS(c->in[0]->dtype, return rows_backward<T>(c, err));
     return 0;
 }

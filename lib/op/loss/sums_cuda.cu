@@ -117,7 +117,8 @@ static int mean_plan(struct op_plan *p, struct err *err)
 }
 
 /* to = x times the sum of the weights of the samples. */
-static int mean(const struct op_call *c, const struct tensor *x, const struct tensor *to, bool add, struct err *err)
+static int mean(const struct op_call *c, const struct tensor *x, const struct tensor *to, bool add,
+                struct err *err)
 {
     counted f = { (const float *)x->data, c->run->device, (float *)to->data, add };
 

@@ -74,7 +74,7 @@ int batch_norm_cpu_plan(struct op_plan *p, struct err *err)
 
     (void)err;
     CHECK(p->out[0].layout == p->in[0]->layout);
-    if (b->from_batch) /* without training, too */
+    if (b->from_batch)                                   /* without training, too */
         p->save_bytes = 2 * s.columns.c * sizeof(float); /* mean, variance */
     p->scratch_bytes = work_bytes(&s);
     return 0;
@@ -161,8 +161,11 @@ static void store_statistics(const struct op_call *c, const struct stats *st, si
 
         if (c->out[i] == NULL)
             continue;
-        op_store(c->out[i]->data, used, channels, i == 1 ? move : i == 2 ? move * p->correction : 1.0f,
-               false);
+        op_store(c->out[i]->data, used, channels,
+                 i == 1   ? move
+                 : i == 2 ? move * p->correction
+                          : 1.0f,
+                 false);
         if (i < 3)
             op_store(c->out[i]->data, old->data, channels, keep, true);
     }
@@ -262,8 +265,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
         op_bwd_zero(c);
     store_channel(c, 3, st.mean, s.columns.c, p->share);
     store_channel(c, 4, st.var, s.columns.c, p->share * p->correction);
-    if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL &&
-                               !wants_residual(c)))
+    if (c->dout[0] == NULL ||
+        (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL && !wants_residual(c)))
         return 0;
     dy.dy = c->dout[0]->data;
     dy.y = p->clamp ? c->out[0]->data : NULL;

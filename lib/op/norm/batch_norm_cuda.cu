@@ -44,7 +44,8 @@ template <typename T, unsigned V> struct measure : norm_moments {
         return o;
     }
     __device__ op_pack<T, V> load(size_t at) const { return *(const op_pack<T, V> *)(x + at); }
-    __device__ void add(const own &o, size_t, const op_pack<T, V> &p, unsigned nth, float2 *pairs) const
+    __device__ void add(const own &o, size_t, const op_pack<T, V> &p, unsigned nth,
+                        float2 *pairs) const
     {
         float inverse = 1.0f / (float)nth;
 
@@ -116,7 +117,8 @@ __global__ void store_statistics(size_t c, float keep, float correction, const f
                                  const float *var, const float *old_mean, const float *old_var,
                                  struct outputs out)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < c; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < c;
+         i += (size_t)gridDim.x * blockDim.x) {
         out.put(0, i, (1.0f - keep) * mean[i] + keep * old_mean[i]);
         out.put(1, i, (1.0f - keep) * correction * var[i] + keep * old_var[i]);
         out.put(2, i, mean[i]);
@@ -312,9 +314,10 @@ static void *data_of(const struct tensor *const *t, uint32_t n, uint32_t i)
 /* Returns true if all operands consist of aligned packs of 16 bytes. */
 static bool is_packed(const struct op_call *c, size_t channels, size_t pack)
 {
-    bool all = channels % pack == 0 && op_aligned(c->save) && op_aligned(c->scratch) &&
-               op_aligned(data_of(c->out, c->n_out, 0)) && op_aligned(data_of(c->dout, c->n_out, 0)) &&
-               op_aligned(data_of(c->din, c->n_in, 0)) && op_aligned(data_of(c->din, c->n_in, RESIDUAL));
+    bool all =
+        channels % pack == 0 && op_aligned(c->save) && op_aligned(c->scratch) &&
+        op_aligned(data_of(c->out, c->n_out, 0)) && op_aligned(data_of(c->dout, c->n_out, 0)) &&
+        op_aligned(data_of(c->din, c->n_in, 0)) && op_aligned(data_of(c->din, c->n_in, RESIDUAL));
 
     for (uint32_t i = 0; i < c->n_in; i++)
         all = all && op_aligned(data_of(c->in, c->n_in, i));
@@ -332,7 +335,8 @@ static bool is_packed(const struct op_call *c, size_t channels, size_t pack)
         });                                                                                            \
     } while (0)
 
-template <typename T, unsigned V> static void forward_of(const struct op_call *c, const struct sizes &s)
+template <typename T, unsigned V>
+static void forward_of(const struct op_call *c, const struct sizes &s)
 {
     const struct batch_norm_param *p = (const struct batch_norm_param *)c->param;
     struct norm_columns g = norm_columns_of(1, s.rows, s.c, V);
@@ -368,8 +372,8 @@ static int forward(const struct op_call *c, struct err *err)
         any = (out.to[i - 1] = (float *)data_of(c->out, c->n_out, i)) != NULL || any;
     if (any)
         CUDA_LAUNCH(store_statistics, op_blocks(s.c, OP_THREADS), OP_THREADS, 0, op_stream(c), s.c,
-                    p->from_batch ? p->momentum : 1.0f, p->correction, st.mean, st.var, (const float *)c->in[3]->data,
-                    (const float *)c->in[4]->data, out);
+                    p->from_batch ? p->momentum : 1.0f, p->correction, st.mean, st.var,
+                    (const float *)c->in[3]->data, (const float *)c->in[4]->data, out);
     return cuda_launched(err);
 }
 
@@ -379,7 +383,8 @@ static void backward_of(const struct op_call *c, const struct sizes &s, const st
     const struct batch_norm_param *p = (const struct batch_norm_param *)c->param;
     struct norm_columns g = norm_columns_of(1, s.rows, s.c, V);
     struct stats st = stats_of(c, s.c);
-    float *a = (float *)((char *)c->scratch + norm_columns_parts(1, s.c)), *b = a + s.c, *k = b + s.c;
+    float *a = (float *)((char *)c->scratch + norm_columns_parts(1, s.c)), *b = a + s.c,
+          *k = b + s.c;
     T *residual = (T *)data_of(c->din, c->n_in, RESIDUAL), *dx = (T *)data_of(c->din, c->n_in, 0);
     products<T, V> sums;
 

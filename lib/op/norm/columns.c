@@ -62,8 +62,8 @@ void columns_deviation(const struct columns *k, const void *x, size_t n, const f
     loops_of(k)->deviation(x, n, k->group, mean, s1, s2);
 }
 
-void columns_products(const struct columns *k, const void *x, const struct columns_dy *dy,
-                      size_t n, const float *mean, float *s1, float *s2)
+void columns_products(const struct columns *k, const void *x, const struct columns_dy *dy, size_t n,
+                      const float *mean, float *s1, float *s2)
 {
     memset(s1, 0, k->group * sizeof(*s1));
     memset(s2, 0, k->group * sizeof(*s2));
@@ -85,8 +85,8 @@ void columns_apply(const struct columns *k, const void *x, void *y, size_t n, co
     loops_of(k)->put[t->clamp][t->residual != NULL](x, y, n, k->group, mean, a, b, t);
 }
 
-void columns_gradient(const struct columns *k, const void *x, const struct columns_dy *dy,
-                      void *dx, size_t n, const struct columns_line *l, bool add)
+void columns_gradient(const struct columns *k, const void *x, const struct columns_dy *dy, void *dx,
+                      size_t n, const struct columns_line *l, bool add)
 {
     loops_of(k)->gradient[dy->y != NULL][add](x, dy, dx, n, k->group, l);
 }

@@ -47,8 +47,8 @@ struct columns_dy {
 };
 
 /* s1 = sum of dy, s2 = sum of dy (x - mean) */
-void columns_products(const struct columns *k, const void *x, const struct columns_dy *dy,
-                      size_t n, const float *mean, float *s1, float *s2);
+void columns_products(const struct columns *k, const void *x, const struct columns_dy *dy, size_t n,
+                      const float *mean, float *s1, float *s2);
 /* out [n] = dy, or += dy */
 void columns_pass(const struct columns *k, const struct columns_dy *dy, size_t n, void *out,
                   bool add);
@@ -65,7 +65,7 @@ struct columns_line { /* each [group] */
     const float *mean, *a, *b, *k;
 };
 /* dx = a dy - b - (x - mean) k, or += ; dx may be dy */
-void columns_gradient(const struct columns *k, const void *x, const struct columns_dy *dy,
-                      void *dx, size_t n, const struct columns_line *l, bool add);
+void columns_gradient(const struct columns *k, const void *x, const struct columns_dy *dy, void *dx,
+                      size_t n, const struct columns_line *l, bool add);
 
 #endif

@@ -102,8 +102,9 @@ __device__ static inline void norm_store_parts(const struct norm_columns &g, siz
 /* Run by the last block: sums the slabs of each column in a fixed order. room: one pair per thread;
  * counts likewise. */
 template <unsigned V, typename F>
-__device__ static inline void norm_join_slabs(const F &f, const struct norm_columns &g, size_t sample,
-                                              unsigned tile, const volatile float *part, float2 *room,
+__device__ static inline void norm_join_slabs(const F &f, const struct norm_columns &g,
+                                              size_t sample, unsigned tile,
+                                              const volatile float *part, float2 *room,
                                               float *counts)
 {
     /* a block of many slabs has 256 threads, at least one for each column */
@@ -134,8 +135,8 @@ __device__ static inline void norm_join_slabs(const F &f, const struct norm_colu
 
 /* Calls f(at, in) for rows begin, begin + step, ... below end; row 0 is at element `at`. */
 template <typename F, typename DO>
-__device__ static inline void norm_visit(const F &f, size_t at, size_t c, size_t begin, size_t end, unsigned step,
-                                         DO visit)
+__device__ static inline void norm_visit(const F &f, size_t at, size_t c, size_t begin, size_t end,
+                                         unsigned step, DO visit)
 {
     /* 64 bytes or more in flight */
     constexpr unsigned AHEAD = sizeof(f.load(0)) > 16 ? NORM_AHEAD : 2 * NORM_AHEAD;
@@ -186,7 +187,8 @@ __global__ void __launch_bounds__(NORM_SUM_THREADS, 2)
 
 #pragma unroll
             for (unsigned j = 0; j < V; j++)
-                F::merge(room[j * threads + t], counts[t], room[j * threads + other], counts[other]);
+                F::merge(room[j * threads + t], counts[t], room[j * threads + other],
+                         counts[other]);
             counts[t] += counts[other];
         }
     }
@@ -213,8 +215,10 @@ __global__ void __launch_bounds__(NORM_SUM_THREADS, 2)
 template <unsigned V, typename F>
 __global__ void __launch_bounds__(OP_THREADS) norm_each_column(F f, struct norm_columns g)
 {
-    unsigned t = threadIdx.x, high = OP_THREADS / g.side, pack = blockIdx.x % g.tiles * g.side + t % g.side;
-    size_t block = blockIdx.x / g.tiles, blocks = (g.rows + high * NORM_EACH_ROWS - 1) / (high * NORM_EACH_ROWS);
+    unsigned t = threadIdx.x, high = OP_THREADS / g.side,
+             pack = blockIdx.x % g.tiles * g.side + t % g.side;
+    size_t block = blockIdx.x / g.tiles,
+           blocks = (g.rows + high * NORM_EACH_ROWS - 1) / (high * NORM_EACH_ROWS);
     size_t sample = block / blocks, begin = block % blocks * high * NORM_EACH_ROWS + t / g.side;
     size_t end = begin + high * NORM_EACH_ROWS < g.rows ? begin + high * NORM_EACH_ROWS : g.rows;
 
@@ -229,18 +233,19 @@ __global__ void __launch_bounds__(OP_THREADS) norm_each_column(F f, struct norm_
 /* ---- launches ---- */
 
 template <unsigned V, typename F>
-static inline void norm_launch_sum(const F &f, const struct norm_columns &g, void *part, void *arrived,
-                                   cudaStream_t s)
+static inline void norm_launch_sum(const F &f, const struct norm_columns &g, void *part,
+                                   void *arrived, cudaStream_t s)
 {
     if (g.batch > 0 && g.c > 0)
-        CUDA_LAUNCH((norm_sum_columns<V, F>), dim3((unsigned)(g.batch * g.tiles), g.slabs), g.high * g.side, 0, s,
-                    f, g, (float *)part, (unsigned *)arrived);
+        CUDA_LAUNCH((norm_sum_columns<V, F>), dim3((unsigned)(g.batch * g.tiles), g.slabs),
+                    g.high * g.side, 0, s, f, g, (float *)part, (unsigned *)arrived);
 }
 
 template <unsigned V, typename F>
 static inline void norm_launch_each(const F &f, const struct norm_columns &g, cudaStream_t s)
 {
-    size_t rows = OP_THREADS / g.side * NORM_EACH_ROWS, blocks = (g.rows + rows - 1) / rows * g.batch * g.tiles;
+    size_t rows = OP_THREADS / g.side * NORM_EACH_ROWS,
+           blocks = (g.rows + rows - 1) / rows * g.batch * g.tiles;
 
     if (blocks > 0)
         CUDA_LAUNCH((norm_each_column<V, F>), (unsigned)blocks, OP_THREADS, 0, s, f, g);

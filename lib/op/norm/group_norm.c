@@ -50,8 +50,7 @@ static int infer(struct op_infer *f, int64_t groups, bool per_channel, uint32_t 
         return op_error(f, ERR_INPUT, err, "num_groups is %" PRId64
                         "; expected a divisor of the %" PRId64 " channels", groups, x->dim[1]);
     if (!(p->epsilon >= 0))
-        return op_error(f, ERR_INPUT, err, "epsilon is %g; expected 0 or more",
-                        (double)p->epsilon);
+        return op_error(f, ERR_INPUT, err, "epsilon is %g; expected 0 or more", (double)p->epsilon);
     n_scale = per_channel ? x->dim[1] : groups;
     rc = check_vector(f, 1, n_scale, per_channel ? "channels" : "groups", err);
     if (rc == 0)

@@ -121,8 +121,8 @@ static void measure_columns(const struct group_norm_param *p, const struct colum
     memset(w->d1, 0, p->groups * sizeof(double));
     memset(w->d2, 0, p->groups * sizeof(double));
     for (at = 0; at < total; at += k->chunk) {
-        columns_deviation(k, x + at, total - at < k->chunk ? total - at : k->chunk, w->mean,
-                          w->s1, w->s2);
+        columns_deviation(k, x + at, total - at < k->chunk ? total - at : k->chunk, w->mean, w->s1,
+                          w->s2);
         columns_fold(k, w->s1, w->t1);
         columns_fold(k, w->s2, w->t2);
         for (i = 0; i < k->c; i++) {

@@ -31,8 +31,8 @@ struct scales {
 
 template <unsigned V>
 __global__ void __launch_bounds__(NORM_ROW_THREADS)
-    normalise(const float *x, float *y, struct norm_rows g, struct sizes z, struct scales k, float epsilon,
-              struct row_stat *save)
+    normalise(const float *x, float *y, struct norm_rows g, struct sizes z, struct scales k,
+              float epsilon, struct row_stat *save)
 {
     __shared__ float room[64];
     const norm_place me(g, blockIdx.x);
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
 /* sums [batch][2][groups * parts] = sum of dy (x - mean) rstd, sum of dy */
 template <unsigned V>
 __global__ void __launch_bounds__(NORM_ROW_THREADS)
-    sum_parts(const float *x, const float *dy, struct norm_rows g, struct sizes z, const struct row_stat *save,
-              float *sums)
+    sum_parts(const float *x, const float *dy, struct norm_rows g, struct sizes z,
+              const struct row_stat *save, float *sums)
 {
     __shared__ float room[64];
     const norm_place me(g, blockIdx.x);
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
 }
 
 /* One warp per group of a sample. line = b, k of dx = rstd (dy scale - b) - (x - mean) k. */
-__global__ void find_lines(struct sizes z, const float *scale, const struct row_stat *save, const float *sums,
-                           float2 *lines)
+__global__ void find_lines(struct sizes z, const float *scale, const struct row_stat *save,
+                           const float *sums, float2 *lines)
 {
     size_t group = (size_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     size_t per = z.sums / z.groups, each = per / z.parts, sample = group / z.groups, first;
@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
     a = scale[me.row % z.sums];
     for (unsigned pack = me.at; pack < g.wide; pack += g.side) {
         size_t at = me.row * g.n + (size_t)pack * V;
-        const op_pack<float, V> px = *(const op_pack<float, V> *)(x + at), pd = *(const op_pack<float, V> *)(dy + at);
+        const op_pack<float, V> px = *(const op_pack<float, V> *)(x + at),
+                                pd = *(const op_pack<float, V> *)(dy + at);
         op_pack<float, V> out = {};
 
         if (add)
@@ -180,7 +181,8 @@ template <unsigned V> struct measure : norm_moments {
         return o;
     }
     __device__ op_pack<float, V> load(size_t at) const { return *(const op_pack<float, V> *)(x + at); }
-    __device__ void add(const own &o, size_t, const op_pack<float, V> &p, unsigned nth, float2 *pairs) const
+    __device__ void add(const own &o, size_t, const op_pack<float, V> &p, unsigned nth,
+                        float2 *pairs) const
     {
         float inverse = 1.0f / (float)nth;
 
@@ -201,7 +203,8 @@ template <unsigned V> struct measure : norm_moments {
 __global__ void join_moments(struct sizes z, const float *x, const float *moments, float epsilon,
                              struct row_stat *save)
 {
-    size_t group = (size_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, sample = group / z.groups;
+    size_t group = (size_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32,
+           sample = group / z.groups;
     size_t first = group % z.groups * z.per_group;
     float space = (float)z.space, n = 0;
     float2 all = { 0, 0 };
@@ -352,7 +355,8 @@ template <unsigned V> struct gradient {
             out = *(const op_pack<float, V> *)(dx + at);
 #pragma unroll
         for (unsigned j = 0; j < V; j++)
-            out.v[j] += o.rstd[j] * (__fmul_rn(o.a[j], i.dy.v[j]) - o.b[j]) - (i.x.v[j] - o.mean[j]) * o.k[j];
+            out.v[j] += o.rstd[j] * (__fmul_rn(o.a[j], i.dy.v[j]) - o.b[j]) -
+                        (i.x.v[j] - o.mean[j]) * o.k[j];
         *(op_pack<float, V> *)(dx + at) = out;
     }
 };
@@ -419,8 +423,8 @@ static bool is_aligned(const struct tensor *const *t)
  * multiples of four. */
 static bool is_packed(const struct op_call *c, const struct sizes &z)
 {
-    return (is_columns(c->in[0]) ? z.channels : z.len) % 4 == 0 && is_aligned(c->in) && is_aligned(c->out) &&
-           is_aligned(c->dout) && is_aligned(c->din);
+    return (is_columns(c->in[0]) ? z.channels : z.len) % 4 == 0 && is_aligned(c->in) &&
+           is_aligned(c->out) && is_aligned(c->dout) && is_aligned(c->din);
 }
 
 static unsigned warps_for(size_t groups)
@@ -440,8 +444,8 @@ template <unsigned V> static void forward_of(const struct op_call *c, const stru
     if (!is_columns(c->in[0])) {
         struct norm_rows g = norm_rows_of(n_groups, z.parts * z.len, V);
 
-        CUDA_LAUNCH((normalise<V>), norm_rows_blocks(g), g.threads, 0, op_stream(c), x, y, g, z, k, p->epsilon,
-                    save);
+        CUDA_LAUNCH((normalise<V>), norm_rows_blocks(g), g.threads, 0, op_stream(c), x, y, g, z, k,
+                    p->epsilon, save);
         return;
     }
     struct norm_columns g = norm_columns_of(z.batch, z.space, z.channels, V);
@@ -452,8 +456,8 @@ template <unsigned V> static void forward_of(const struct op_call *c, const stru
     m.z = z;
     m.moments = w.sums;
     norm_launch_sum<V>(m, g, w.columns, c->state, op_stream(c));
-    CUDA_LAUNCH(join_moments, warps_for(n_groups), OP_THREADS, 0, op_stream(c), z, x, (const float *)w.sums,
-                p->epsilon, save);
+    CUDA_LAUNCH(join_moments, warps_for(n_groups), OP_THREADS, 0, op_stream(c), z, x,
+                (const float *)w.sums, p->epsilon, save);
     norm_launch_each<V>(apply<V>{ x, y, z, k, save }, g, op_stream(c));
 }
 
@@ -491,14 +495,14 @@ template <unsigned V> static void backward_of(const struct op_call *c, const str
         sums.sums = w.sums;
         norm_launch_sum<V>(sums, g, w.columns, c->state, op_stream(c));
     } else {
-        CUDA_LAUNCH((sum_parts<V>), norm_rows_blocks(rows), rows.threads, 0, op_stream(c), x, dy, rows, z, save,
-                    w.sums);
+        CUDA_LAUNCH((sum_parts<V>), norm_rows_blocks(rows), rows.threads, 0, op_stream(c), x, dy,
+                    rows, z, save, w.sums);
     }
     norm_launch_fold(c, w.sums, z.batch, z.groups * z.parts, z.sums / (z.groups * z.parts));
     if (dx == NULL)
         return;
-    CUDA_LAUNCH(find_lines, warps_for(z.batch * z.groups), OP_THREADS, 0, op_stream(c), z, scale, save,
-                (const float *)w.sums, w.lines);
+    CUDA_LAUNCH(find_lines, warps_for(z.batch * z.groups), OP_THREADS, 0, op_stream(c), z, scale,
+                save, (const float *)w.sums, w.lines);
     if (columns)
         norm_launch_each<V>(gradient<V>{ x, dy, dx, adds, z, scale, save, w.lines }, g, op_stream(c));
     else

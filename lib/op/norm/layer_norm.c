@@ -77,8 +77,7 @@ static int infer(struct op_infer *f, bool rms, struct err *err)
         return op_error(f, ERR_UNSUPPORTED, err, "stash_type is %" PRId64 "; only %d, float32, "
                         "works", stash, TENSOR_F32);
     if (!(p->epsilon >= 0))
-        return op_error(f, ERR_INPUT, err, "epsilon is %g; expected 0 or more",
-                        (double)p->epsilon);
+        return op_error(f, ERR_INPUT, err, "epsilon is %g; expected 0 or more", (double)p->epsilon);
     p->rms = rms;
     rc = set_rows(f, axis, p, err);
     if (rc == 0)

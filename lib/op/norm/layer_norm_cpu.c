@@ -109,8 +109,8 @@ static const float *row_at(const struct op_call *c, size_t r, const struct rooms
     y = op_floats(c->in[3], at, n, room->other);
     sum = c->out[1] != NULL ? op_floats_to(c->out[1], at, room->x) : room->x;
     add_rows(x, y, n, sum);
-    is_half = c->out[1] != NULL ? op_is_half(c->out[1])
-                                : op_is_half(c->in[0]) && op_is_half(c->in[3]);
+    is_half =
+        c->out[1] != NULL ? op_is_half(c->out[1]) : op_is_half(c->in[0]) && op_is_half(c->in[3]);
     if (is_half) {
         uint16_t *half = c->out[1] != NULL ? op_element(c->out[1], at) : (uint16_t *)room->other;
 

@@ -25,7 +25,8 @@ struct numbers {
     bool adds; /* accumulates */
 };
 
-template <typename T, unsigned V> __device__ static inline op_pack<float, V> load_as(const void *at, size_t pack)
+template <typename T, unsigned V>
+__device__ static inline op_pack<float, V> load_as(const void *at, size_t pack)
 {
     const op_pack<T, V> p = ((const op_pack<T, V> *)at)[pack];
     op_pack<float, V> v;
@@ -37,7 +38,8 @@ template <typename T, unsigned V> __device__ static inline op_pack<float, V> loa
 }
 
 /* Loads pack `pack` of V numbers as float32. */
-template <unsigned V> __device__ static inline op_pack<float, V> numbers_load(const numbers &a, size_t pack)
+template <unsigned V>
+__device__ static inline op_pack<float, V> numbers_load(const numbers &a, size_t pack)
 {
     OP_FLOATS(a.type, return (load_as<T, V>(a.at, pack)));
     return {};
@@ -197,7 +199,8 @@ struct backward_args {
 };
 
 /* dx = rstd g - b - (x - mean) k, with g = dy scale. */
-__device__ static inline float2 line_of(const struct backward_args &a, size_t row, struct row_stat s, float2 sums)
+__device__ static inline float2 line_of(const struct backward_args &a, size_t row,
+                                        struct row_stat s, float2 sums)
 {
     float n = (float)a.g.n, cube = s.rstd * s.rstd * s.rstd;
     float b = a.rms ? 0 : s.rstd * sums.x, k = cube * sums.y;
@@ -272,8 +275,7 @@ __device__ static inline void store_columns(const struct norm_rows &g, const col
 /* Block i processes rows i, i + blocks, ... (or as many at a time as it has warps) in sequence.
  * LONG: rows do not fit into registers. */
 template <bool LONG, typename T, typename Y, unsigned V>
-__global__ void __launch_bounds__(THREADS, RESIDENT<V>)
-    gradient(struct backward_args a)
+__global__ void __launch_bounds__(THREADS, RESIDENT<V>) gradient(struct backward_args a)
 {
     __shared__ float room[64];
     const struct norm_rows &g = a.g;
@@ -440,7 +442,8 @@ template <typename T, typename Y, unsigned V> static void backward_of(const stru
     norm_launch_fold(c, a.part, slabs, p->n, 1);
 }
 
-template <typename T, typename Y, unsigned V> static void run_of(const struct op_call *c, bool is_backward)
+template <typename T, typename Y, unsigned V>
+static void run_of(const struct op_call *c, bool is_backward)
 {
     is_backward ? backward_of<T, Y, V>(c) : forward_of<T, Y, V>(c);
 }

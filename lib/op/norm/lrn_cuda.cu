@@ -14,7 +14,8 @@ struct lines { /* n elements in samples of channels, `inner` elements from one c
     int64_t front, behind; /* channels before and after each one */
 };
 
-__device__ static inline float sum_around(const float *x, size_t i, const struct lines &l, bool squares)
+__device__ static inline float sum_around(const float *x, size_t i, const struct lines &l,
+                                          bool squares)
 {
     int64_t channel = (int64_t)op_divide(i, l.by_inner), from, to;
     float sum = 0;
@@ -31,9 +32,11 @@ __device__ static inline float sum_around(const float *x, size_t i, const struct
 }
 
 /* s = bias + factor sum x^2, y = x s^-beta */
-__global__ void divide(const float *x, float *s, float *y, struct lines l, float bias, float factor, float beta)
+__global__ void divide(const float *x, float *s, float *y, struct lines l, float bias, float factor,
+                       float beta)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.n;
+         i += (size_t)gridDim.x * blockDim.x) {
         s[i] = bias + factor * sum_around(x, i, l, true);
         if (y != NULL)
             y[i] = x[i] * powf(s[i], -beta);
@@ -41,17 +44,20 @@ __global__ void divide(const float *x, float *s, float *y, struct lines l, float
 }
 
 /* r = dy s^-beta x / s */
-__global__ void shares(const float *x, const float *dy, const float *s, float *r, size_t n, float beta)
+__global__ void shares(const float *x, const float *dy, const float *s, float *r, size_t n,
+                       float beta)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         r[i] = dy[i] * powf(s[i], -beta) * x[i] / s[i];
 }
 
 /* dx = dy s^-beta - factor x sum r */
-__global__ void gradient(const float *x, const float *dy, const float *s, const float *r, float *dx, bool add,
-                         struct lines l, float factor, float beta)
+__global__ void gradient(const float *x, const float *dy, const float *s, const float *r, float *dx,
+                         bool add, struct lines l, float factor, float beta)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.n;
+         i += (size_t)gridDim.x * blockDim.x) {
         float d = dy[i] * powf(s[i], -beta) - factor * x[i] * sum_around(r, i, l, false);
 
         dx[i] = add ? dx[i] + d : d;
@@ -76,7 +82,7 @@ static struct lines lines_of(const struct tensor *x, int64_t front, int64_t behi
 static int plan(struct op_plan *p, struct err *err)
 {
     (void)err;
-    p->save_bytes = tensor_bytes(p->in[0]); /* s */
+    p->save_bytes = tensor_bytes(p->in[0]);                      /* s */
     p->scratch_bytes = p->training ? tensor_bytes(p->in[0]) : 0; /* r */
     return 0;
 }
@@ -105,10 +111,11 @@ static int backward(const struct op_call *c, struct err *err)
     if (c->dout[0] == NULL || c->din[0] == NULL || l.n == 0)
         return op_cuda_zero(c, err);
     dy = (const float *)c->dout[0]->data;
-    CUDA_LAUNCH(shares, blocks, OP_THREADS, 0, op_stream(c), x, dy, s, (float *)c->scratch, l.n, p->beta);
-    CUDA_LAUNCH(gradient, blocks, OP_THREADS, 0, op_stream(c), x, dy, s, (const float *)c->scratch,
-                (float *)c->din[0]->data, op_cuda_adds(c, 0), l, 2 * p->alpha * p->beta / (float)p->size,
+    CUDA_LAUNCH(shares, blocks, OP_THREADS, 0, op_stream(c), x, dy, s, (float *)c->scratch, l.n,
                 p->beta);
+    CUDA_LAUNCH(gradient, blocks, OP_THREADS, 0, op_stream(c), x, dy, s, (const float *)c->scratch,
+                (float *)c->din[0]->data, op_cuda_adds(c, 0), l,
+                2 * p->alpha * p->beta / (float)p->size, p->beta);
     return cuda_launched(err);
 }
 

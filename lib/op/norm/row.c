@@ -22,8 +22,7 @@ CLONES static double span_sum(const float *x, size_t n)
 }
 
 /* Sums of deviations and of their squares. */
-CLONES static void span_deviation(const float *x, size_t n, float mean, double *sum,
-                                  double *square)
+CLONES static void span_deviation(const float *x, size_t n, float mean, double *sum, double *square)
 {
     struct op_block s = { 0 }, q = { 0 }, v;
     size_t i;

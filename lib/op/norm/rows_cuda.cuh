@@ -24,7 +24,8 @@ struct norm_rows {
 };
 
 /* v: numbers per pack; most: maximum threads per block. */
-static inline struct norm_rows norm_rows_of(size_t rows, size_t n, unsigned v, unsigned most = NORM_ROW_THREADS)
+static inline struct norm_rows norm_rows_of(size_t rows, size_t n, unsigned v,
+                                            unsigned most = NORM_ROW_THREADS)
 {
     struct norm_rows g = { .rows = rows, .n = n, .wide = (unsigned)(n / v), .side = 32 };
 
@@ -82,7 +83,8 @@ template <typename T, unsigned V> struct norm_part { /* NORM_PACKS packs of a ro
 
 /* Calls f(pack of the part, pack of the row) for those of a thread's packs that exist. */
 template <typename F>
-__device__ static inline void norm_each_pack(const struct norm_rows &g, unsigned first, unsigned at, F f)
+__device__ static inline void norm_each_pack(const struct norm_rows &g, unsigned first, unsigned at,
+                                             F f)
 {
 #pragma unroll
     for (unsigned i = 0; i < NORM_PACKS; i++)
@@ -94,9 +96,9 @@ __device__ static inline void norm_each_pack(const struct norm_rows &g, unsigned
  * is corrected. load(first) loads the part of the row that begins at pack `first`; it is called for
  * each part in order, then again. On return `part` is the first part of the row. */
 template <typename T, unsigned V, typename Load>
-__device__ static inline struct row_stat norm_row_measure(Load load, const struct norm_rows &g, unsigned at,
-                                                          float epsilon, bool rms, norm_part<T, V> &part,
-                                                          float *room)
+__device__ static inline struct row_stat norm_row_measure(Load load, const struct norm_rows &g,
+                                                          unsigned at, float epsilon, bool rms,
+                                                          norm_part<T, V> &part, float *room)
 {
     unsigned step = g.side * NORM_PACKS;
     float n = (float)g.n, mean = 0;
@@ -143,8 +145,8 @@ __device__ static inline struct row_stat norm_row_measure(Load load, const struc
 
 /* part [slabs][2][n][each] -> scale [n], bias [n]: stored or added; NULL: not requested. A block
  * computes 32 of the 2 n sums; a thread adds every 8th slab of one sum. */
-static __global__ void norm_fold(const float *part, size_t slabs, size_t n, size_t each, float *scale,
-                                 bool scale_add, float *bias, bool bias_add)
+static __global__ void norm_fold(const float *part, size_t slabs, size_t n, size_t each,
+                                 float *scale, bool scale_add, float *bias, bool bias_add)
 {
     __shared__ float room[8][32];
     unsigned x = threadIdx.x % 32, y = threadIdx.x / 32;
@@ -169,15 +171,15 @@ static __global__ void norm_fold(const float *part, size_t slabs, size_t n, size
 }
 
 /* Stores the sums in the gradients of inputs 1 and 2. */
-static inline void norm_launch_fold(const struct op_call *c, const float *part, size_t slabs, size_t n,
-                                    size_t each)
+static inline void norm_launch_fold(const struct op_call *c, const float *part, size_t slabs,
+                                    size_t n, size_t each)
 {
     float *scale = op_cuda_wants(c, 1) ? (float *)c->din[1]->data : NULL;
     float *bias = op_cuda_wants(c, 2) ? (float *)c->din[2]->data : NULL;
 
     if ((scale != NULL || bias != NULL) && n > 0)
-        CUDA_LAUNCH(norm_fold, (unsigned)((2 * n + 31) / 32), 256, 0, op_stream(c), part, slabs, n, each,
-                    scale, op_cuda_adds(c, 1), bias, op_cuda_adds(c, 2));
+        CUDA_LAUNCH(norm_fold, (unsigned)((2 * n + 31) / 32), 256, 0, op_stream(c), part, slabs, n,
+                    each, scale, op_cuda_adds(c, 1), bias, op_cuda_adds(c, 2));
 }
 
 #endif

@@ -66,8 +66,7 @@ CLONES static void box_spread(float *dx, const struct box *b, size_t c, float sc
     for (i[0] = 0; i[0] < b->n[0]; i[0]++)
         for (i[1] = 0; i[1] < b->n[1]; i[1]++)
             for (i[2] = 0; i[2] < b->n[2]; i[2]++) {
-                float *restrict to =
-                    dx + i[0] * b->step[0] + i[1] * b->step[1] + i[2] * b->step[2];
+                float *restrict to = dx + i[0] * b->step[0] + i[1] * b->step[1] + i[2] * b->step[2];
 
                 for (k = 0; k < c; k++)
                     to[k] += scale * dy[k];

@@ -8,13 +8,15 @@ struct means {
 };
 
 /* 1 / divisor of window e. */
-__device__ static inline float share(const struct means &m, const int32_t *e, const struct pool_taps *t)
+__device__ static inline float share(const struct means &m, const int32_t *e,
+                                     const struct pool_taps *t)
 {
     double n = 1;
 
     for (int k = 0; k < 3; k++) {
         int64_t start = e[k] * m.w.stride[k] - m.w.lo[k];
-        int64_t left = m.end[k] - 1 - start, steps = op_divide((uint32_t)(left < 0 ? -left : left), m.w.dilation[k]);
+        int64_t left = m.end[k] - 1 - start,
+                steps = op_divide((uint32_t)(left < 0 ? -left : left), m.w.dilation[k]);
         int64_t room = (left < 0 ? -steps : steps) + 1;
 
         n *= (double)(!m.count_pad ? t[k].n : room < m.w.kernel[k] ? room : m.w.kernel[k]);
@@ -40,7 +42,8 @@ template <typename T, int N> __global__ void means_of_windows(const T *x, T *y, 
         by = share(m, p.at, t);
         for (int32_t a = 0; a < t[0].n; a++)
             for (int32_t b = 0; b < t[1].n; b++) {
-                uint64_t plane = pool_line(w.in, 0, p.image, t[0].at + a * (int32_t)w.dilation[0].by);
+                uint64_t plane =
+                    pool_line(w.in, 0, p.image, t[0].at + a * (int32_t)w.dilation[0].by);
                 uint64_t line = pool_line(w.in, 1, plane, t[1].at + b * (int32_t)w.dilation[1].by);
 
                 pool_each(
@@ -66,7 +69,8 @@ template <typename T, int N> __global__ void means_of_windows(const T *x, T *y, 
 
 /* dx [n, in.., c] = the sum of the shares of dy, or += . A thread owns N channels of an element of
  * x. */
-template <typename T, int N> __global__ void share_means(const T *dy, T *dx, bool add, struct means m)
+template <typename T, int N>
+__global__ void share_means(const T *dy, T *dx, bool add, struct means m)
 {
     const struct pool_windows &w = m.w;
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
@@ -94,9 +98,13 @@ template <typename T, int N> __global__ void share_means(const T *dy, T *dx, boo
                     if (!reads)
                         continue;
                     by = share(m, e, t);
-                    op_pack<T, N> d = *(const op_pack<T, N> *)(
-                        dy + pool_index(w, w.out, pool_line(w.out, 1, pool_line(w.out, 0, p.image, e[0]), e[1]), e[2],
-                                        p));
+                    op_pack<T, N> d =
+                        *(const op_pack<T, N> *)(dy + pool_index(w, w.out,
+                                                                 pool_line(w.out, 1,
+                                                                           pool_line(w.out, 0,
+                                                                                     p.image, e[0]),
+                                                                           e[1]),
+                                                                 e[2], p));
 #pragma unroll
                     for (int k = 0; k < N; k++)
                         sum[k] += by * op_wide(d.v[k]);
@@ -138,7 +146,8 @@ static int backward(const struct op_call *c, struct err *err)
     m = means_of(c, c->din[0]);
     if (pool_size(&m.w, m.w.in) == 0)
         return 0;
-    OP_FLOATS(c->din[0]->dtype, const T *dy = (const T *)c->dout[0]->data; T *dx = (T *)c->din[0]->data;
+    OP_FLOATS(c->din[0]->dtype, const T *dy = (const T *)c->dout[0]->data;
+              T *dx = (T *)c->din[0]->data;
               POOL_PACKED(T, &m.w, op_aligned(dy) && op_aligned(dx),
                           POOL_LAUNCH((share_means<T, N>), &m.w, in, op_stream(c), dy, dx,
                                       op_cuda_adds(c, 0), m)))

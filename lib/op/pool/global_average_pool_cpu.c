@@ -63,7 +63,7 @@ int global_average_pool_cpu_bwd(const struct op_call *c, struct err *err)
         for (k = 0; k < im.space; k++) {
             dx.data = op_element(c->din[0], (i * im.space + k) * im.c);
             op_store_as(&dx, op_element(c->dout[0], i * im.c), im.c, 1.0f / (float)im.space,
-                      op_adds(c, 0));
+                        op_adds(c, 0));
         }
     return 0;
 }

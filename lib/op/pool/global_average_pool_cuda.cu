@@ -12,8 +12,8 @@ static struct op_cols cols_of(const struct tensor *x)
 
 /* dx [n, rows, c] = by dy [n, c], or += . A thread owns N channels of an element. */
 template <typename T, int N>
-__global__ void spread(const T *dy, T *dx, uint64_t packs, struct op_divisor pixel, struct op_divisor rows,
-                       float by, bool add)
+__global__ void spread(const T *dy, T *dx, uint64_t packs, struct op_divisor pixel,
+                       struct op_divisor rows, float by, bool add)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
@@ -35,7 +35,8 @@ __global__ void spread(const T *dy, T *dx, uint64_t packs, struct op_divisor pix
     }
 }
 
-template <typename T> static void launch(const T *dy, T *dx, struct op_cols x, bool add, cudaStream_t s)
+template <typename T>
+static void launch(const T *dy, T *dx, struct op_cols x, bool add, cudaStream_t s)
 {
     constexpr size_t N = op_pack<T>::N;
     size_t n = x.batch * x.rows * x.cols;
@@ -64,8 +65,9 @@ static int forward(const struct op_call *c, struct err *err)
 {
     struct op_cols x = cols_of(c->in[0]);
 
-    OP_FLOATS(c->in[0]->dtype, return op_cols_run(&x, (const T *)c->in[0]->data, 1.0f / (float)x.rows,
-                                                  (T *)c->out[0]->data, false, c->scratch, op_stream(c), err))
+    OP_FLOATS(c->in[0]->dtype,
+              return op_cols_run(&x, (const T *)c->in[0]->data, 1.0f / (float)x.rows,
+                                 (T *)c->out[0]->data, false, c->scratch, op_stream(c), err))
     return 0;
 }
 
@@ -73,8 +75,8 @@ static int backward(const struct op_call *c, struct err *err)
 {
     if (c->dout[0] == NULL || c->din[0] == NULL)
         return op_cuda_zero(c, err);
-    OP_FLOATS(c->din[0]->dtype, launch((const T *)c->dout[0]->data, (T *)c->din[0]->data, cols_of(c->din[0]),
-                                       op_cuda_adds(c, 0), op_stream(c)))
+    OP_FLOATS(c->din[0]->dtype, launch((const T *)c->dout[0]->data, (T *)c->din[0]->data,
+                                       cols_of(c->din[0]), op_cuda_adds(c, 0), op_stream(c)))
     return cuda_launched(err);
 }
 

@@ -10,7 +10,8 @@ __device__ static inline float power(float x, float p)
 }
 
 /* y [n, out.., c] = (sum over the window of |x|^p)^(1/p). A thread owns N channels of a window. */
-template <int N> __global__ void norms_of_windows(const float *x, float *y, float p, struct pool_windows w)
+template <int N>
+__global__ void norms_of_windows(const float *x, float *y, float p, struct pool_windows w)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
@@ -24,7 +25,8 @@ template <int N> __global__ void norms_of_windows(const float *x, float *y, floa
             t[k] = pool_taps_of(w, k, at.at[k]);
         for (int32_t a = 0; a < t[0].n; a++)
             for (int32_t b = 0; b < t[1].n; b++) {
-                uint64_t plane = pool_line(w.in, 0, at.image, t[0].at + a * (int32_t)w.dilation[0].by);
+                uint64_t plane =
+                    pool_line(w.in, 0, at.image, t[0].at + a * (int32_t)w.dilation[0].by);
                 uint64_t line = pool_line(w.in, 1, plane, t[1].at + b * (int32_t)w.dilation[1].by);
 
                 pool_each(
@@ -51,8 +53,8 @@ template <int N> __global__ void norms_of_windows(const float *x, float *y, floa
 /* dx [n, in.., c] = the sum over its windows of dy sign(x) (|x| / y)^(p-1), or += ; 0 where y is 0.
  * A thread owns N channels of an element. */
 template <int N>
-__global__ void share_norms(const float *x, const float *y, const float *dy, float *dx, float p, bool add,
-                            struct pool_windows w)
+__global__ void share_norms(const float *x, const float *y, const float *dy, float *dx, float p,
+                            bool add, struct pool_windows w)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
@@ -84,8 +86,10 @@ __global__ void share_norms(const float *x, const float *y, const float *dy, flo
 #pragma unroll
                     for (int k = 0; k < N; k++)
                         if (norm.v[k] > 0)
-                            sum[k] += (p == 2 ? d.v[k] / norm.v[k]
-                                       : p == 1 ? d.v[k] : d.v[k] * powf(norm.v[k], 1.0f - p)) * inner[k];
+                            sum[k] += (p == 2   ? d.v[k] / norm.v[k]
+                                       : p == 1 ? d.v[k]
+                                                : d.v[k] * powf(norm.v[k], 1.0f - p)) *
+                                      inner[k];
                 }
         if (add)
             out = ((const op_pack<float, N> *)dx)[i];

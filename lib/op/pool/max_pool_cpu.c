@@ -49,15 +49,15 @@ int max_pool_cpu_plan(struct op_plan *p, struct err *err)
         s->spare_bytes = op_round(tensor_bytes(x));
         p->save_bytes = dnn_arg_bytes(s->y, 2);
     }
-    p->scratch_bytes =
-        s->spare_bytes + op_max(dnn_scratch_bytes(s->y), dnn_scratch_bytes(s->dx));
+    p->scratch_bytes = s->spare_bytes + op_max(dnn_scratch_bytes(s->y), dnn_scratch_bytes(s->dx));
     p->state = s;
     return 0;
 }
 
 static float value_at(const struct tensor *x, int64_t i)
 {
-    return op_is_half(x) ? op_half_load(((const uint16_t *)x->data)[i]) : ((const float *)x->data)[i];
+    return op_is_half(x) ? op_half_load(((const uint16_t *)x->data)[i])
+                         : ((const float *)x->data)[i];
 }
 
 /* Index of the first maximum of a window in the plain order of a plane, whose element 0 is element

@@ -34,9 +34,11 @@ __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct
         }
         for (int32_t a = 0; a < t[0].n; a++)
             for (int32_t b = 0; b < t[1].n; b++) {
-                uint64_t plane = pool_line(w.in, 0, p.image, t[0].at + a * (int32_t)w.dilation[0].by);
+                uint64_t plane =
+                    pool_line(w.in, 0, p.image, t[0].at + a * (int32_t)w.dilation[0].by);
                 uint64_t line = pool_line(w.in, 1, plane, t[1].at + b * (int32_t)w.dilation[1].by);
-                int32_t first = ((t[0].tap + a) * w.kernel[1] + t[1].tap + b) * w.kernel[2] + t[2].tap;
+                int32_t first =
+                    ((t[0].tap + a) * w.kernel[1] + t[1].tap + b) * w.kernel[2] + t[2].tap;
 
                 pool_each(
                     t[2].n,
@@ -137,24 +139,25 @@ __global__ void max_winners(const T *dy, const Tap *won, T *dx, bool add, struct
 }
 
 template <typename T>
-static void max_forward(const T *x, T *y, void *save, int64_t *indices, struct pool_windows *w, cudaStream_t s)
+static void max_forward(const T *x, T *y, void *save, int64_t *indices, struct pool_windows *w,
+                        cudaStream_t s)
 {
     POOL_PACKED(T, w, op_aligned(x) && op_aligned(y),
-                if (is_small(w))
-                    POOL_LAUNCH((max_windows<T, N, uint8_t>), w, out, s, x, y, (uint8_t *)save, indices, *w);
-                else
-                    POOL_LAUNCH((max_windows<T, N, uint32_t>), w, out, s, x, y, (uint32_t *)save, indices, *w))
+                if (is_small(w)) POOL_LAUNCH((max_windows<T, N, uint8_t>), w, out, s, x, y,
+                                             (uint8_t *)save, indices, *w);
+                else POOL_LAUNCH((max_windows<T, N, uint32_t>), w, out, s, x, y, (uint32_t *)save,
+                                 indices, *w))
 }
 
 template <typename T>
-static void max_backward(const T *dy, const void *save, T *dx, bool add, struct pool_windows *w, cudaStream_t s)
+static void max_backward(const T *dy, const void *save, T *dx, bool add, struct pool_windows *w,
+                         cudaStream_t s)
 {
     POOL_PACKED(T, w, op_aligned(dy) && op_aligned(dx),
-                if (is_small(w))
-                    POOL_LAUNCH((max_winners<T, N, uint8_t>), w, in, s, dy, (const uint8_t *)save, dx, add, *w);
-                else
-                    POOL_LAUNCH((max_winners<T, N, uint32_t>), w, in, s, dy, (const uint32_t *)save, dx, add,
-                                *w))
+                if (is_small(w)) POOL_LAUNCH((max_winners<T, N, uint8_t>), w, in, s, dy,
+                                             (const uint8_t *)save, dx, add, *w);
+                else POOL_LAUNCH((max_winners<T, N, uint32_t>), w, in, s, dy,
+                                 (const uint32_t *)save, dx, add, *w))
 }
 
 static int plan(struct op_plan *p, struct err *err)
@@ -184,8 +187,8 @@ static int forward(const struct op_call *c, struct err *err)
 
     if (pool_size(&w, w.out) == 0)
         return 0;
-    OP_FLOATS(c->in[0]->dtype, max_forward((const T *)c->in[0]->data, (T *)y, c->save, indices, &w,
-                                           op_stream(c)))
+    OP_FLOATS(c->in[0]->dtype,
+              max_forward((const T *)c->in[0]->data, (T *)y, c->save, indices, &w, op_stream(c)))
     return cuda_launched(err);
 }
 
@@ -199,8 +202,9 @@ static int backward(const struct op_call *c, struct err *err)
     w = pool_windows_of(&param->window, c->din[0]);
     if (pool_size(&w, w.in) == 0)
         return 0;
-    OP_FLOATS(c->din[0]->dtype, max_backward((const T *)c->dout[0]->data, c->save, (T *)c->din[0]->data,
-                                             op_cuda_adds(c, 0), &w, op_stream(c)))
+    OP_FLOATS(c->din[0]->dtype,
+              max_backward((const T *)c->dout[0]->data, c->save, (T *)c->din[0]->data,
+                           op_cuda_adds(c, 0), &w, op_stream(c)))
     return cuda_launched(err);
 }
 

@@ -28,7 +28,8 @@ struct pool_windows {
 
 /* Validates that indices along an axis, and sums of them, fit in 31 bits. Errors:
  * ERR_UNSUPPORTED. */
-static inline int pool_plan(const struct op_plan *p, const struct op_window *window, struct err *err)
+static inline int pool_plan(const struct op_plan *p, const struct op_window *window,
+                            struct err *err)
 {
     const int64_t most = 1 << 30;
 
@@ -44,7 +45,8 @@ static inline int pool_plan(const struct op_plan *p, const struct op_window *win
     return 0;
 }
 
-static inline struct pool_windows pool_windows_of(const struct op_window *window, const struct tensor *x)
+static inline struct pool_windows pool_windows_of(const struct op_window *window,
+                                                  const struct tensor *x)
 {
     struct op_window w = op_window_lift(window, 3);
     struct pool_windows p = {};
@@ -116,8 +118,8 @@ __device__ static inline uint64_t pool_line(const int32_t *space, int k, uint64_
 }
 
 /* The index of the first of N channels at element `at` of a line of the last axis. */
-__device__ static inline uint64_t pool_index(const struct pool_windows &w, const int32_t *space, uint64_t line,
-                                             int32_t at, const struct pool_place &p)
+__device__ static inline uint64_t pool_index(const struct pool_windows &w, const int32_t *space,
+                                             uint64_t line, int32_t at, const struct pool_place &p)
 {
     return pool_line(space, 2, line, at) * w.c + p.channel;
 }
@@ -127,9 +129,11 @@ struct pool_taps {
     int32_t tap, at, n;
 };
 
-__device__ static inline struct pool_taps pool_taps_of(const struct pool_windows &w, int k, int32_t e)
+__device__ static inline struct pool_taps pool_taps_of(const struct pool_windows &w, int k,
+                                                       int32_t e)
 {
-    int32_t step = (int32_t)w.dilation[k].by, start = e * w.stride[k] - w.lo[k], room = w.in[k] - 1 - start;
+    int32_t step = (int32_t)w.dilation[k].by, start = e * w.stride[k] - w.lo[k],
+            room = w.in[k] - 1 - start;
     int32_t first = start < 0 ? (int32_t)op_divide((uint32_t)(step - 1 - start), w.dilation[k]) : 0;
     int32_t last = room < 0 ? -1 : (int32_t)op_divide((uint32_t)room, w.dilation[k]);
 
@@ -143,10 +147,13 @@ struct pool_span {
     int32_t first, last;
 };
 
-__device__ static inline struct pool_span pool_span_of(const struct pool_windows &w, int k, int32_t p)
+__device__ static inline struct pool_span pool_span_of(const struct pool_windows &w, int k,
+                                                       int32_t p)
 {
     int32_t at = p + w.lo[k], reach = w.reach[k];
-    int32_t first = at > reach ? (int32_t)op_divide((uint32_t)(at - reach + w.stride[k] - 1), w.by_stride[k]) : 0;
+    int32_t first =
+        at > reach ? (int32_t)op_divide((uint32_t)(at - reach + w.stride[k] - 1), w.by_stride[k])
+                   : 0;
     int32_t last = (int32_t)op_divide((uint32_t)at, w.by_stride[k]);
 
     return { first < w.out[k] ? first : w.out[k], last < w.out[k] - 1 ? last : w.out[k] - 1 };

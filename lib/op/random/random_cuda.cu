@@ -34,7 +34,8 @@ __global__ void fill(float *y, size_t n, struct draw d, const struct op_run *run
 {
     struct rng_key key = rng_cuda_key(run, stream);
 
-    for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * b < n; b += (size_t)gridDim.x * blockDim.x) {
+    for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * b < n;
+         b += (size_t)gridDim.x * blockDim.x) {
         uint32_t word[4];
         float drawn[4];
 
@@ -51,8 +52,9 @@ template <typename Kind> int fill_all(const struct op_call *c, struct err *err)
 
     if (n == 0)
         return 0;
-    CUDA_LAUNCH((fill<Kind>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, op_stream(c), (float *)c->out[0]->data, n,
-                *(const struct draw *)c->param, c->run->device, c->stream);
+    CUDA_LAUNCH((fill<Kind>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (float *)c->out[0]->data, n, *(const struct draw *)c->param, c->run->device,
+                c->stream);
     return cuda_launched(err);
 }
 
@@ -63,7 +65,8 @@ __global__ void toss(const float *p, T *y, size_t n, const struct op_run *run, u
 {
     struct rng_key key = rng_cuda_key(run, stream);
 
-    for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * b < n; b += (size_t)gridDim.x * blockDim.x) {
+    for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * b < n;
+         b += (size_t)gridDim.x * blockDim.x) {
         uint32_t word[4];
 
         rng_words(&key, (uint32_t)b, word);
@@ -78,8 +81,8 @@ template <typename T> int toss_all(const struct op_call *c, struct err *err)
 
     if (n == 0)
         return 0;
-    CUDA_LAUNCH((toss<T>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, op_stream(c), (const float *)c->in[0]->data,
-                (T *)c->out[0]->data, n, c->run->device, c->stream);
+    CUDA_LAUNCH((toss<T>), op_blocks(n, 4 * OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (const float *)c->in[0]->data, (T *)c->out[0]->data, n, c->run->device, c->stream);
     return cuda_launched(err);
 }
 
@@ -96,7 +99,8 @@ int bernoulli_forward(const struct op_call *c, struct err *err)
 /* x [rows, classes] -> y [rows, samples]. A thread computes whole rows, in a grid-stride loop; its
  * sums have the order of the CPU's. */
 template <typename T>
-__global__ void choose(const float *x, T *y, struct choice m, const struct op_run *run, uint32_t stream)
+__global__ void choose(const float *x, T *y, struct choice m, const struct op_run *run,
+                       uint32_t stream)
 {
     struct rng_key key = rng_cuda_key(run, stream);
 
@@ -129,7 +133,8 @@ template <typename T> int choose_all(const struct op_call *c, struct err *err)
 
 int multinomial_forward(const struct op_call *c, struct err *err)
 {
-    return c->out[0]->dtype == TENSOR_I32 ? choose_all<int32_t>(c, err) : choose_all<int64_t>(c, err);
+    return c->out[0]->dtype == TENSOR_I32 ? choose_all<int32_t>(c, err)
+                                          : choose_all<int64_t>(c, err);
 }
 
 }

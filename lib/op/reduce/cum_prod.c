@@ -55,7 +55,8 @@ static int cum_prod_fwd(const struct op_call *c, struct err *err)
 }
 
 /* One sequence. */
-static void sequence_bwd(const struct cum_sum *p, const float *x, const float *y, const float *dy, float *dx, bool add)
+static void sequence_bwd(const struct cum_sum *p, const float *x, const float *y, const float *dy,
+                         float *dx, bool add)
 {
     double r = 0;
 
@@ -84,9 +85,10 @@ static int cum_prod_bwd(const struct op_call *c, struct err *err)
     }
     for (size_t o = 0; o < p->a.outer; o++)
         for (size_t j = 0; j < p->a.inner; j++)
-            sequence_bwd(p, (const float *)c->in[0]->data + o * each + j, (const float *)c->out[0]->data + o * each + j,
-                         (const float *)c->dout[0]->data + o * each + j, (float *)c->din[0]->data + o * each + j,
-                         op_adds(c, 0));
+            sequence_bwd(p, (const float *)c->in[0]->data + o * each + j,
+                         (const float *)c->out[0]->data + o * each + j,
+                         (const float *)c->dout[0]->data + o * each + j,
+                         (float *)c->din[0]->data + o * each + j, op_adds(c, 0));
     return 0;
 }
 

@@ -69,8 +69,8 @@ template <typename T, typename P> int forward_of(const struct op_call *c, struct
 
     if (n == 0 || r.k == 0)
         return 0;
-    CUDA_LAUNCH((products<T, P>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), r, (const T *)c->in[0]->data,
-                (T *)c->out[0]->data);
+    CUDA_LAUNCH((products<T, P>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), r,
+                (const T *)c->in[0]->data, (T *)c->out[0]->data);
     return cuda_launched(err);
 }
 
@@ -92,8 +92,9 @@ int backward(const struct op_call *c, struct err *err)
         return op_cuda_zero(c, err);
     if (n == 0 || r.k == 0)
         return 0;
-    CUDA_LAUNCH(slopes, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), r, (const float *)c->in[0]->data,
-                (const float *)c->out[0]->data, (const float *)c->dout[0]->data, (float *)c->din[0]->data);
+    CUDA_LAUNCH(slopes, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), r,
+                (const float *)c->in[0]->data, (const float *)c->out[0]->data,
+                (const float *)c->dout[0]->data, (float *)c->din[0]->data);
     return cuda_launched(err);
 }
 

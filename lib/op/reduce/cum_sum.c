@@ -64,9 +64,9 @@ static int cum_sum_fwd(const struct op_call *c, struct err *err)
     enum tensor_dtype t = c->in[0]->dtype;
 
     (void)err;
-    (t == TENSOR_F32 ? run_f32 : t == TENSOR_I32 ? run_i32 : run_i64)(p, p->reverse != 0,
-                                                                      c->in[0]->data,
-                                                                      c->out[0]->data);
+    (t == TENSOR_F32   ? run_f32
+     : t == TENSOR_I32 ? run_i32
+                       : run_i64)(p, p->reverse != 0, c->in[0]->data, c->out[0]->data);
     return 0;
 }
 

@@ -80,8 +80,10 @@ template <typename T, typename S> __global__ void along_thread(const run r, cons
 {
     size_t n = r.outer * r.inner;
 
-    for (size_t row = (size_t)blockIdx.x * blockDim.x + threadIdx.x; row < n; row += (size_t)gridDim.x * blockDim.x) {
-        size_t at = row / r.inner * r.k * r.inner + row % r.inner + (r.reverse ? (r.k - 1) * r.inner : 0);
+    for (size_t row = (size_t)blockIdx.x * blockDim.x + threadIdx.x; row < n;
+         row += (size_t)gridDim.x * blockDim.x) {
+        size_t at =
+            row / r.inner * r.k * r.inner + row % r.inner + (r.reverse ? (r.k - 1) * r.inner : 0);
         S sum = 0;
 
 #pragma unroll 4
@@ -106,9 +108,11 @@ static int launch(const struct op_call *c, run r, const void *x, void *y, struct
     if (n == 0 || r.k == 0)
         return 0;
     if (r.inner == 1 || n < COLUMNS_MIN)
-        CUDA_LAUNCH((along_block<T, S>), op_blocks(n, 1), threads, 0, op_stream(c), r, (const T *)x, (T *)y);
+        CUDA_LAUNCH((along_block<T, S>), op_blocks(n, 1), threads, 0, op_stream(c), r, (const T *)x,
+                    (T *)y);
     else
-        CUDA_LAUNCH((along_thread<T, S>), op_blocks(n, THREADS), THREADS, 0, op_stream(c), r, (const T *)x, (T *)y);
+        CUDA_LAUNCH((along_thread<T, S>), op_blocks(n, THREADS), THREADS, 0, op_stream(c), r,
+                    (const T *)x, (T *)y);
     return cuda_launched(err);
 }
 

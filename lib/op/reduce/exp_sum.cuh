@@ -52,7 +52,8 @@ __device__ static inline exp_sum exp_sum_add(exp_sum a, float x)
 }
 
 /* The numbers of a pack are summed as floats in a tree, because conversion to double is slow. */
-template <typename T> __device__ static inline exp_sum exp_sum_add_pack(exp_sum a, const op_pack<T> &p)
+template <typename T>
+__device__ static inline exp_sum exp_sum_add_pack(exp_sum a, const op_pack<T> &p)
 {
     constexpr size_t N = op_pack<T>::N;
     float v[N], max = a.max, shift;

@@ -78,8 +78,9 @@ static int backward(const struct op_call *c, struct err *err)
     to_equals back = { f.x, NULL, shares, f.y };
 
     rc = reduce_run(op_stream(c), f, *reduce_walk_of(c), reduce_splits(c), err);
-    return rc < 0 ? rc : reduce_spread(op_stream(c), back, *reduce_walk_of(c), (float *)c->din[0]->data,
-                                       op_cuda_adds(c, 0), err);
+    return rc < 0 ? rc
+                  : reduce_spread(op_stream(c), back, *reduce_walk_of(c), (float *)c->din[0]->data,
+                                  op_cuda_adds(c, 0), err);
 }
 
 REDUCE_CUDA(reduce_max, 18, forward<true>, backward);
@@ -162,8 +163,9 @@ static int prod_backward(const struct op_call *c, struct err *err)
     by_others back = { f.x, NULL, (const float *)c->dout[0]->data, f.to };
 
     rc = reduce_run(op_stream(c), f, *reduce_walk_of(c), reduce_splits(c), err);
-    return rc < 0 ? rc : reduce_spread(op_stream(c), back, *reduce_walk_of(c), (float *)c->din[0]->data,
-                                       op_cuda_adds(c, 0), err);
+    return rc < 0 ? rc
+                  : reduce_spread(op_stream(c), back, *reduce_walk_of(c), (float *)c->din[0]->data,
+                                  op_cuda_adds(c, 0), err);
 }
 
 REDUCE_CUDA(reduce_prod, 18, prod_forward, prod_backward);

@@ -45,7 +45,6 @@ void reduce_sum(const struct op_call *c, elem_bwd_fn *add, const float *shift, d
 /* Computes dx from dy (the gradient of each x before the local derivative) and y. */
 void reduce_spread(const struct op_call *c, elem_bwd_fn *bwd, const float *dy, const float *y);
 
-
 extern const char *const reduce_attrs_input[], *const reduce_attrs_attr[];
 
 /* Defines the rows op_<id_>_<split_> and op_<id_>_1: from opset split_ on the axes are an input. */

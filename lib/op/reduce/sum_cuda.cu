@@ -37,7 +37,10 @@ template <typename M> struct sum_of {
     __device__ acc merge(acc a, acc b) const { return a + b; }
     __device__ void put(size_t at, acc sum) const
     {
-        y[at] = (float)(how == MEAN ? sum / n : how == ROOT ? sqrt(sum) : how == LOG ? log(sum) : sum);
+        y[at] = (float)(how == MEAN   ? sum / n
+                        : how == ROOT ? sqrt(sum)
+                        : how == LOG  ? log(sum)
+                                      : sum);
     }
 };
 
@@ -150,7 +153,8 @@ template <typename M, enum finish How> static int backward(const struct op_call 
     f.dy = (const float *)c->dout[0]->data;
     f.y = M::Y ? (const float *)c->out[0]->data : NULL;
     f.scale = How == MEAN ? (float)(1.0 / (double)r->n) : 1.0f;
-    return reduce_spread(op_stream(c), f, *reduce_walk_of(c), (float *)c->din[0]->data, op_cuda_adds(c, 0), err);
+    return reduce_spread(op_stream(c), f, *reduce_walk_of(c), (float *)c->din[0]->data,
+                         op_cuda_adds(c, 0), err);
 }
 
 REDUCE_CUDA(reduce_sum, 13, (forward<just_x, AS_IS, WHOLE_SUM>), (backward<as_it_is, AS_IS>));

@@ -56,8 +56,8 @@ static int top_k_infer(struct op_infer *f, struct err *err)
     if (rc < 0)
         return rc;
     if (k < 0 || (uint64_t)k > p->a.k)
-        return op_error(f, ERR_INPUT, err, "k is %" PRId64 "; axis %" PRIu32 " has %zu elements",
-                        k, p->a.axis, p->a.k);
+        return op_error(f, ERR_INPUT, err, "k is %" PRId64 "; axis %" PRIu32 " has %zu elements", k,
+                        p->a.axis, p->a.k);
     p->n = (size_t)k;
     for (i = 0; i < f->n_out; i++) {
         f->out[i].dtype = i == 0 ? f->in[0]->dtype : TENSOR_I64;
@@ -170,7 +170,9 @@ static int top_k_fwd(const struct op_call *c, struct err *err)
                 kept[at] = heap[i].at;
                 if (y != NULL)
                     memcpy(y + at * width,
-                           (const char *)x->data + (first + (size_t)heap[i].at * p->a.inner) * width, width);
+                           (const char *)x->data +
+                               (first + (size_t)heap[i].at * p->a.inner) * width,
+                           width);
                 if (where != NULL)
                     where[at] = heap[i].at;
             }

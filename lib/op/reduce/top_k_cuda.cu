@@ -43,12 +43,12 @@ __device__ static inline unsigned long long key_of(float v, size_t i, bool large
     uint32_t bits = isnan(v) ? 0x7fffffffu : __float_as_uint(v == 0.0f ? 0.0f : v);
     uint32_t order = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 
-    return (unsigned long long)(largest ? order : ~order) << 32 | (uint32_t)~(uint32_t)i;
+    return (unsigned long long)(largest ? order : ~order) << 32 | (uint32_t) ~(uint32_t)i;
 }
 
 /* Returns the n-th largest key of a row. count: DIGITS + 1 counters in shared memory. */
-__device__ static inline unsigned long long nth_key(const choice &s, const float *x, unsigned *count,
-                                                    unsigned long long *found)
+__device__ static inline unsigned long long nth_key(const choice &s, const float *x,
+                                                    unsigned *count, unsigned long long *found)
 {
     unsigned long long prefix = 0, mask = 0;
     size_t wanted = s.n;
@@ -128,7 +128,7 @@ __global__ void choose(const choice s, const float *x, float *y, int64_t *where,
         __syncthreads();
         sort_keys(key, s.room);
         for (size_t i = threadIdx.x; i < s.n; i += blockDim.x) {
-            size_t at = (outer * s.n + i) * s.inner + j, place = (uint32_t)~(uint32_t)key[i];
+            size_t at = (outer * s.n + i) * s.inner + j, place = (uint32_t) ~(uint32_t)key[i];
 
             kept[at] = (int64_t)place;
             if (y != nullptr)
@@ -144,7 +144,8 @@ __global__ void choose(const choice s, const float *x, float *y, int64_t *where,
 __global__ void scatter_gradient(const choice s, size_t total, const float *dy, const int64_t *kept,
                                  float *dx)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total;
+         i += (size_t)gridDim.x * blockDim.x) {
         size_t outer = i / s.inner / s.n, j = i % s.inner;
 
         dx[(outer * s.k + (size_t)kept[i]) * s.inner + j] += dy[i];
@@ -170,7 +171,8 @@ static int plan(struct op_plan *p, struct err *err)
                        "with --devices cpu",
                        p->node, t->a.k, UINT32_MAX);
     p->save_bytes = s.rows * s.n * sizeof(int64_t);
-    p->scratch_bytes = s.room > SHARED_KEYS ? blocks_of(s) * s.room * sizeof(unsigned long long) : 0;
+    p->scratch_bytes =
+        s.room > SHARED_KEYS ? blocks_of(s) * s.room * sizeof(unsigned long long) : 0;
     return 0;
 }
 
@@ -183,8 +185,9 @@ static int forward(const struct op_call *c, struct err *err)
 
     if (s.rows == 0 || s.n == 0)
         return 0;
-    CUDA_LAUNCH(choose, blocks_of(s), s.k <= 64 ? 32 : THREADS, near ? s.room * sizeof(unsigned long long) : 0,
-                op_stream(c), s, (const float *)c->in[0]->data, y, where, (int64_t *)c->save,
+    CUDA_LAUNCH(choose, blocks_of(s), s.k <= 64 ? 32 : THREADS,
+                near ? s.room * sizeof(unsigned long long) : 0, op_stream(c), s,
+                (const float *)c->in[0]->data, y, where, (int64_t *)c->save,
                 near ? (unsigned long long *)NULL : (unsigned long long *)c->scratch);
     return cuda_launched(err);
 }

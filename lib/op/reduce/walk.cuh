@@ -41,7 +41,8 @@ struct reduce_walk {
 
 /* Computes the division of the work. n <= TENSOR_MAX_RANK axes; `pack`: elements of x that a thread
  * loads at a time if the axes permit it. */
-void reduce_walk_make(struct reduce_walk *w, const struct reduce_axis *axes, uint32_t n, size_t pack);
+void reduce_walk_make(struct reduce_walk *w, const struct reduce_axis *axes, uint32_t n,
+                      size_t pack);
 
 /* Scratch in bytes for reduce_run() with results of acc_bytes. */
 static inline size_t reduce_scratch(const struct reduce_walk *w, size_t acc_bytes)
@@ -51,8 +52,8 @@ static inline size_t reduce_scratch(const struct reduce_walk *w, size_t acc_byte
 
 /* Converts index i over the axes of `at` to offsets in x and y, and, when iterating over all of x,
  * in g. */
-__device__ static inline void reduce_locate(const reduce_step *at, uint32_t n, size_t i, size_t *x, size_t *y,
-                                            size_t *g)
+__device__ static inline void reduce_locate(const reduce_step *at, uint32_t n, size_t i, size_t *x,
+                                            size_t *y, size_t *g)
 {
     for (uint32_t k = n; k-- > 0;) {
         size_t high = k > 0 ? op_divide(i, at[k].size) : 0, digit = i - high * at[k].size.by;
@@ -77,8 +78,9 @@ __device__ static inline size_t reduce_gone_at(const reduce_walk &w, size_t g)
 /* Folds all lanes of one y into its lane 0, in a fixed tree. room: one element per thread of the
  * block. */
 template <typename F>
-__device__ static inline typename F::acc reduce_fold(const F &f, typename F::acc acc, typename F::acc *room,
-                                                     unsigned lane, unsigned lanes, unsigned stride)
+__device__ static inline typename F::acc reduce_fold(const F &f, typename F::acc acc,
+                                                     typename F::acc *room, unsigned lane,
+                                                     unsigned lanes, unsigned stride)
 {
     for (unsigned half = lanes / 2; half > 0; half /= 2) {
         room[threadIdx.x] = acc;
@@ -93,8 +95,9 @@ __device__ static inline typename F::acc reduce_fold(const F &f, typename F::acc
 /* Folds those of elements [first, last) of one y that belong to one lane, with four loads in
  * flight. */
 template <typename F>
-__device__ static inline typename F::acc reduce_singles(const F &f, const reduce_walk &w, typename F::acc acc,
-                                                        size_t x, size_t first, size_t last, unsigned lane,
+__device__ static inline typename F::acc reduce_singles(const F &f, const reduce_walk &w,
+                                                        typename F::acc acc, size_t x, size_t first,
+                                                        size_t last, unsigned lane,
                                                         const typename F::at &at)
 {
     size_t step = w.lanes, g = first + lane;
@@ -115,7 +118,8 @@ __device__ static inline typename F::acc reduce_singles(const F &f, const reduce
 }
 
 template <typename F, typename P>
-__device__ static inline typename F::acc reduce_add_pack(const F &f, typename F::acc acc, const P &p, size_t g,
+__device__ static inline typename F::acc reduce_add_pack(const F &f, typename F::acc acc,
+                                                         const P &p, size_t g,
                                                          const typename F::at &at)
 {
     if constexpr (requires { f.add_pack(acc, p, g, at); }) {
@@ -131,13 +135,15 @@ __device__ static inline typename F::acc reduce_add_pack(const F &f, typename F:
 /* The same in packs: of a contiguous run from its first aligned element on, else of an aligned
  * tensor. */
 template <typename F>
-__device__ static inline typename F::acc reduce_packs(const F &f, const reduce_walk &w, typename F::acc acc,
-                                                      size_t x, size_t first, size_t last, unsigned lane,
+__device__ static inline typename F::acc reduce_packs(const F &f, const reduce_walk &w,
+                                                      typename F::acc acc, size_t x, size_t first,
+                                                      size_t last, unsigned lane,
                                                       const typename F::at &at)
 {
     using T = std::remove_cv_t<std::remove_pointer_t<decltype(f.x)>>;
     using P = op_pack<T>;
-    size_t head = w.is_run ? (16 - ((uintptr_t)(f.x + x + first) & 15)) % 16 / sizeof(T) : 0, packs, i;
+    size_t head = w.is_run ? (16 - ((uintptr_t)(f.x + x + first) & 15)) % 16 / sizeof(T) : 0, packs,
+           i;
 
     head = head < last - first ? head : last - first;
     packs = (last - first - head) / P::N;
@@ -146,7 +152,8 @@ __device__ static inline typename F::acc reduce_packs(const F &f, const reduce_w
     first += head;
     for (i = lane; i + w.lanes < packs; i += 2 * w.lanes) {
         size_t g = first + i * P::N, h = g + w.lanes * P::N;
-        P p = *(const P *)(f.x + x + reduce_gone_at(w, g)), q = *(const P *)(f.x + x + reduce_gone_at(w, h));
+        P p = *(const P *)(f.x + x + reduce_gone_at(w, g)),
+          q = *(const P *)(f.x + x + reduce_gone_at(w, h));
 
         acc = reduce_add_pack(f, acc, p, g, at);
         acc = reduce_add_pack(f, acc, q, h, at);
@@ -166,7 +173,8 @@ __global__ void reduce_kernel(F f, const reduce_walk w, typename F::acc *partial
     unsigned mine = w.columns ? threadIdx.x % w.group : threadIdx.x / w.lanes;
     size_t first = blockIdx.y * w.chunk, last = first + w.chunk < w.each ? first + w.chunk : w.each;
 
-    for (size_t from = (size_t)blockIdx.x * w.group; from < w.ys; from += (size_t)gridDim.x * w.group) {
+    for (size_t from = (size_t)blockIdx.x * w.group; from < w.ys;
+         from += (size_t)gridDim.x * w.group) {
         size_t j = from + mine, x = 0, y = 0, g = 0;
         typename F::acc acc = f.start();
 
@@ -188,7 +196,8 @@ __global__ void reduce_kernel(F f, const reduce_walk w, typename F::acc *partial
 }
 
 /* y[j] = fold of its splits, one warp each. */
-template <typename F> __global__ void reduce_splits_kernel(F f, const reduce_walk w, const typename F::acc *partial)
+template <typename F>
+__global__ void reduce_splits_kernel(F f, const reduce_walk w, const typename F::acc *partial)
 {
     CUDA_SHARED(typename F::acc, room);
     unsigned lane = threadIdx.x % 32, group = blockDim.x / 32;
@@ -219,12 +228,14 @@ template <typename F> __global__ void reduce_splits_kernel(F f, const reduce_wal
  *   x                        if loaded in packs: const T *, for which load() returns op_wide(x[i])
  * scratch: reduce_scratch() bytes. Errors: ERR_DEVICE. */
 template <typename F>
-static inline int reduce_run(cudaStream_t s, const F &f, const reduce_walk &w, void *scratch, struct err *err)
+static inline int reduce_run(cudaStream_t s, const F &f, const reduce_walk &w, void *scratch,
+                             struct err *err)
 {
     using acc = typename F::acc;
     acc *partial = w.splits > 1 ? (acc *)scratch : nullptr;
     unsigned threads = w.group * w.lanes;
-    dim3 grid((unsigned)((w.ys + w.group - 1) / w.group < 1u << 30 ? (w.ys + w.group - 1) / w.group : 1u << 30),
+    dim3 grid((unsigned)((w.ys + w.group - 1) / w.group < 1u << 30 ? (w.ys + w.group - 1) / w.group
+                                                                   : 1u << 30),
               w.splits);
     bool packed = false;
 
@@ -233,13 +244,16 @@ static inline int reduce_run(cudaStream_t s, const F &f, const reduce_walk &w, v
     if constexpr (requires { f.x; }) {
         packed = !w.columns && (w.is_run || (w.aligned && op_aligned(f.x)));
         if (packed)
-            CUDA_LAUNCH((reduce_kernel<F, true>), grid, threads, threads * sizeof(acc), s, f, w, partial);
+            CUDA_LAUNCH((reduce_kernel<F, true>), grid, threads, threads * sizeof(acc), s, f, w,
+                        partial);
     }
     if (!packed)
-        CUDA_LAUNCH((reduce_kernel<F, false>), grid, threads, threads * sizeof(acc), s, f, w, partial);
+        CUDA_LAUNCH((reduce_kernel<F, false>), grid, threads, threads * sizeof(acc), s, f, w,
+                    partial);
     if (partial != nullptr)
-        CUDA_LAUNCH((reduce_splits_kernel<F>), op_blocks(w.ys, w.ys < 8 ? 1 : 8), w.ys < 8 ? 32 : 256,
-                    (w.ys < 8 ? 32 : 256) * sizeof(acc), s, f, w, (const acc *)partial);
+        CUDA_LAUNCH((reduce_splits_kernel<F>), op_blocks(w.ys, w.ys < 8 ? 1 : 8),
+                    w.ys < 8 ? 32 : 256, (w.ys < 8 ? 32 : 256) * sizeof(acc), s, f, w,
+                    (const acc *)partial);
     return cuda_launched(err);
 }
 
@@ -258,7 +272,8 @@ template <typename F> struct reduce_spreader {
         float v;
 
         reduce_locate(w.all, w.n, i, &x, &y, &g);
-        v = f(f.of(y), f.x != nullptr ? op_wide(f.x[i]) : 0.0f, f.t != nullptr ? op_wide(f.t[i]) : 0.0f, g);
+        v = f(f.of(y), f.x != nullptr ? op_wide(f.x[i]) : 0.0f,
+              f.t != nullptr ? op_wide(f.t[i]) : 0.0f, g);
         out[i] = op_narrow<T>(add ? op_wide(out[i]) + v : v);
     }
 
@@ -300,7 +315,8 @@ template <typename F> struct reduce_spreader {
 };
 
 /* A thread processes packs of x, in a grid-stride loop. */
-template <typename F> __global__ void reduce_spread_kernel(const reduce_spreader<F> s, const reduce_walk w, bool packed)
+template <typename F>
+__global__ void reduce_spread_kernel(const reduce_spreader<F> s, const reduce_walk w, bool packed)
 {
     constexpr size_t N = op_pack<typename F::number>::N;
     size_t n = packed ? N : 1;
@@ -321,8 +337,8 @@ template <typename F> __global__ void reduce_spread_kernel(const reduce_spreader
  *   float (of, x, t, g)
  * out may be x or t. Errors: ERR_DEVICE. */
 template <typename F>
-static inline int reduce_spread(cudaStream_t s, const F &f, const reduce_walk &w, typename F::number *out, bool add,
-                                struct err *err)
+static inline int reduce_spread(cudaStream_t s, const F &f, const reduce_walk &w,
+                                typename F::number *out, bool add, struct err *err)
 {
     reduce_spreader<F> all = { f, out, add };
     bool packed = w.n > 0 && op_aligned(out) && op_aligned(f.x) && op_aligned(f.t);

@@ -62,7 +62,8 @@ static void divide_work(struct reduce_walk *w, size_t pack)
         w->splits = (unsigned)((w->each + w->chunk - 1) / w->chunk);
 }
 
-void reduce_walk_make(struct reduce_walk *w, const struct reduce_axis *axes, uint32_t n, size_t pack)
+void reduce_walk_make(struct reduce_walk *w, const struct reduce_axis *axes, uint32_t n,
+                      size_t pack)
 {
     struct reduce_axis a[TENSOR_MAX_RANK];
     size_t x = 1, g = 1;

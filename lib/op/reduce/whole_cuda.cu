@@ -62,8 +62,10 @@ template <typename T, int How> struct whole {
     __device__ item load(size_t i) const { return in[i]; }
     __device__ acc merge(acc a, acc b) const
     {
-        return How == WHOLE_PROD ? a * b : How == WHOLE_MAX ? (b > a ? b : a) : How == WHOLE_MIN ? (b < a ? b : a)
-                                                                                                 : a + b;
+        return How == WHOLE_PROD  ? a * b
+               : How == WHOLE_MAX ? (b > a ? b : a)
+               : How == WHOLE_MIN ? (b < a ? b : a)
+                                  : a + b;
     }
     __device__ acc add(acc a, item b, size_t, at) const { return merge(a, b); }
     __device__ void put(size_t at, acc a) const

@@ -15,8 +15,8 @@
 enum { X, OFFSET, MASK };
 
 /* Checks that input i is [n, channels, oh, ow]. */
-static int need_points(const struct op_infer *f, const struct deform *g, uint32_t i, const char *what, int64_t channels,
-                       struct err *err)
+static int need_points(const struct op_infer *f, const struct deform *g, uint32_t i,
+                       const char *what, int64_t channels, struct err *err)
 {
     struct shape want = shape_of(4, f->in[X]->shape.dim[0], channels, g->out[0], g->out[1]);
     char text_want[192], text[192];
@@ -24,7 +24,8 @@ static int need_points(const struct op_infer *f, const struct deform *g, uint32_
 
     if (rc == 0 && !shape_equal(&f->in[i]->shape, &want))
         rc = op_error(f, ERR_INPUT, err, "the %s has shape %s; expected %s", what,
-                      shape_print(&f->in[i]->shape, text, sizeof(text)), shape_print(&want, text_want, sizeof(text_want)));
+                      shape_print(&f->in[i]->shape, text, sizeof(text)),
+                      shape_print(&want, text_want, sizeof(text_want)));
     return rc;
 }
 
@@ -61,7 +62,9 @@ static int infer(struct op_infer *f, struct err *err)
         return rc;
     x = &f->in[X]->shape;
     if (groups < 1 || groups > x->dim[1] || x->dim[1] % groups != 0)
-        return op_error(f, ERR_INPUT, err, "offset_group is %" PRId64 "; expected a divisor of the %" PRId64 " channels",
+        return op_error(f, ERR_INPUT, err,
+                        "offset_group is %" PRId64 "; expected a divisor of the %" PRId64
+                        " channels",
                         groups, x->dim[1]);
     g->groups = (size_t)groups;
     g->samples = (size_t)x->dim[0];
@@ -69,8 +72,10 @@ static int infer(struct op_infer *f, struct err *err)
     g->inputs = (size_t)(g->in[0] * g->in[1]);
     g->points = (size_t)(g->out[0] * g->out[1]);
     g->taps = (size_t)(g->kernel[0] * g->kernel[1]);
-    if (__builtin_mul_overflow(2 * groups, g->kernel[0] * g->kernel[1], &moved) || x->dim[1] > INT64_MAX / moved)
-        return op_error(f, ERR_INPUT, err, "the kernel and offset_group %" PRId64 " are too large", groups);
+    if (__builtin_mul_overflow(2 * groups, g->kernel[0] * g->kernel[1], &moved) ||
+        x->dim[1] > INT64_MAX / moved)
+        return op_error(f, ERR_INPUT, err, "the kernel and offset_group %" PRId64 " are too large",
+                        groups);
     g->has_mask = f->n_in > MASK && f->in[MASK] != NULL;
     rc = need_points(f, g, OFFSET, "offset", moved, err);
     if (rc == 0 && g->has_mask)
@@ -95,13 +100,15 @@ static int plan(struct op_plan *p, struct err *err)
 }
 
 /* Returns the factor of a tap, and its position in *p. */
-static float read_tap(const struct op_call *c, const struct deform *g, size_t s, size_t group, size_t tap, size_t point,
-                      struct deform_place *p)
+static float read_tap(const struct op_call *c, const struct deform *g, size_t s, size_t group,
+                      size_t tap, size_t point, struct deform_place *p)
 {
-    const float *offset = (const float *)c->in[OFFSET]->data + deform_offset(g, s, group, tap, point);
+    const float *offset =
+        (const float *)c->in[OFFSET]->data + deform_offset(g, s, group, tap, point);
 
     deform_place_of(g, tap, point, offset[0], offset[g->points], p);
-    return g->has_mask ? ((const float *)c->in[MASK]->data)[deform_mask(g, s, group, tap, point)] : 1.0f;
+    return g->has_mask ? ((const float *)c->in[MASK]->data)[deform_mask(g, s, group, tap, point)]
+                       : 1.0f;
 }
 
 static int forward(const struct op_call *c, struct err *err)
@@ -136,7 +143,8 @@ static void store(const struct op_call *c, uint32_t i, size_t at, double value)
 
 /* Computes the gradients through one tap of one point, for all channels of group q. sum: dx of the
  * sample, or NULL. */
-static void tap_grads(const struct op_call *c, const struct deform *g, size_t s, size_t q, size_t t, size_t i, double *sum)
+static void tap_grads(const struct op_call *c, const struct deform *g, size_t s, size_t q, size_t t,
+                      size_t i, double *sum)
 {
     size_t each = g->channels / g->groups, k;
     struct deform_place p;
@@ -146,7 +154,8 @@ static void tap_grads(const struct op_call *c, const struct deform *g, size_t s,
 
     for (k = q * each; k < (q + 1) * each; k++) {
         const float *x = (const float *)c->in[X]->data + (s * g->channels + k) * g->inputs;
-        double d = (double)((const float *)c->dout[0]->data)[((s * g->channels + k) * g->taps + t) * g->points + i];
+        double d = (double)((const float *)c->dout[0]
+                                ->data)[((s * g->channels + k) * g->taps + t) * g->points + i];
 
         mask += d * (double)deform_sum(&p, x, p.w);
         d *= (double)m;

@@ -32,18 +32,20 @@ struct deform_place {
 
 /* Index in `offset` of the vertical offset of tap `tap` of point `point`; the horizontal one is
  * `points` elements later. */
-DEFORM_FN size_t deform_offset(const struct deform *g, size_t sample, size_t group, size_t tap, size_t point)
+DEFORM_FN size_t deform_offset(const struct deform *g, size_t sample, size_t group, size_t tap,
+                               size_t point)
 {
     return (((sample * g->groups + group) * g->taps + tap) * 2) * g->points + point;
 }
 
-DEFORM_FN size_t deform_mask(const struct deform *g, size_t sample, size_t group, size_t tap, size_t point)
+DEFORM_FN size_t deform_mask(const struct deform *g, size_t sample, size_t group, size_t tap,
+                             size_t point)
 {
     return ((sample * g->groups + group) * g->taps + tap) * g->points + point;
 }
 
-DEFORM_FN void deform_place_of(const struct deform *g, size_t tap, size_t point, float down, float right,
-                               struct deform_place *p)
+DEFORM_FN void deform_place_of(const struct deform *g, size_t tap, size_t point, float down,
+                               float right, struct deform_place *p)
 {
     int64_t ky = (int64_t)tap / g->kernel[1], kx = (int64_t)tap % g->kernel[1];
     int64_t oy = (int64_t)point / g->out[1], ox = (int64_t)point % g->out[1];
@@ -63,7 +65,8 @@ DEFORM_FN void deform_place_of(const struct deform *g, size_t tap, size_t point,
     p->n = 4;
     for (i = 0; i < 2; i++)
         for (j = 0; j < 2; j++) {
-            bool inside = top + i >= 0 && top + i < g->in[0] && left + j >= 0 && left + j < g->in[1];
+            bool inside =
+                top + i >= 0 && top + i < g->in[0] && left + j >= 0 && left + j < g->in[1];
             float wy = i == 0 ? 1 - fy : fy, wx = j == 0 ? 1 - fx : fx;
 
             p->element[2 * i + j] = inside ? (size_t)((top + i) * g->in[1] + left + j) : 0;

@@ -37,7 +37,8 @@ __device__ static void tap_of(const struct deform *g, struct source from, size_t
     t->mask = i;
     t->offset = (i / g->points * 2) * g->points + t->point;
     t->factor = from.mask != NULL ? from.mask[i] : 1.0f;
-    deform_place_of(g, t->tap, t->point, from.offset[t->offset], from.offset[t->offset + g->points], &t->place);
+    deform_place_of(g, t->tap, t->point, from.offset[t->offset], from.offset[t->offset + g->points],
+                    &t->place);
 }
 
 __device__ static inline size_t column(const struct deform *g, const struct tap *t, size_t channel)
@@ -51,22 +52,25 @@ __global__ void sample(struct source from, float *y, size_t n, struct deform g)
 {
     size_t each = g.channels / g.groups;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         struct tap t;
 
         tap_of(&g, from, i, &t);
         for (size_t k = t.first; k < t.first + each; k++)
-            y[column(&g, &t, k)] = t.factor * deform_sum(&t.place, from.x + k * g.inputs, t.place.w);
+            y[column(&g, &t, k)] =
+                t.factor * deform_sum(&t.place, from.x + k * g.inputs, t.place.w);
     }
 }
 
 /* doffset, dmask: NULL if not requested. */
-__global__ void slopes(struct source from, const float *dy, float *doffset, float *dmask, bool add_offset, bool add_mask,
-                       size_t n, struct deform g)
+__global__ void slopes(struct source from, const float *dy, float *doffset, float *dmask,
+                       bool add_offset, bool add_mask, size_t n, struct deform g)
 {
     size_t each = g.channels / g.groups;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         float down = 0, right = 0, mask = 0;
         struct tap t;
 
@@ -91,15 +95,16 @@ __global__ void slopes(struct source from, const float *dy, float *doffset, floa
     }
 }
 
-__global__ void spread(struct source from, const float *dy, unsigned long long *sums, size_t n, struct deform g,
-                       const unsigned *most, int bits)
+__global__ void spread(struct source from, const float *dy, unsigned long long *sums, size_t n,
+                       struct deform g, const unsigned *most, int bits)
 {
     double scale = op_sums_scale(most, bits);
     size_t each = g.channels / g.groups;
 
     if (!isfinite(scale))
         return;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         struct tap t;
 
         tap_of(&g, from, i, &t);
@@ -114,12 +119,14 @@ __global__ void spread(struct source from, const float *dy, unsigned long long *
 }
 
 /* Computes the bits of the largest |mask dy|, the summands of spread(). */
-__global__ void largest(struct source from, const float *dy, unsigned *most, size_t n, struct deform g)
+__global__ void largest(struct source from, const float *dy, unsigned *most, size_t n,
+                        struct deform g)
 {
     size_t each = g.channels / g.groups;
     unsigned m = 0;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         struct tap t;
 
         tap_of(&g, from, i, &t);
@@ -172,12 +179,15 @@ int input_grads(const struct op_call *c, const struct deform *g, struct err *err
     int rc = op_sums_start(c, c->scratch, n_x, dy, 0, err);
 
     if (rc == 0 && n > 0) {
-        CUDA_LAUNCH(largest, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), source_of(c, g), dy, most, n, *g);
-        CUDA_LAUNCH(spread, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), source_of(c, g), dy,
-                    (unsigned long long *)c->scratch, n, *g, most, bits);
+        CUDA_LAUNCH(largest, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), source_of(c, g),
+                    dy, most, n, *g);
+        CUDA_LAUNCH(spread, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), source_of(c, g),
+                    dy, (unsigned long long *)c->scratch, n, *g, most, bits);
         rc = cuda_launched(err);
     }
-    return rc < 0 ? rc : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, n_x, op_cuda_adds(c, X), bits, err);
+    return rc < 0 ? rc
+                  : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, n_x,
+                                       op_cuda_adds(c, X), bits, err);
 }
 
 int backward(const struct op_call *c, struct err *err)
@@ -195,7 +205,8 @@ int backward(const struct op_call *c, struct err *err)
     if (rc < 0 || n == 0 || (doffset == NULL && dmask == NULL))
         return rc;
     CUDA_LAUNCH(slopes, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), source_of(c, g),
-                (const float *)c->dout[0]->data, doffset, dmask, op_cuda_adds(c, OFFSET), op_cuda_adds(c, MASK), n, *g);
+                (const float *)c->dout[0]->data, doffset, dmask, op_cuda_adds(c, OFFSET),
+                op_cuda_adds(c, MASK), n, *g);
     return cuda_launched(err);
 }
 

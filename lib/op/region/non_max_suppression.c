@@ -33,7 +33,8 @@ static struct edges edges_of(const struct suppression *p, const float *box)
     int k;
 
     for (k = 0; k < 2; k++) {
-        float a = p->by_centre ? box[k] - box[2 + k] / 2 : box[k], b = p->by_centre ? box[k] + box[2 + k] / 2 : box[2 + k];
+        float a = p->by_centre ? box[k] - box[2 + k] / 2 : box[k],
+              b = p->by_centre ? box[k] + box[2 + k] / 2 : box[2 + k];
 
         e.low[k] = a < b || p->by_centre ? a : b;
         e.high[k] = a < b || p->by_centre ? b : a;
@@ -48,7 +49,8 @@ static bool overlap(const struct suppression *p, const float *box_a, const float
     int k;
 
     for (k = 0; k < 2; k++) {
-        float low = a.low[k] > b.low[k] ? a.low[k] : b.low[k], high = a.high[k] < b.high[k] ? a.high[k] : b.high[k];
+        float low = a.low[k] > b.low[k] ? a.low[k] : b.low[k],
+              high = a.high[k] < b.high[k] ? a.high[k] : b.high[k];
 
         if (!(high > low))
             return false;
@@ -73,7 +75,8 @@ static int compare_scores(const void *a, const void *b, void *scores)
 
 /* Selects boxes of one class of one image. Returns their number and their indices, in order, in
  * room [boxes]. */
-static size_t select_boxes(const struct suppression *p, const float *boxes, const float *scores, int64_t *room)
+static size_t select_boxes(const struct suppression *p, const float *boxes, const float *scores,
+                           int64_t *room)
 {
     size_t n = 0, kept = 0, i, k;
 
@@ -92,14 +95,15 @@ static size_t select_boxes(const struct suppression *p, const float *boxes, cons
 }
 
 /* y [limit, 3]; NULL: only counts. */
-static size_t select_all(const struct suppression *p, const float *boxes, const float *scores, int64_t *room, int64_t *y,
-                         size_t limit)
+static size_t select_all(const struct suppression *p, const float *boxes, const float *scores,
+                         int64_t *room, int64_t *y, size_t limit)
 {
     size_t found = 0, s, c, i;
 
     for (s = 0; s < p->images; s++)
         for (c = 0; c < p->classes && p->most > 0; c++) {
-            size_t n = select_boxes(p, boxes + s * p->boxes * 4, scores + (s * p->classes + c) * p->boxes, room);
+            size_t n = select_boxes(p, boxes + s * p->boxes * 4,
+                                    scores + (s * p->classes + c) * p->boxes, room);
 
             for (i = 0; i < n && y != NULL && found + i < limit; i++) {
                 y[3 * (found + i)] = (int64_t)s;
@@ -114,7 +118,8 @@ static size_t select_all(const struct suppression *p, const float *boxes, const 
 /* ---- infer ---- */
 
 /* Checks that input i, which is present, is a known constant. */
-static int need_known(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank, struct err *err)
+static int need_known(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank,
+                      struct err *err)
 {
     int rc = op_check_input(f, i, dtype, rank, err);
 
@@ -127,7 +132,8 @@ static int need_known(const struct op_infer *f, uint32_t i, enum tensor_dtype dt
 }
 
 /* Returns in *has whether optional input i is present, and checks that it is one known number. */
-static int has_number(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, bool *has, struct err *err)
+static int has_number(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, bool *has,
+                      struct err *err)
 {
     int rc = 0;
 
@@ -135,7 +141,8 @@ static int has_number(const struct op_infer *f, uint32_t i, enum tensor_dtype dt
     if (*has)
         rc = need_known(f, i, dtype, -1, err);
     if (rc == 0 && *has && tensor_elements(f->in[i]) != 1)
-        rc = op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %" PRId64 " elements; expected one number", i,
+        rc = op_error(f, ERR_INPUT, err,
+                      "input %" PRIu32 " has %" PRId64 " elements; expected one number", i,
                       tensor_elements(f->in[i]));
     return rc;
 }
@@ -155,7 +162,8 @@ static int read_numbers(struct op_infer *f, struct suppression *p, struct err *e
     if (rc < 0)
         return rc;
     if (centre != 0 && centre != 1)
-        return op_error(f, ERR_INPUT, err, "center_point_box is %" PRId64 "; expected 0 or 1", centre);
+        return op_error(f, ERR_INPUT, err, "center_point_box is %" PRId64 "; expected 0 or 1",
+                        centre);
     p->by_centre = centre == 1;
     if (has_most)
         most = *(const int64_t *)f->in[MOST]->data;
@@ -186,10 +194,11 @@ static int infer(struct op_infer *f, struct err *err)
     boxes = &f->in[BOXES]->shape;
     scores = &f->in[SCORES]->shape;
     if (boxes->dim[2] != 4 || scores->dim[0] != boxes->dim[0] || scores->dim[2] != boxes->dim[1])
-        return op_error(f, ERR_INPUT, err,
-                        "the boxes have shape %s and the scores %s; expected [n, boxes, 4] and [n, classes, boxes]",
-                        shape_print(boxes, text_boxes, sizeof(text_boxes)),
-                        shape_print(scores, text_scores, sizeof(text_scores)));
+        return op_error(
+            f, ERR_INPUT, err,
+            "the boxes have shape %s and the scores %s; expected [n, boxes, 4] and [n, classes, boxes]",
+            shape_print(boxes, text_boxes, sizeof(text_boxes)),
+            shape_print(scores, text_scores, sizeof(text_scores)));
     p->images = (size_t)boxes->dim[0];
     p->classes = (size_t)scores->dim[1];
     p->boxes = (size_t)boxes->dim[1];
@@ -228,7 +237,8 @@ static int forward(const struct op_call *c, struct err *err)
 
     if (p->found == 0)
         return 0;
-    n = select_all(p, c->in[BOXES]->data, c->in[SCORES]->data, c->scratch, c->out[0]->data, p->found);
+    n = select_all(p, c->in[BOXES]->data, c->in[SCORES]->data, c->scratch, c->out[0]->data,
+                   p->found);
     return n == p->found ? 0
                          : err_set(err, ERR_INPUT,
                                    "NonMaxSuppression: the boxes differ from those at planning");

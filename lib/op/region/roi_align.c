@@ -25,7 +25,8 @@ static int read_choice(const struct op_infer *f, const char *attr, const char *f
     if (rc < 0)
         return rc;
     if (strcmp(s, first) != 0 && strcmp(s, second) != 0)
-        return op_error(f, ERR_INPUT, err, "%s is '%.40s'; expected %s or %s", attr, s, first, second);
+        return op_error(f, ERR_INPUT, err, "%s is '%.40s'; expected %s or %s", attr, s, first,
+                        second);
     *is_second = strcmp(s, second) == 0;
     return 0;
 }
@@ -50,13 +51,16 @@ static int read_attrs(struct op_infer *f, struct roi_align *g, struct err *err)
         return rc;
     if (g->bins[0] < 1 || g->bins[1] < 1 || g->bins[0] > 1 << 24 || g->bins[1] > 1 << 24)
         return op_error(f, ERR_INPUT, err,
-                        "output_height is %" PRId64 " and output_width %" PRId64 "; expected 1 to 2^24", g->bins[0],
-                        g->bins[1]);
+                        "output_height is %" PRId64 " and output_width %" PRId64
+                        "; expected 1 to 2^24",
+                        g->bins[0], g->bins[1]);
     if (g->ratio < 0 || g->ratio > RATIO_MAX)
-        return op_error(f, ERR_INPUT, err, "sampling_ratio is %" PRId64 "; expected 0 (one sample an element) to %d",
+        return op_error(f, ERR_INPUT, err,
+                        "sampling_ratio is %" PRId64 "; expected 0 (one sample an element) to %d",
                         g->ratio, RATIO_MAX);
     if (!isfinite(g->scale) || g->scale <= 0)
-        return op_error(f, ERR_INPUT, err, "spatial_scale is %g; expected a positive number", (double)g->scale);
+        return op_error(f, ERR_INPUT, err, "spatial_scale is %g; expected a positive number",
+                        (double)g->scale);
     return 0;
 }
 
@@ -79,10 +83,11 @@ static int infer(struct op_infer *f, struct err *err)
     rois = &f->in[ROIS]->shape;
     batch = &f->in[BATCH]->shape;
     if (rois->rank != 2 || rois->dim[1] != 4 || batch->rank != 1 || batch->dim[0] != rois->dim[0])
-        return op_error(f, ERR_INPUT, err,
-                        "the regions have shape %s and batch_indices %s; expected [regions, 4] and [regions]",
-                        shape_print(rois, text_rois, sizeof(text_rois)),
-                        shape_print(batch, text_batch, sizeof(text_batch)));
+        return op_error(
+            f, ERR_INPUT, err,
+            "the regions have shape %s and batch_indices %s; expected [regions, 4] and [regions]",
+            shape_print(rois, text_rois, sizeof(text_rois)),
+            shape_print(batch, text_batch, sizeof(text_batch)));
     g->samples = (size_t)x->dim[0];
     g->channels = (size_t)x->dim[1];
     g->rois = (size_t)rois->dim[0];
@@ -115,8 +120,9 @@ static int refuse(const struct op_call *c, size_t at, int64_t value, struct err 
     const struct roi_align *g = c->param;
 
     return err_set(err, ERR_INPUT,
-                   "RoiAlign: batch_indices[%zu] is %" PRId64 "; expected 0 to %" PRId64 ", an image of the batch", at,
-                   value, (int64_t)g->samples - 1);
+                   "RoiAlign: batch_indices[%zu] is %" PRId64 "; expected 0 to %" PRId64
+                   ", an image of the batch",
+                   at, value, (int64_t)g->samples - 1);
 }
 
 static int forward(const struct op_call *c, struct err *err)
@@ -147,7 +153,8 @@ static int forward(const struct op_call *c, struct err *err)
 }
 
 /* Adds the contribution of region r to the gradient of its image: sum [channels, inputs]. */
-static void spread(const struct op_call *c, const struct roi_align *g, size_t r, const float *x, double *sum)
+static void spread(const struct op_call *c, const struct roi_align *g, size_t r, const float *x,
+                   double *sum)
 {
     const float *roi = (const float *)c->in[ROIS]->data + 4 * r;
     const float *dy = (const float *)c->dout[0]->data + r * g->channels * g->outputs;

@@ -42,11 +42,13 @@ struct roi_taps {
 
 /* roi: x1 y1 x2 y2. Axis 0 is the height. A region that is not finite, or far outside of the input,
  * has no samples. */
-ROI_FN struct roi_line roi_line_of(const struct roi_align *g, const float *roi, uint32_t axis, int64_t bin)
+ROI_FN struct roi_line roi_line_of(const struct roi_align *g, const float *roi, uint32_t axis,
+                                   int64_t bin)
 {
     struct roi_line l = { 0, 0, 0, 0, 0 };
     float offset = g->half_pixel ? 0.5f : 0.0f;
-    float low = roi[1 - axis] * g->scale - offset, high = roi[3 - axis] * g->scale - offset, length = high - low;
+    float low = roi[1 - axis] * g->scale - offset, high = roi[3 - axis] * g->scale - offset,
+          length = high - low;
 
     if (!g->half_pixel && length < 1)
         length = 1;
@@ -62,7 +64,8 @@ ROI_FN struct roi_line roi_line_of(const struct roi_align *g, const float *roi, 
     l.end = (int64_t)l.n;
     if (l.length > 0) { /* skip the samples of a large region that are surely outside */
         double step = (double)l.length / (double)l.n;
-        double first = floor((-1 - (double)l.base) / step) - 2, end = ceil(((double)g->size[axis] - (double)l.base) / step) + 2;
+        double first = floor((-1 - (double)l.base) / step) - 2,
+               end = ceil(((double)g->size[axis] - (double)l.base) / step) + 2;
 
         if (first > 0)
             l.first = first < (double)l.n ? (int64_t)first : l.end;
@@ -73,8 +76,8 @@ ROI_FN struct roi_line roi_line_of(const struct roi_align *g, const float *roi, 
 }
 
 /* Computes the neighbours of sample k; false: the sample is outside and counts as 0. */
-ROI_FN bool roi_taps_of(const struct roi_align *g, const struct roi_line *l, uint32_t axis, int64_t k,
-                        struct roi_taps *t)
+ROI_FN bool roi_taps_of(const struct roi_align *g, const struct roi_line *l, uint32_t axis,
+                        int64_t k, struct roi_taps *t)
 {
     int64_t last = g->size[axis] - 1;
     float at = l->base + ((float)k + 0.5f) * l->length / l->n;
@@ -138,8 +141,8 @@ struct roi_pick {
     int64_t at;
 };
 
-ROI_FN struct roi_pick roi_largest(const struct roi_align *g, const float *channel, const struct roi_line *h,
-                                   const struct roi_line *w)
+ROI_FN struct roi_pick roi_largest(const struct roi_align *g, const float *channel,
+                                   const struct roi_line *h, const struct roi_line *w)
 {
     struct roi_pick best = { 0, 0, -1 };
     float seen = 0; /* number of neighbours of samples inside */

@@ -27,8 +27,8 @@ struct place {
     size_t first;         /* index in x */
 };
 
-__device__ static bool place_of(const struct roi_align *g, const float *x, const float *rois, const int64_t *batch,
-                                size_t i, struct place *p)
+__device__ static bool place_of(const struct roi_align *g, const float *x, const float *rois,
+                                const int64_t *batch, size_t i, struct place *p)
 {
     size_t bin = i % g->outputs, k = i / g->outputs % g->channels, r = i / g->outputs / g->channels;
 
@@ -42,26 +42,31 @@ __device__ static bool place_of(const struct roi_align *g, const float *x, const
 }
 
 /* A thread computes elements of the output, in a grid-stride loop. */
-__global__ void align(const float *x, const float *rois, const int64_t *batch, float *y, size_t n, struct roi_align g)
+__global__ void align(const float *x, const float *rois, const int64_t *batch, float *y, size_t n,
+                      struct roi_align g)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         struct place p;
 
         if (!place_of(&g, x, rois, batch, i, &p))
             y[i] = NAN;
         else
-            y[i] = g.max ? roi_largest(&g, p.channel, &p.h, &p.w).value : roi_mean(&g, p.channel, &p.h, &p.w);
+            y[i] = g.max ? roi_largest(&g, p.channel, &p.h, &p.w).value
+                         : roi_mean(&g, p.channel, &p.h, &p.w);
     }
 }
 
 __global__ void spread(const float *x, const float *rois, const int64_t *batch, const float *dy,
-                       unsigned long long *sums, size_t n, struct roi_align g, const unsigned *most, int bits)
+                       unsigned long long *sums, size_t n, struct roi_align g, const unsigned *most,
+                       int bits)
 {
     double scale = op_sums_scale(most, bits);
 
     if (!isfinite(scale))
         return;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         double d = (double)dy[i] * scale;
         struct place p;
 
@@ -101,8 +106,9 @@ int forward(const struct op_call *c, struct err *err)
 
     if (rc < 0 || n == 0)
         return rc;
-    CUDA_LAUNCH(align, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (const float *)c->in[X]->data,
-                (const float *)c->in[ROIS]->data, batch, (float *)c->out[0]->data, n, *g);
+    CUDA_LAUNCH(align, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (const float *)c->in[X]->data, (const float *)c->in[ROIS]->data, batch,
+                (float *)c->out[0]->data, n, *g);
     return cuda_launched(err);
 }
 
@@ -118,13 +124,15 @@ int backward(const struct op_call *c, struct err *err)
         return op_cuda_zero(c, err);
     rc = op_sums_start(c, c->scratch, inputs_of(g), dy, n, err);
     if (rc == 0 && n > 0) {
-        CUDA_LAUNCH(spread, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (const float *)c->in[X]->data,
-                    (const float *)c->in[ROIS]->data, (const int64_t *)c->in[BATCH]->data, dy,
-                    (unsigned long long *)c->scratch, n, *g, op_sums_largest(c->scratch, inputs_of(g)), bits);
+        CUDA_LAUNCH(spread, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                    (const float *)c->in[X]->data, (const float *)c->in[ROIS]->data,
+                    (const int64_t *)c->in[BATCH]->data, dy, (unsigned long long *)c->scratch, n,
+                    *g, op_sums_largest(c->scratch, inputs_of(g)), bits);
         rc = cuda_launched(err);
     }
     return rc < 0 ? rc
-                  : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, inputs_of(g), op_cuda_adds(c, X), bits, err);
+                  : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, inputs_of(g),
+                                       op_cuda_adds(c, X), bits, err);
 }
 
 }

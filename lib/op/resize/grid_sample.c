@@ -153,9 +153,8 @@ static void input_grads(const struct op_call *c, const struct grid_sample *g, si
 
         grid_point(g, grid_at(c, g, s, p), t);
         for (k = 0; k < g->channels; k++, to += g->inputs, dy += g->points)
-            GRID_EACH(g, t, {
-                to[element] += (double)*dy * (double)(t[0].w[i] * t[1].w[j] * t[2].w[l]);
-            })
+            GRID_EACH(g, t,
+                      { to[element] += (double)*dy * (double)(t[0].w[i] * t[1].w[j] * t[2].w[l]); })
     }
     for (k = 0; k < n; k++)
         dx[k] = (add ? dx[k] : 0.0f) + (float)sum[k];

@@ -114,14 +114,13 @@ GRID_FN void grid_cubic_taps(const struct grid_sample *g, float x, float size, f
     grid_far(2 - part, &t->w[3], &t->slope[3]);
     for (k = 0; k < 4; k++) {
         t->slope[k] *= k < 2 ? per_grid : -per_grid;
-        t->at[k] = grid_element(truncf(grid_pad(g, first - 1 + (float)k, size, &ignored)),
-                                (int64_t)size);
+        t->at[k] =
+            grid_element(truncf(grid_pad(g, first - 1 + (float)k, size, &ignored)), (int64_t)size);
     }
 }
 
 /* Computes the taps along axis `axis` of a coordinate, which may be outside of [-1, 1]. */
-GRID_FN void grid_taps_of(const struct grid_sample *g, uint32_t axis, float at,
-                          struct grid_taps *t)
+GRID_FN void grid_taps_of(const struct grid_sample *g, uint32_t axis, float at, struct grid_taps *t)
 {
     float size = (float)g->size[axis], per_grid = (g->align ? size - 1 : size) / 2, sign = 1;
     float x = g->align ? (at + 1) / 2 * (size - 1) : ((at + 1) * size - 1) / 2, first;
@@ -129,7 +128,7 @@ GRID_FN void grid_taps_of(const struct grid_sample *g, uint32_t axis, float at,
     t->n = 0;
     if (g->mode != GRID_CUBIC && g->padding == GRID_BORDER)
         x = grid_pad(g, x, size, &sign); /* for any distance */
-    if (!(fabsf(x) < 1e9f)) /* no element, also if NaN */
+    if (!(fabsf(x) < 1e9f))              /* no element, also if NaN */
         return;
     if (g->mode == GRID_CUBIC) {
         grid_cubic_taps(g, x, size, per_grid, t);

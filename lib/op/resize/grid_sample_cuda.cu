@@ -12,9 +12,11 @@ namespace {
 enum { X, GRID, CHANNELS = 8 /* channels per thread */ };
 
 /* A thread computes CHANNELS channels of points, in a grid-stride loop over points. */
-__global__ void sample(const float *x, const float *grid, float *y, struct grid_sample g, struct op_divisor points)
+__global__ void sample(const float *x, const float *grid, float *y, struct grid_sample g,
+                       struct op_divisor points)
 {
-    size_t first = (size_t)blockIdx.y * CHANNELS, end = first + CHANNELS < g.channels ? first + CHANNELS : g.channels;
+    size_t first = (size_t)blockIdx.y * CHANNELS,
+           end = first + CHANNELS < g.channels ? first + CHANNELS : g.channels;
 
     for (size_t q = (size_t)blockIdx.x * blockDim.x + threadIdx.x; q < g.samples * g.points;
          q += (size_t)gridDim.x * blockDim.x) {
@@ -34,7 +36,8 @@ __global__ void sample(const float *x, const float *grid, float *y, struct grid_
 
 dim3 blocks_of(const struct grid_sample *g)
 {
-    return dim3(op_blocks(g->samples * g->points, OP_THREADS), (unsigned)((g->channels + CHANNELS - 1) / CHANNELS));
+    return dim3(op_blocks(g->samples * g->points, OP_THREADS),
+                (unsigned)((g->channels + CHANNELS - 1) / CHANNELS));
 }
 
 int forward(const struct op_call *c, struct err *err)
@@ -44,17 +47,20 @@ int forward(const struct op_call *c, struct err *err)
     if (tensor_elements(c->out[0]) == 0)
         return 0;
     CUDA_LAUNCH(sample, blocks_of(g), OP_THREADS, 0, op_stream(c), (const float *)c->in[X]->data,
-                (const float *)c->in[GRID]->data, (float *)c->out[0]->data, *g, op_divisor_of(g->points));
+                (const float *)c->in[GRID]->data, (float *)c->out[0]->data, *g,
+                op_divisor_of(g->points));
     return cuda_launched(err);
 }
 
 /* ---- gradients ---- */
 
 /* sums [samples, channels, inputs]; threads as in sample(). */
-__global__ void spread(const float *dy, const float *grid, unsigned long long *sums, struct grid_sample g,
-                       struct op_divisor points, const unsigned *most, int bits)
+__global__ void spread(const float *dy, const float *grid, unsigned long long *sums,
+                       struct grid_sample g, struct op_divisor points, const unsigned *most,
+                       int bits)
 {
-    size_t first = (size_t)blockIdx.y * CHANNELS, end = first + CHANNELS < g.channels ? first + CHANNELS : g.channels;
+    size_t first = (size_t)blockIdx.y * CHANNELS,
+           end = first + CHANNELS < g.channels ? first + CHANNELS : g.channels;
     double scale = op_sums_scale(most, bits);
 
     if (!isfinite(scale))
@@ -77,8 +83,8 @@ __global__ void spread(const float *dy, const float *grid, unsigned long long *s
 }
 
 /* A thread computes a point and sums over its channels. */
-__global__ void slopes(const float *x, const float *grid, const float *dy, float *dgrid, struct grid_sample g,
-                       struct op_divisor points, bool add)
+__global__ void slopes(const float *x, const float *grid, const float *dy, float *dgrid,
+                       struct grid_sample g, struct op_divisor points, bool add)
 {
     for (size_t q = (size_t)blockIdx.x * blockDim.x + threadIdx.x; q < g.samples * g.points;
          q += (size_t)gridDim.x * blockDim.x) {
@@ -128,11 +134,14 @@ int input_grads(const struct op_call *c, const struct grid_sample *g, struct err
         bits++;
     rc = op_sums_start(c, c->scratch, n, dy, n_dy, err);
     if (rc == 0 && n_dy > 0) {
-        CUDA_LAUNCH(spread, blocks_of(g), OP_THREADS, 0, op_stream(c), dy, (const float *)c->in[GRID]->data,
-                    (unsigned long long *)c->scratch, *g, op_divisor_of(g->points), op_sums_largest(c->scratch, n), bits);
+        CUDA_LAUNCH(spread, blocks_of(g), OP_THREADS, 0, op_stream(c), dy,
+                    (const float *)c->in[GRID]->data, (unsigned long long *)c->scratch, *g,
+                    op_divisor_of(g->points), op_sums_largest(c->scratch, n), bits);
         rc = cuda_launched(err);
     }
-    return rc < 0 ? rc : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, n, op_cuda_adds(c, X), bits, err);
+    return rc < 0 ? rc
+                  : op_sums_accumulate(c, c->scratch, (float *)c->din[X]->data, n,
+                                       op_cuda_adds(c, X), bits, err);
 }
 
 int backward(const struct op_call *c, struct err *err)
@@ -147,8 +156,9 @@ int backward(const struct op_call *c, struct err *err)
     if (rc < 0 || !op_cuda_wants(c, GRID) || g->samples * g->points == 0)
         return rc;
     CUDA_LAUNCH(slopes, op_blocks(g->samples * g->points, OP_THREADS), OP_THREADS, 0, op_stream(c),
-                (const float *)c->in[X]->data, (const float *)c->in[GRID]->data, (const float *)c->dout[0]->data,
-                (float *)c->din[GRID]->data, *g, op_divisor_of(g->points), op_cuda_adds(c, GRID));
+                (const float *)c->in[X]->data, (const float *)c->in[GRID]->data,
+                (const float *)c->dout[0]->data, (float *)c->din[GRID]->data, *g,
+                op_divisor_of(g->points), op_cuda_adds(c, GRID));
     return cuda_launched(err);
 }
 

@@ -175,8 +175,8 @@ static void mix_elements(const struct resize_map *m, const float *x, float *y, b
     }
 }
 
-static void run(const struct resize_pass *p, const struct resize_map *m, size_t from, const float *x,
-                float *y, bool add)
+static void run(const struct resize_pass *p, const struct resize_map *m, size_t from,
+                const float *x, float *y, bool add)
 {
     size_t o;
 
@@ -226,8 +226,7 @@ static void pick(const struct resize_pass *p, const void *x, size_t size, void *
     size_t line = p->inner * size, o;
 
     for (o = 0; o < p->outer; o++)
-        pick_rows(&p->fwd, (const char *)x + o * p->in * line, line,
-                  (char *)y + o * p->out * line);
+        pick_rows(&p->fwd, (const char *)x + o * p->in * line, line, (char *)y + o * p->out * line);
 }
 
 /* Stores `value` outside of the input along any axis. y is one item. */

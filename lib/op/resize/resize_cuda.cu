@@ -144,7 +144,8 @@ __device__ static inline int64_t sample(const struct sampling &s, size_t i, stru
 /* y = the nearest sample, or 0. A thread computes units of y, in a grid-stride loop. */
 template <typename U> __global__ void pick(struct sampling s, const U *x, U *y)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n;
+         i += (size_t)gridDim.x * blockDim.x) {
         struct resize_row r;
         int64_t from = sample(s, i, &r);
 
@@ -158,7 +159,8 @@ template <int V> __global__ void mix(struct sampling s, const float *x, float *y
 {
     using unit = op_pack<float, V>;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n;
+         i += (size_t)gridDim.x * blockDim.x) {
         struct resize_row r;
         const unit *from = (const unit *)x + sample(s, i, &r);
         unit sum = {};
@@ -189,7 +191,8 @@ struct outside {
 
 __global__ void fill_outside(struct outside s, float *y, size_t n, float value)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         for (uint32_t k = 0; k < s.n; k++)
             if (s.axis[k].row[i / s.axis[k].line % s.axis[k].out].n == 0)
                 y[i] = value;
@@ -224,7 +227,10 @@ void pick_pass(cudaStream_t q, const struct resize_device *s, uint32_t i, size_t
     if (together % 16 == 0)
         run_pick<uint4>(q, s, i, size, x, y);
     else
-        OP_SIZES(together % 8 == 0 ? 8 : together % 4 == 0 ? 4 : together % 2 == 0 ? 2 : 1,
+        OP_SIZES(together % 8 == 0   ? 8
+                 : together % 4 == 0 ? 4
+                 : together % 2 == 0 ? 2
+                                     : 1,
                  run_pick<U>(q, s, i, size, x, y));
 }
 

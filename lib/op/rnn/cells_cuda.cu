@@ -46,8 +46,8 @@ __device__ static inline struct unit unit_of(const struct rnn_here &s, size_t i)
 }
 
 /* Gate g of G in part `part`. */
-__device__ static inline float *gate(const struct rnn_here &s, const struct unit &u, uint32_t part, uint32_t g,
-                                     uint32_t of)
+__device__ static inline float *gate(const struct rnn_here &s, const struct unit &u, uint32_t part,
+                                     uint32_t g, uint32_t of)
 {
     return s.at.gates[part] + ((size_t)u.b * of + g) * s.hidden + u.j;
 }
@@ -73,7 +73,8 @@ __device__ static inline float take_dh(const struct rnn_here &s, const struct un
     for (size_t i_ = (size_t)blockIdx.x * blockDim.x + threadIdx.x, n_ = (size_t)(s_).batch * (s_).hidden; \
          i_ < n_; i_ += (size_t)gridDim.x * blockDim.x)
 
-static int launch(void (*kernel)(struct rnn_here), const struct rnn_here *s, cudaStream_t stream, struct err *err)
+static int launch(void (*kernel)(struct rnn_here), const struct rnn_here *s, cudaStream_t stream,
+                  struct err *err)
 {
     const size_t n = (size_t)s->batch * s->hidden;
 
@@ -87,7 +88,8 @@ static int launch(void (*kernel)(struct rnn_here), const struct rnn_here *s, cud
 
 __global__ void lstm_forward(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
         const float *p = s.peephole != NULL ? s.peephole + u.j : NULL, before = s.at.c_prev[k];
         float *pi = gate(s, u, 0, 0, 4), *po = gate(s, u, 0, 1, 4), *pf = gate(s, u, 0, 2, 4),
@@ -117,7 +119,8 @@ __global__ void lstm_forward(struct rnn_here s)
 
 __global__ void lstm_backward(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
         const float *p = s.peephole != NULL ? s.peephole + u.j : NULL;
         float *pi = gate(s, u, 0, 0, 4), *po = gate(s, u, 0, 1, 4), *pf = gate(s, u, 0, 2, 4),
@@ -132,8 +135,8 @@ __global__ void lstm_backward(struct rnn_here s)
                                                 p != NULL ? p[2 * s.hidden] : 0, 0 };
             const float hc = value(s.act[2], s.at.c[k]);
 
-            d = rnn_lstm_back(&v, &slopes, p != NULL ? &peephole : NULL, s.coupled, hc, slope(s.act[2], hc),
-                              s.at.c_prev[k], take_dh(s, u), &s.dc[k]);
+            d = rnn_lstm_back(&v, &slopes, p != NULL ? &peephole : NULL, s.coupled, hc,
+                              slope(s.act[2], hc), s.at.c_prev[k], take_dh(s, u), &s.dc[k]);
             s.dh[k] = 0.0f;
         }
         *pi = d.i;
@@ -147,7 +150,8 @@ __global__ void lstm_backward(struct rnn_here s)
 
 __global__ void plain_forward(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
         const float h = u.live ? value(s.act[0], s.at.gates[0][k]) : s.at.h_prev[k];
 
@@ -158,7 +162,8 @@ __global__ void plain_forward(struct rnn_here s)
 
 __global__ void plain_backward(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
 
         s.at.gates[0][k] = u.live ? take_dh(s, u) * slope(s.act[0], s.at.h[k]) : 0.0f;
@@ -171,7 +176,8 @@ __global__ void plain_backward(struct rnn_here s)
 
 __global__ void gru_gates(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
         float *z = gate(s, u, 0, 0, 2), *r = gate(s, u, 0, 1, 2);
 
@@ -184,13 +190,15 @@ __global__ void gru_gates(struct rnn_here s)
 
 __global__ void gru_forward(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
         float h = s.at.h_prev[k];
 
         if (u.live) {
             const float z = *gate(s, u, 0, 0, 2), in = s.at.gates[1][k];
-            const float n = value(s.act[1], s.reset_after ? in + *gate(s, u, 0, 1, 2) * s.at.e[k] : in);
+            const float n =
+                value(s.act[1], s.reset_after ? in + *gate(s, u, 0, 1, 2) * s.at.e[k] : in);
 
             s.at.gates[1][k] = n;
             h = rnn_gru_h(z, n, h);
@@ -202,7 +210,8 @@ __global__ void gru_forward(struct rnn_here s)
 
 __global__ void gru_backward(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
         float *pz = gate(s, u, 0, 0, 2), *pr = gate(s, u, 0, 1, 2);
 
@@ -227,7 +236,8 @@ __global__ void gru_backward(struct rnn_here s)
 
 __global__ void gru_reset(struct rnn_here s)
 {
-    EACH_UNIT(k, s) {
+    EACH_UNIT(k, s)
+    {
         const struct unit u = unit_of(s, k);
         float *pr = gate(s, u, 0, 1, 2);
 

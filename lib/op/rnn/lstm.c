@@ -90,9 +90,9 @@ OP_INLINE void back(float *gates, const float *c_prev, const float *dh, float *r
         const struct rnn_gates peephole = {
             p != NULL ? p[k] : 0, p != NULL ? p[n + k] : 0, p != NULL ? p[2 * n + k] : 0, 0
         };
-        const struct rnn_gates d = rnn_lstm_back(&gate, &slope, p != NULL ? &peephole : NULL,
-                                                 coupled, s->hc[k], s->h[k], c_prev[k], dh[k],
-                                                 &dc[k]);
+        const struct rnn_gates d =
+            rnn_lstm_back(&gate, &slope, p != NULL ? &peephole : NULL, coupled, s->hc[k], s->h[k],
+                          c_prev[k], dh[k], &dc[k]);
 
         i[k] = d.i;
         o[k] = d.o;

@@ -106,8 +106,8 @@ static int check_inputs(const struct op_infer *f, const struct rnn_param *p, str
 {
     int64_t d = p->dirs, rows = (int64_t)(p->cell->gates * p->hidden);
     int64_t h = (int64_t)p->hidden;
-    int rc = check_shape(f, RNN_W, "W", true, TENSOR_F32,
-                         shape_of(3, d, rows, (int64_t)p->inputs), err);
+    int rc =
+        check_shape(f, RNN_W, "W", true, TENSOR_F32, shape_of(3, d, rows, (int64_t)p->inputs), err);
 
     if (rc == 0)
         rc = check_shape(f, RNN_R, "R", true, TENSOR_F32, shape_of(3, d, rows, h), err);

@@ -56,11 +56,11 @@ static struct work work_at(const struct rnn_param *p, const struct rnn_state *s,
 
     w.all = rnn_work_at(p, s->keeps ? 0 : s->kept_bytes, bwd, at, bytes);
     for (i = 0; i < s->parts; i++)
-        w.packed[i] = rnn_take(at, bytes,
-                               op_max(dnn_arg_bytes(s->product[i].h_pack, 1),
-                                      s->product[i].dh != NULL
-                                          ? dnn_arg_bytes(s->product[i].dh_pack, 1)
-                                          : 0) / sizeof(float));
+        w.packed[i] = rnn_take(
+            at, bytes,
+            op_max(dnn_arg_bytes(s->product[i].h_pack, 1),
+                   s->product[i].dh != NULL ? dnn_arg_bytes(s->product[i].dh_pack, 1) : 0) /
+                sizeof(float));
     if (bwd) {
         w.row = rnn_take(at, bytes, RNN_ROW * p->hidden);
         w.part = rnn_take(at, bytes, p->cell->gates * p->hidden * op_max(p->inputs, p->hidden));
@@ -243,8 +243,8 @@ static int pack(const struct rnn_state *s, const struct rnn_param *p, const stru
 
     for (i = 0; i < s->parts && rc == 0; i++) {
         const struct rnn_product *q = &s->product[i];
-        float *r = (float *)c->in[RNN_R]->data +
-                   (d * p->cell->gates * p->hidden + q->first) * p->hidden;
+        float *r =
+            (float *)c->in[RNN_R]->data + (d * p->cell->gates * p->hidden + q->first) * p->hidden;
         void *args[DNN_ARGS] = { r, w->packed[i] };
 
         rc = dnn_run(bwd ? q->dh_pack : q->h_pack, args, w->rest, err);
@@ -386,8 +386,7 @@ static bool wants(const struct op_call *c, uint32_t i)
 
 /* After the last step: the gradients of W, R, B and x from one part. */
 static int bwd_part(const struct op_call *c, const struct work *w, const struct rnn_kept *k,
-                    const float *x, float *dx, bool dx_add, uint32_t d, uint32_t i,
-                    struct err *err)
+                    const float *x, float *dx, bool dx_add, uint32_t d, uint32_t i, struct err *err)
 {
     const struct rnn_param *p = c->param;
     const struct rnn_product *q = &((const struct rnn_state *)c->state)->product[i];

@@ -45,8 +45,9 @@ static void free_state(void *state)
 
 /* ---- plan ---- */
 
-static struct product_problem float_product(const struct op_plan *op, int64_t m, int64_t n, int64_t k,
-                                            int64_t a_row, int64_t a_col, int64_t b_row, int64_t b_col)
+static struct product_problem float_product(const struct op_plan *op, int64_t m, int64_t n,
+                                            int64_t k, int64_t a_row, int64_t a_col, int64_t b_row,
+                                            int64_t b_col)
 {
     return { .m = m, .n = n, .k = k,
              .at = { { TENSOR_F32, a_row, a_col }, { TENSOR_F32, b_row, b_col }, { TENSOR_F32, n, 1 } },
@@ -156,8 +157,8 @@ static int plan(struct op_plan *op, struct err *err)
 /* ---- rows of tensors that a direction reads and writes ---- */
 
 /* to [rows, cols] = from, or += ; a `from` of NULL stands for zeros. */
-__global__ void copy_rows(float *to, size_t to_step, const float *from, size_t from_step, size_t rows, size_t cols,
-                          bool add)
+__global__ void copy_rows(float *to, size_t to_step, const float *from, size_t from_step,
+                          size_t rows, size_t cols, bool add)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * cols;
          i += (size_t)gridDim.x * blockDim.x) {
@@ -168,19 +169,20 @@ __global__ void copy_rows(float *to, size_t to_step, const float *from, size_t f
     }
 }
 
-static int copy_state(const struct rnn_param *p, struct rnn_slice to, struct rnn_slice from, bool add,
-                      cudaStream_t stream, struct err *err)
+static int copy_state(const struct rnn_param *p, struct rnn_slice to, struct rnn_slice from,
+                      bool add, cudaStream_t stream, struct err *err)
 {
     size_t n = p->batch * p->hidden;
 
     if (to.at == NULL || n == 0)
         return 0;
-    CUDA_LAUNCH(copy_rows, op_blocks(n, OP_THREADS), OP_THREADS, 0, stream, to.at, to.step, from.at, from.step,
-                p->batch, p->hidden, add);
+    CUDA_LAUNCH(copy_rows, op_blocks(n, OP_THREADS), OP_THREADS, 0, stream, to.at, to.step, from.at,
+                from.step, p->batch, p->hidden, add);
     return cuda_launched(err);
 }
 
-static const struct tensor *output(const struct tensor *const *t, const struct op_call *c, uint32_t i)
+static const struct tensor *output(const struct tensor *const *t, const struct op_call *c,
+                                   uint32_t i)
 {
     return i < c->n_out ? t[i] : NULL;
 }
@@ -204,7 +206,8 @@ struct walk {
 
 static void begin(struct walk *w, const struct op_call *c, uint32_t d)
 {
-    const struct tensor *length = rnn_input(c, RNN_LENGTHS), *peephole = rnn_input(c, RNN_PEEPHOLES);
+    const struct tensor *length = rnn_input(c, RNN_LENGTHS),
+                        *peephole = rnn_input(c, RNN_PEEPHOLES);
     const struct rnn_param *p = w->p;
     size_t rows = p->cell->gates * p->hidden, bytes;
     char *base = w->s->keeps ? (char *)c->save : w->w.kept;
@@ -213,7 +216,9 @@ static void begin(struct walk *w, const struct op_call *c, uint32_t d)
     w->reverse = rnn_is_reverse(p, d);
     w->k = rnn_kept_at(p, base + d * w->s->kept_bytes, &bytes);
     w->recurrent = (const float *)c->in[RNN_R]->data + d * rows * p->hidden;
-    w->bias_e = w->s->has_bias ? (const float *)c->in[RNN_B]->data + d * 2 * rows + rows + 2 * p->hidden : NULL;
+    w->bias_e = w->s->has_bias
+                    ? (const float *)c->in[RNN_B]->data + d * 2 * rows + rows + 2 * p->hidden
+                    : NULL;
     w->step = { .batch = (uint32_t)p->batch, .hidden = (uint32_t)p->hidden, .steps = p->steps,
                 .length = length != NULL ? (const int32_t *)length->data : NULL,
                 .peephole = peephole != NULL ? (const float *)peephole->data + d * 3 * p->hidden : NULL,
@@ -237,16 +242,17 @@ static int run_h(const struct walk *w, uint32_t i, const float *h, float *y, str
 {
     const struct rnn_part *q = &w->s->part[i];
 
-    return product_run(q->h, h, w->recurrent + q->first * w->p->hidden, y, w->bias_e, 1.0f, q->h_adds, w->rest,
-                       w->stream, err);
+    return product_run(q->h, h, w->recurrent + q->first * w->p->hidden, y, w->bias_e, 1.0f,
+                       q->h_adds, w->rest, w->stream, err);
 }
 
-static int run_dh(const struct walk *w, uint32_t i, const float *gates, float *dh, bool add, struct err *err)
+static int run_dh(const struct walk *w, uint32_t i, const float *gates, float *dh, bool add,
+                  struct err *err)
 {
     const struct rnn_part *q = &w->s->part[i];
 
-    return product_run(q->dh, gates, w->recurrent + q->first * w->p->hidden, dh, NULL, 1.0f, add, w->rest,
-                       w->stream, err);
+    return product_run(q->dh, gates, w->recurrent + q->first * w->p->hidden, dh, NULL, 1.0f, add,
+                       w->rest, w->stream, err);
 }
 
 static int step_forward(const struct walk *w, struct err *err)
@@ -262,7 +268,8 @@ static int step_forward(const struct walk *w, struct err *err)
         return rnn_plain_forward(s, w->stream, err);
     rc = rnn_gru_gates(s, w->stream, err);
     if (rc == 0)
-        rc = w->p->reset_after ? run_h(w, 1, s->at.h_prev, s->at.e, err) : run_h(w, 1, s->at.e, s->at.gates[1], err);
+        rc = w->p->reset_after ? run_h(w, 1, s->at.h_prev, s->at.e, err)
+                               : run_h(w, 1, s->at.e, s->at.gates[1], err);
     return rc < 0 ? rc : rnn_gru_forward(s, w->stream, err);
 }
 
@@ -290,7 +297,8 @@ static int step_backward(const struct walk *w, struct err *err)
 /* The sum of the biases of W and R; with reset_after, the last gate has only that of W. */
 __global__ void add_biases(float *bias, const float *of, size_t rows, size_t both)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows;
+         i += (size_t)gridDim.x * blockDim.x)
         bias[i] = i < both ? of[i] + of[rows + i] : of[i];
 }
 
@@ -310,8 +318,9 @@ static int run_x(const struct walk *w, struct err *err)
     for (uint32_t i = 0; i < w->s->parts && rc == 0; i++) {
         const struct rnn_part *q = &w->s->part[i];
 
-        rc = product_run(q->x, w->x, (const float *)w->c->in[RNN_W]->data + (w->d * rows + q->first) * p->inputs,
-                         w->k.gates[i], w->w.bias + q->first, 1.0f, false, w->rest, w->stream, err);
+        rc = product_run(
+            q->x, w->x, (const float *)w->c->in[RNN_W]->data + (w->d * rows + q->first) * p->inputs,
+            w->k.gates[i], w->w.bias + q->first, 1.0f, false, w->rest, w->stream, err);
     }
     return rc;
 }
@@ -351,7 +360,8 @@ static int transpose_x(struct walk *w, struct err *err)
     w->x = w->p->batch_first ? w->w.x : (const float *)x->data;
     if (!w->p->batch_first)
         return 0;
-    return contract_launch(&w->s->turn, x->data, TENSOR_F32, NULL, 1.0f, w->w.x, false, NULL, w->stream, err);
+    return contract_launch(&w->s->turn, x->data, TENSOR_F32, NULL, 1.0f, w->w.x, false, NULL,
+                           w->stream, err);
 }
 
 static struct walk new_walk(const struct op_call *c)
@@ -360,7 +370,8 @@ static struct walk new_walk(const struct op_call *c)
                       .stream = op_stream(c) };
     size_t bytes;
 
-    w.w = rnn_work_at(w.p, w.s->keeps ? 0 : w.s->kept_bytes, w.s->keeps, (char *)c->scratch, &bytes);
+    w.w =
+        rnn_work_at(w.p, w.s->keeps ? 0 : w.s->kept_bytes, w.s->keeps, (char *)c->scratch, &bytes);
     w.rest = (char *)c->scratch + bytes;
     return w;
 }
@@ -406,19 +417,20 @@ static int forward(const struct op_call *c, struct err *err)
 /* ---- backward ---- */
 
 /* The gradients of the biases of a part: sums of the gradients of the gates over all steps. */
-static int bias_backward(const struct walk *w, const struct rnn_part *q, const float *gates, const float *recurrent,
-                         struct err *err)
+static int bias_backward(const struct walk *w, const struct rnn_part *q, const float *gates,
+                         const float *recurrent, struct err *err)
 {
     const size_t rows = w->p->cell->gates * w->p->hidden;
     const bool add = op_cuda_adds(w->c, RNN_B);
     float *db = (float *)w->c->din[RNN_B]->data + w->d * 2 * rows + q->first;
-    int rc = contract_launch(&q->bias, gates, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->rest, w->stream, err);
+    int rc = contract_launch(&q->bias, gates, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->rest,
+                             w->stream, err);
 
     if (rc == 0)
         rc = op_each(w->stream, db, q->k, add, op_same(), err, (const float *)w->w.bias);
     if (rc == 0 && recurrent != gates)
-        rc = contract_launch(&q->bias, recurrent, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->rest, w->stream,
-                             err);
+        rc = contract_launch(&q->bias, recurrent, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->rest,
+                             w->stream, err);
     if (rc == 0)
         rc = op_each(w->stream, db + rows, q->k, add, op_same(), err, (const float *)w->w.bias);
     return rc;
@@ -440,16 +452,16 @@ static int part_backward(const struct walk *w, uint32_t i, float *dx, bool dx_ad
     else if (i == 1)
         h = w->k.e;
     if (op_cuda_wants(c, RNN_W))
-        rc = product_run(q->dw, gates, w->x, (float *)c->din[RNN_W]->data + first * p->inputs, NULL, 1.0f,
-                         op_cuda_adds(c, RNN_W), w->rest, w->stream, err);
+        rc = product_run(q->dw, gates, w->x, (float *)c->din[RNN_W]->data + first * p->inputs, NULL,
+                         1.0f, op_cuda_adds(c, RNN_W), w->rest, w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_R))
-        rc = product_run(q->dr, recurrent, h, (float *)c->din[RNN_R]->data + first * p->hidden, NULL, 1.0f,
-                         op_cuda_adds(c, RNN_R), w->rest, w->stream, err);
+        rc = product_run(q->dr, recurrent, h, (float *)c->din[RNN_R]->data + first * p->hidden,
+                         NULL, 1.0f, op_cuda_adds(c, RNN_R), w->rest, w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_B))
         rc = bias_backward(w, q, gates, recurrent, err);
     if (rc == 0 && dx != NULL)
-        rc = product_run(q->dx, gates, (const float *)c->in[RNN_W]->data + first * p->inputs, dx, NULL, 1.0f, dx_add,
-                         w->rest, w->stream, err);
+        rc = product_run(q->dx, gates, (const float *)c->in[RNN_W]->data + first * p->inputs, dx,
+                         NULL, 1.0f, dx_add, w->rest, w->stream, err);
     return rc;
 }
 
@@ -462,8 +474,9 @@ static int peepholes_backward(const struct walk *w, struct err *err)
     int rc = 0;
 
     for (size_t g = 0; g < 3 && rc == 0; g++)
-        rc = contract_launch(&w->s->peephole[g], w->k.gates[0] + g * p->hidden, TENSOR_F32, g == 1 ? after : before,
-                             1.0f, dp + g * p->hidden, op_cuda_adds(w->c, RNN_PEEPHOLES), w->rest, w->stream, err);
+        rc = contract_launch(&w->s->peephole[g], w->k.gates[0] + g * p->hidden, TENSOR_F32,
+                             g == 1 ? after : before, 1.0f, dp + g * p->hidden,
+                             op_cuda_adds(w->c, RNN_PEEPHOLES), w->rest, w->stream, err);
     return rc;
 }
 
@@ -481,9 +494,11 @@ static int backward_direction(struct walk *w, float *dx, bool dx_add, struct err
         rc = step_backward(w, err);
     }
     if (rc == 0 && op_cuda_wants(c, RNN_H))
-        rc = copy_state(p, rnn_state_of(p, c->din[RNN_H], w->d), dh, op_cuda_adds(c, RNN_H), w->stream, err);
+        rc = copy_state(p, rnn_state_of(p, c->din[RNN_H], w->d), dh, op_cuda_adds(c, RNN_H),
+                        w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_C))
-        rc = copy_state(p, rnn_state_of(p, c->din[RNN_C], w->d), dc, op_cuda_adds(c, RNN_C), w->stream, err);
+        rc = copy_state(p, rnn_state_of(p, c->din[RNN_C], w->d), dc, op_cuda_adds(c, RNN_C),
+                        w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_PEEPHOLES))
         rc = peepholes_backward(w, err);
     for (uint32_t i = 0; i < w->s->parts && rc == 0; i++)

@@ -65,7 +65,6 @@ static uint16_t half_code(struct half h, double v)
     return sign | (uint16_t)(((exponent + h.bias - 1) << h.fraction) + (int)steps);
 }
 
-
 struct param {
     bool saturate;
     enum narrow_round round;
@@ -73,7 +72,8 @@ struct param {
 
 static bool is_float(enum tensor_dtype t)
 {
-    return tensor_is_narrow_float(t) || t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
+    return tensor_is_narrow_float(t) || t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 ||
+           t == TENSOR_BF16;
 }
 
 #define EACH for (k = 0; k < n; k++)
@@ -135,10 +135,10 @@ static void to_integers(enum tensor_dtype to, size_t n, union wide *w)
     size_t k;
 
     for (k = 0; k < n; k++)
-        w[k].i = to == TENSOR_BOOL  ? w[k].f != 0
+        w[k].i = to == TENSOR_BOOL      ? w[k].f != 0
                  : tensor_is_narrow(to) ? limit(w[k].f, -0x1p63, 0x1p63) /* store() wraps it */
-                 : to == TENSOR_U64 ? limit_u64(w[k].f)
-                                    : limit(w[k].f, ranges[to].lo, ranges[to].end);
+                 : to == TENSOR_U64     ? limit_u64(w[k].f)
+                                        : limit(w[k].f, ranges[to].lo, ranges[to].end);
 }
 
 /* Converts to a double with round-to-odd: lost bits set the last bit, so that a later rounding to a
@@ -163,7 +163,8 @@ static void to_floats(enum tensor_dtype from, enum tensor_dtype to, size_t n, un
     }
 }
 
-static void store(enum tensor_dtype t, const struct param *p, void *y, size_t n, const union wide *w)
+static void store(enum tensor_dtype t, const struct param *p, void *y, size_t n,
+                  const union wide *w)
 {
     size_t k;
 
@@ -229,7 +230,8 @@ static int read_param(struct op_infer *f, struct err *err)
                : strcmp(round, "down") == 0 ? NARROW_DOWN
                                             : NARROW_NEAREST;
     if (p->round == NARROW_NEAREST && strcmp(round, "nearest") != 0)
-        return op_error(f, ERR_INPUT, err, "round_mode is '%s'; expected up, down or nearest", round);
+        return op_error(f, ERR_INPUT, err, "round_mode is '%s'; expected up, down or nearest",
+                        round);
     return 0;
 }
 

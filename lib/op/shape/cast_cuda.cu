@@ -138,7 +138,8 @@ __device__ static inline void store_whole(enum tensor_dtype t, void *y, size_t i
 }
 
 /* y[i] = x[i], converted. A thread converts numbers in a grid-stride loop. */
-__global__ void cast_any(enum tensor_dtype from, const void *x, enum tensor_dtype to, void *y, size_t n)
+__global__ void cast_any(enum tensor_dtype from, const void *x, enum tensor_dtype to, void *y,
+                         size_t n)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
 
@@ -200,8 +201,8 @@ static int cast_fwd(const struct op_call *c, struct err *err)
         return convert(c, x, y, false, err);
     if (n == 0)
         return 0;
-    CUDA_LAUNCH(cast_any, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), x->dtype, x->data, y->dtype,
-                y->data, n);
+    CUDA_LAUNCH(cast_any, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), x->dtype, x->data,
+                y->dtype, y->data, n);
     return cuda_launched(err);
 }
 

@@ -51,8 +51,8 @@ static int concat_infer(struct op_infer *f, struct err *err)
     *y = f->in[0]->shape;
     for (i = 1; i < f->n_in && rc == 0; i++) {
         rc = check_input(f, i, c->axis, err);
-        if (rc == 0 && __builtin_add_overflow(y->dim[c->axis], f->in[i]->shape.dim[c->axis],
-                                              &y->dim[c->axis]))
+        if (rc == 0 &&
+            __builtin_add_overflow(y->dim[c->axis], f->in[i]->shape.dim[c->axis], &y->dim[c->axis]))
             rc = op_error(f, ERR_INPUT, err, "too many elements along axis %" PRId64, c->axis);
     }
     return rc < 0 ? rc : op_check_size(f, err);

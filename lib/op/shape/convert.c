@@ -19,8 +19,10 @@ static int infer(struct op_infer *f, struct err *err)
 
     if (rc < 0)
         return rc;
-    if (x == NULL || !(x->dtype == TENSOR_F32 ? is_half(to) : is_half(x->dtype) && to == TENSOR_F32))
-        return op_error(f, ERR_INPUT, err, "input 0 is %s, to be %s; expected float32, and bfloat16 or float16",
+    if (x == NULL ||
+        !(x->dtype == TENSOR_F32 ? is_half(to) : is_half(x->dtype) && to == TENSOR_F32))
+        return op_error(f, ERR_INPUT, err,
+                        "input 0 is %s, to be %s; expected float32, and bfloat16 or float16",
                         x == NULL ? "missing" : tensor_dtype_name(x->dtype),
                         tensor_dtype_name((enum tensor_dtype)to));
     f->out[0].dtype = (enum tensor_dtype)to;

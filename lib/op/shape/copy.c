@@ -104,8 +104,8 @@ COPY_TYPE(copy_add_half, uint16_t, ADD_HALF)
 
 enum mode { COPY, COPY_ADD, COPY_ADD_HALF };
 
-static void copy_lines(const struct copy_axis *a, const struct copy_axis *b, const char *x,
-                       char *y, size_t size, enum mode mode)
+static void copy_lines(const struct copy_axis *a, const struct copy_axis *b, const char *x, char *y,
+                       size_t size, enum mode mode)
 {
     size_t i;
 
@@ -121,18 +121,15 @@ static void copy_lines(const struct copy_axis *a, const struct copy_axis *b, con
     }
 }
 
-static void copy_plane(const struct copy_axis *a, const struct copy_axis *b, const char *x,
-                       char *y, size_t size, enum mode mode)
+static void copy_plane(const struct copy_axis *a, const struct copy_axis *b, const char *x, char *y,
+                       size_t size, enum mode mode)
 {
     if (b->from == 1 && b->to == 1)
         copy_lines(a, b, x, y, size, mode);
     else if (mode != COPY)
         (mode == COPY_ADD ? copy_add : copy_add_half)(a, b, x, y);
     else
-        (size == 1   ? copy_8
-         : size == 2 ? copy_16
-         : size == 4 ? copy_32
-                     : copy_64)(a, b, x, y);
+        (size == 1 ? copy_8 : size == 2 ? copy_16 : size == 4 ? copy_32 : copy_64)(a, b, x, y);
 }
 
 static void walk(const struct copy *c, const char *x, char *y, size_t size, enum mode mode)

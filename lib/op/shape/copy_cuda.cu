@@ -73,7 +73,8 @@ __global__ void copy_squares(struct squares q, const T *x, T *y)
 
     for (size_t i = blockIdx.x; i < q.n; i += gridDim.x) {
         uint64_t rest = i;
-        int64_t a0 = (int64_t)op_digit(&rest, q.across) * WIDE, b0 = (int64_t)op_digit(&rest, q.down) * WIDE;
+        int64_t a0 = (int64_t)op_digit(&rest, q.across) * WIDE,
+                b0 = (int64_t)op_digit(&rest, q.down) * WIDE;
         int64_t from = 0, to = 0;
 
         copy_place(q.rest, rest, &from, &to);
@@ -83,7 +84,8 @@ __global__ void copy_squares(struct squares q, const T *x, T *y)
 
             if (a0 + k >= q.a || b0 + lane * V >= q.b)
                 continue;
-            op_pack<T, V> u = *(const op_pack<T, V> *)(x + from + (a0 + k) * q.a_from + b0 + lane * V);
+            op_pack<T, V> u =
+                *(const op_pack<T, V> *)(x + from + (a0 + k) * q.a_from + b0 + lane * V);
 
 #pragma unroll
             for (int e = 0; e < V; e++)
@@ -187,8 +189,9 @@ int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err
     using as_they_are = std::conditional_t<!ADD && BYTES % 4 == 0, uint32_t, T>; /* see op_halves */
     constexpr int N = (int)(BYTES / sizeof(as_they_are));
 
-    CUDA_LAUNCH((copy_units<as_they_are, N, ADD>), op_blocks(n, OP_THREADS * (BYTES < 16 ? 4 : 2)), OP_THREADS, 0, s,
-                w, n, (const op_pack<as_they_are, N> *)x, (op_pack<as_they_are, N> *)y);
+    CUDA_LAUNCH((copy_units<as_they_are, N, ADD>), op_blocks(n, OP_THREADS * (BYTES < 16 ? 4 : 2)),
+                OP_THREADS, 0, s, w, n, (const op_pack<as_they_are, N> *)x,
+                (op_pack<as_they_are, N> *)y);
     return cuda_launched(err);
 }
 
@@ -254,8 +257,8 @@ bool is_sum(const struct copy *c)
 
 } // namespace
 
-int copy_cuda_run(cudaStream_t s, const struct copy *c, const void *x, void *y, enum tensor_dtype dtype,
-                  bool add, void *scratch, struct err *err)
+int copy_cuda_run(cudaStream_t s, const struct copy *c, const void *x, void *y,
+                  enum tensor_dtype dtype, bool add, void *scratch, struct err *err)
 {
     struct copy o = in_order_of_y(c);
 

@@ -14,8 +14,8 @@ extern "C" {
 
 /* y[to] = x[from], or += for floats. A stride of 0 in `to` is a sum over that axis: float32 only,
  * with `scratch` of copy_cuda_scratch() bytes. Errors: ERR_DEVICE. */
-int copy_cuda_run(cudaStream_t s, const struct copy *c, const void *x, void *y, enum tensor_dtype dtype,
-                  bool add, void *scratch, struct err *err);
+int copy_cuda_run(cudaStream_t s, const struct copy *c, const void *x, void *y,
+                  enum tensor_dtype dtype, bool add, void *scratch, struct err *err);
 /* Returns the scratch in bytes; 0 if nothing is summed, or the sums are short. */
 size_t copy_cuda_scratch(const struct copy *c);
 
@@ -28,7 +28,8 @@ struct copy_walk {
     int64_t from[COPY_AXES], to[COPY_AXES];
 };
 
-__device__ static inline void copy_place(const struct copy_walk &w, size_t i, int64_t *from, int64_t *to)
+__device__ static inline void copy_place(const struct copy_walk &w, size_t i, int64_t *from,
+                                         int64_t *to)
 {
     for (uint32_t k = 0; k < w.n; k++) {
         uint64_t rest = i, at = k + 1 < w.n ? op_digit(&rest, w.size[k]) : rest;
@@ -47,7 +48,7 @@ static inline void copy_walk_add(struct copy_walk *w, const struct copy_axis *a,
 }
 
 /* Implemented in copy_sum_cuda.cu; c has axes whose `to` is 0. */
-int copy_cuda_sum(cudaStream_t s, const struct copy *c, const float *x, float *y, bool add, void *scratch,
-                  struct err *err);
+int copy_cuda_sum(cudaStream_t s, const struct copy *c, const float *x, float *y, bool add,
+                  void *scratch, struct err *err);
 
 #endif

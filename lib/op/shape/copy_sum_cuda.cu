@@ -44,8 +44,8 @@ struct sum_plan plan_of(const struct copy *c)
 }
 
 /* y: the destination, or, if there are several chunks, [chunk, element]. */
-__global__ void copy_sum(struct copy_walk kept, struct copy_walk summed, struct sum_plan p, bool add,
-                         const float *x, float *y)
+__global__ void copy_sum(struct copy_walk kept, struct copy_walk summed, struct sum_plan p,
+                         bool add, const float *x, float *y)
 {
     size_t lanes = p.by_warps ? 32 : 1, lane = p.by_warps ? threadIdx.x % 32 : 0;
     size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / lanes, first = blockIdx.y * p.each;
@@ -73,8 +73,8 @@ __global__ void copy_sum(struct copy_walk kept, struct copy_walk summed, struct 
         y[to] = add ? y[to] + sum : sum;
 }
 
-void launch(cudaStream_t s, const struct copy *c, const struct sum_plan *p, bool add, const float *x,
-                   float *y)
+void launch(cudaStream_t s, const struct copy *c, const struct sum_plan *p, bool add,
+            const float *x, float *y)
 {
     struct copy_walk kept = {}, summed = {};
     size_t threads = p->kept * (p->by_warps ? 32 : 1);
@@ -94,8 +94,8 @@ size_t copy_cuda_scratch(const struct copy *c)
     return p.summed > 1 && p.chunks > 1 ? p.chunks * p.kept * sizeof(float) : 0;
 }
 
-int copy_cuda_sum(cudaStream_t s, const struct copy *c, const float *x, float *y, bool add, void *scratch,
-                  struct err *err)
+int copy_cuda_sum(cudaStream_t s, const struct copy *c, const float *x, float *y, bool add,
+                  void *scratch, struct err *err)
 {
     struct sum_plan p = plan_of(c), join = p;
     struct copy sums = { .n = 0, .from = 0, .to = c->to, .is_empty = false };

@@ -33,7 +33,8 @@ static int gather_infer(struct op_infer *f, struct err *err)
     at = &f->in[1]->shape;
     if (r->padding >= 0 && (r->axis != 0 || r->padding >= x->dim[0]))
         return op_error(f, ERR_INPUT, err,
-                        "padding_idx is %" PRId64 "; expected a row along axis 0, of %" PRId64 " rows",
+                        "padding_idx is %" PRId64 "; expected a row along axis 0, of %" PRId64
+                        " rows",
                         r->padding, x->rank > 0 ? x->dim[0] : 0);
     if (x->rank - 1 + at->rank > TENSOR_MAX_RANK)
         return op_error(f, ERR_UNSUPPORTED, err,
@@ -187,7 +188,7 @@ static int bwd(const struct op_call *c, struct err *err)
             for (i = 0; i < r->n; i++)
                 if (row[i] != r->padding)
                     op_store(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f,
-                           true);
+                             true);
     }
     return 0;
 }

@@ -70,7 +70,8 @@ __global__ void take(const U *x, const int64_t *list, U *y, size_t total, struct
         uint64_t round = i, column = op_digit(&round, width);
         int64_t row = list[op_digit(&round, n)];
 
-        y[i] = row < 0 ? bad : x[((int64_t)round * stride + row) * (int64_t)width.by + (int64_t)column];
+        y[i] = row < 0 ? bad
+                       : x[((int64_t)round * stride + row) * (int64_t)width.by + (int64_t)column];
     }
 }
 
@@ -97,7 +98,10 @@ int forward(const struct op_call *c, struct err *err)
         return rc;
     if (together % 16 == 0)
         return run_take<sixteen>(c, bytes, err);
-    OP_SIZES(together % 8 == 0 ? 8 : together % 4 == 0 ? 4 : together % 2 == 0 ? 2 : 1,
+    OP_SIZES(together % 8 == 0   ? 8
+             : together % 4 == 0 ? 4
+             : together % 2 == 0 ? 2
+                                 : 1,
              return run_take<U>(c, bytes, err));
     return 0;
 }
@@ -157,7 +161,8 @@ __device__ static inline int64_t row_at(const struct sums &s, size_t at)
 
 /* pieces [round, chunk, 2, width]: the sums of a row that began in an earlier chunk, and of one
  * that continues. */
-__device__ static inline size_t piece(const struct sums &s, const struct owned &o, size_t chunk, int which)
+__device__ static inline size_t piece(const struct sums &s, const struct owned &o, size_t chunk,
+                                      int which)
 {
     return ((o.round * s.chunks + chunk) * 2 + (size_t)which) * s.width + o.column;
 }
@@ -246,7 +251,8 @@ int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *
 /* Several threads may write the same value. */
 __global__ void mark_rows(const int64_t *list, size_t n, int64_t padding, float *read)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         if (list[i] >= 0 && list[i] != padding)
             read[list[i]] = 1;
 }

@@ -46,7 +46,8 @@ template <typename T> __device__ static inline T range_at(T start, T delta, size
 /* y[i] = start + i delta; a thread computes elements in a grid-stride loop. */
 template <typename T> __global__ void range(const T *start, const T *delta, T *y, size_t n)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         y[i] = range_at(*start, *delta, i);
 }
 
@@ -56,8 +57,8 @@ template <typename T> static int run_range(const struct op_call *c, struct err *
 
     if (n == 0)
         return 0;
-    CUDA_LAUNCH((range<T>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (const T *)c->in[0]->data,
-                (const T *)c->in[2]->data, (T *)c->out[0]->data, n);
+    CUDA_LAUNCH((range<T>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (const T *)c->in[0]->data, (const T *)c->in[2]->data, (T *)c->out[0]->data, n);
     return cuda_launched(err);
 }
 
@@ -67,14 +68,16 @@ int range_forward(const struct op_call *c, struct err *err)
         return run_range<float>(c, err);
     if (c->out[0]->dtype == TENSOR_F64)
         return run_range<double>(c, err);
-    return c->out[0]->dtype == TENSOR_I32 ? run_range<uint32_t>(c, err) : run_range<uint64_t>(c, err);
+    return c->out[0]->dtype == TENSOR_I32 ? run_range<uint32_t>(c, err)
+                                          : run_range<uint64_t>(c, err);
 }
 
 /* ---- EyeLike ---- */
 
 /* Sets the diagonal of y [.., cols], which is zero, to `one`. A thread processes rows in a
  * grid-stride loop. */
-template <typename U> __global__ void diagonal(U *y, int64_t first, int64_t end, int64_t cols, int64_t k, U one)
+template <typename U>
+__global__ void diagonal(U *y, int64_t first, int64_t end, int64_t cols, int64_t k, U one)
 {
     for (int64_t i = first + (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < end;
          i += (int64_t)gridDim.x * blockDim.x)
@@ -110,8 +113,8 @@ int eye_forward(const struct op_call *c, struct err *err)
 /* y [rank, found] = indices of the elements of x [n] that are not 0. One block processes x,
  * blockDim.x elements at a time; the position of an index is the number of such elements before
  * it. */
-__global__ void non_zero(const void *x, enum tensor_dtype dtype, struct shape s, size_t n, size_t found,
-                         int64_t *y)
+__global__ void non_zero(const void *x, enum tensor_dtype dtype, struct shape s, size_t n,
+                         size_t found, int64_t *y)
 {
     __shared__ unsigned counts[32];
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -142,8 +145,9 @@ int non_zero_forward(const struct op_call *c, struct err *err)
 
     if (tensor_elements(c->out[0]) == 0)
         return 0;
-    CUDA_LAUNCH(non_zero, 1, 1024, 0, op_stream(c), x->data, x->dtype, x->shape, (size_t)tensor_elements(x),
-                (size_t)c->out[0]->shape.dim[1], (int64_t *)c->out[0]->data);
+    CUDA_LAUNCH(non_zero, 1, 1024, 0, op_stream(c), x->data, x->dtype, x->shape,
+                (size_t)tensor_elements(x), (size_t)c->out[0]->shape.dim[1],
+                (int64_t *)c->out[0]->data);
     return cuda_launched(err);
 }
 
@@ -157,10 +161,12 @@ __global__ void one_hot(const void *at, enum tensor_dtype dtype, const U *values
 {
     U off = values[0], on = values[1];
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint64_t o = i, column = op_digit(&o, inner), place = op_digit(&o, depth);
         double v = number_at(at, dtype, o * inner.by + column), whole = (double)depth.by;
-        bool is = v >= (counts_back ? -whole : 0) && v < whole && (uint64_t)(v < 0 ? v + whole : v) == place;
+        bool is = v >= (counts_back ? -whole : 0) && v < whole &&
+                  (uint64_t)(v < 0 ? v + whole : v) == place;
 
         y[i] = is ? on : off;
     }
@@ -175,9 +181,9 @@ int one_hot_forward(const struct op_call *c, struct err *err)
     if (n == 0)
         return 0;
     OP_SIZES(tensor_dtype_bytes(y->dtype),
-             CUDA_LAUNCH((one_hot<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), at->data, at->dtype,
-                         (const U *)c->in[2]->data, (U *)y->data, n, op_divisor_of(p->inner),
-                         op_divisor_of(p->depth), p->counts_back));
+             CUDA_LAUNCH((one_hot<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                         at->data, at->dtype, (const U *)c->in[2]->data, (U *)y->data, n,
+                         op_divisor_of(p->inner), op_divisor_of(p->depth), p->counts_back));
     return cuda_launched(err);
 }
 

@@ -171,7 +171,7 @@ static struct lap lap_of(enum pad_mode mode, int64_t dim, int64_t length, bool b
 /* Returns a piece that begins `out` elements from the end of the input. On the lower side, which
  * begins at `start` in y, the order is reversed. */
 static struct chunk place_piece(const struct piece *p, int64_t out, int64_t size, int64_t laps,
-                                  int64_t lap, bool behind, int64_t start)
+                                int64_t lap, bool behind, int64_t start)
 {
     if (behind)
         return (struct chunk){ start + out, size, p->x, p->step, laps, lap };

@@ -16,13 +16,15 @@ struct turn {
 static constexpr unsigned TILE = 4096, TURN_THREADS = 256, TURN_AHEAD = 8;
 
 /* Position in a tile of access e of V numbers, along rows of 2^log numbers: column and row. */
-template <size_t V> __device__ static inline void turn_place(unsigned e, unsigned log, unsigned *in, unsigned *row)
+template <size_t V>
+__device__ static inline void turn_place(unsigned e, unsigned log, unsigned *in, unsigned *row)
 {
     *row = e * V >> log;
     *in = e * V & ((1u << log) - 1);
 }
 
-template <typename T, size_t V> __global__ void turn_tiles(const T *x, T *y, struct turn t, bool add)
+template <typename T, size_t V>
+__global__ void turn_tiles(const T *x, T *y, struct turn t, bool add)
 {
     CUDA_SHARED(T, tile);
     constexpr unsigned STEPS = TILE / V, ROUND = TURN_AHEAD * TURN_THREADS;
@@ -110,23 +112,26 @@ template <typename T, size_t V> static struct turn turn_of(size_t batch, size_t 
     t.down = op_divisor_of(down);
     t.tiles = batch * across * down;
     /* The lanes of a warp then read from different banks of 4 bytes. */
-    t.pitch = (1u << t.log_cols) + (unsigned)(4 / sizeof(T)) * (t.log_rows < 5 ? 32u >> t.log_rows : 1);
+    t.pitch =
+        (1u << t.log_cols) + (unsigned)(4 / sizeof(T)) * (t.log_rows < 5 ? 32u >> t.log_rows : 1);
     return t;
 }
 
 template <typename T, size_t V>
-static int launch(cudaStream_t s, const void *x, void *y, size_t batch, size_t rows, size_t cols, bool add,
-                  struct err *err)
+static int launch(cudaStream_t s, const void *x, void *y, size_t batch, size_t rows, size_t cols,
+                  bool add, struct err *err)
 {
     struct turn t = turn_of<T, V>(batch, rows, cols);
     size_t shared = ((size_t)t.pitch << t.log_rows) * sizeof(T);
 
-    CUDA_LAUNCH((turn_tiles<T, V>), op_blocks(t.tiles, 1), TURN_THREADS, shared, s, (const T *)x, (T *)y, t, add);
+    CUDA_LAUNCH((turn_tiles<T, V>), op_blocks(t.tiles, 1), TURN_THREADS, shared, s, (const T *)x,
+                (T *)y, t, add);
     return cuda_launched(err);
 }
 
 /* y = x or y += x, of one shape and type; tensors of one layout are copied directly. */
-static int reorder(const struct op_call *c, const struct tensor *x, const struct tensor *y, bool add, struct err *err)
+static int reorder(const struct op_call *c, const struct tensor *x, const struct tensor *y,
+                   bool add, struct err *err)
 {
     size_t n = (size_t)tensor_elements(x), batch, channels, inner, rows, cols;
     cudaStream_t s = op_stream(c);
@@ -134,7 +139,8 @@ static int reorder(const struct op_call *c, const struct tensor *x, const struct
     if (n == 0)
         return 0;
     if (x->layout == y->layout)
-        OP_FLOATS(y->dtype, return op_each(s, (T *)y->data, n, add, op_same(), err, (const T *)x->data));
+        OP_FLOATS(y->dtype,
+                  return op_each(s, (T *)y->data, n, add, op_same(), err, (const T *)x->data));
     batch = (size_t)x->shape.dim[0];
     channels = (size_t)x->shape.dim[1];
     inner = n / batch / channels;

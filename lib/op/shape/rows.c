@@ -126,8 +126,9 @@ int rows_refuse(const struct op_call *c, const char *op, size_t i, int64_t v, st
     const struct rows *r = c->param;
     uint32_t axis = r->kind == ROWS_ND ? r->batch + (uint32_t)(i % r->depth) : (uint32_t)r->axis;
 
-    return err_set(err, ERR_INPUT, "%s: index %zu is %" PRId64 "; the axis has %" PRId64 " elements",
-                   op, i, v, c->in[0]->shape.dim[axis]);
+    return err_set(err, ERR_INPUT,
+                   "%s: index %zu is %" PRId64 "; the axis has %" PRId64 " elements", op, i, v,
+                   c->in[0]->shape.dim[axis]);
 }
 
 /* Reads index i along an axis of size `dim`: *out in 0 .. dim - 1; a negative index counts from the

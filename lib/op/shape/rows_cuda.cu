@@ -63,7 +63,8 @@ __device__ static inline int64_t nd_row(const struct lister &l, size_t i)
 /* A thread computes rows of the list, in a grid-stride loop. */
 __global__ void rows_make_list(struct lister l, int64_t *list)
 {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.r.n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.r.n;
+         i += (size_t)gridDim.x * blockDim.x)
         list[i] = l.r.kind == ROWS_AXIS       ? normalise_index(l, i, l.data.dim[l.r.axis])
                   : l.r.kind == ROWS_ELEMENTS ? element_row(l, i)
                                               : nd_row(l, i);
@@ -114,8 +115,8 @@ __global__ void rows_rank(const int64_t *list, unsigned n, size_t rows, int64_t 
 
 /* Block b processes `span` positions of `from` (NULL: 0, 1, ...); counts [digit, block] =
  * occurrences of each digit. */
-__global__ void rows_count(const int64_t *list, const int64_t *from, size_t n, size_t span, unsigned shift,
-                           size_t rows, unsigned long long *counts)
+__global__ void rows_count(const int64_t *list, const int64_t *from, size_t n, size_t span,
+                           unsigned shift, size_t rows, unsigned long long *counts)
 {
     __shared__ unsigned bins[DIGITS];
     size_t first = blockIdx.x * span, end = first + span < n ? first + span : n;
@@ -123,7 +124,9 @@ __global__ void rows_count(const int64_t *list, const int64_t *from, size_t n, s
     bins[threadIdx.x] = 0;
     __syncthreads();
     for (size_t i = first + threadIdx.x; i < end; i += blockDim.x)
-        atomicAdd(&bins[key_of(list, from != NULL ? (size_t)from[i] : i, rows) >> shift & (DIGITS - 1)], 1u);
+        atomicAdd(
+            &bins[key_of(list, from != NULL ? (size_t)from[i] : i, rows) >> shift & (DIGITS - 1)],
+            1u);
     __syncthreads();
     counts[threadIdx.x * gridDim.x + blockIdx.x] = bins[threadIdx.x];
 }
@@ -162,8 +165,9 @@ __global__ void rows_scan(unsigned long long *x, size_t n)
  * processes a chunk of 128 positions of a tile, 32 at a time. The rank of a position is the
  * number of equal digits in earlier tiles of the block, in earlier warps, earlier in its warp, and
  * in earlier lanes. */
-__global__ void rows_place(const int64_t *list, const int64_t *from, size_t n, size_t span, unsigned shift,
-                           size_t rows, const unsigned long long *start, int64_t *to)
+__global__ void rows_place(const int64_t *list, const int64_t *from, size_t n, size_t span,
+                           unsigned shift, size_t rows, const unsigned long long *start,
+                           int64_t *to)
 {
     constexpr unsigned EACH = TILE / (WARPS * 32);
     __shared__ unsigned counts[WARPS][DIGITS];
@@ -186,7 +190,8 @@ __global__ void rows_place(const int64_t *list, const int64_t *from, size_t n, s
             unsigned same = __ballot_sync(0xffffffffu, is);
 
             place[k] = !is ? 0 : from != NULL ? from[i] : (int64_t)i;
-            digit[k] = is ? (unsigned)(key_of(list, (size_t)place[k], rows) >> shift & (DIGITS - 1)) : DIGITS;
+            digit[k] = is ? (unsigned)(key_of(list, (size_t)place[k], rows) >> shift & (DIGITS - 1))
+                          : DIGITS;
 #pragma unroll
             for (unsigned bit = 0; bit < 8; bit++) {
                 bool on = (digit[k] >> bit & 1) != 0;
@@ -241,8 +246,8 @@ size_t rows_cuda_order_scratch(size_t n)
     return rows_round(n * sizeof(int64_t)) + (size_t)DIGITS * blocks * sizeof(unsigned long long);
 }
 
-int rows_cuda_order(cudaStream_t s, const int64_t *list, size_t n, size_t rows, int64_t *order, void *scratch,
-                    struct err *err)
+int rows_cuda_order(cudaStream_t s, const int64_t *list, size_t n, size_t rows, int64_t *order,
+                    void *scratch, struct err *err)
 {
     unsigned blocks, passes = 1;
     int64_t *other = (int64_t *)scratch;

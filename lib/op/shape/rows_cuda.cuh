@@ -25,8 +25,8 @@ int rows_cuda_list(const struct op_call *c, int64_t *list, struct err *err);
 /* order [n]: the positions in the list, grouped by row: rows ascending, positions of equal rows
  * ascending, ROWS_BAD at the end. `rows`: number of rows of the data. `scratch`:
  * rows_cuda_order_scratch() bytes. Errors: ERR_DEVICE. */
-int rows_cuda_order(cudaStream_t s, const int64_t *list, size_t n, size_t rows, int64_t *order, void *scratch,
-                    struct err *err);
+int rows_cuda_order(cudaStream_t s, const int64_t *list, size_t n, size_t rows, int64_t *order,
+                    void *scratch, struct err *err);
 size_t rows_cuda_order_scratch(size_t n);
 
 /* Number of rows of the data that the list may contain. */

@@ -151,8 +151,9 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
         for (i = 0; i < r->n; i++)
             memcpy(y + (size_t)row[i] * bytes, u + i * bytes, bytes);
     else
-        (t == TENSOR_F32 ? put_f32 : t == TENSOR_I32 ? put_i32 : put_i64)(r, row, u, y,
-                                                                          before_at(c));
+        (t == TENSOR_F32   ? put_f32
+         : t == TENSOR_I32 ? put_i32
+                           : put_i64)(r, row, u, y, before_at(c));
     return 0;
 }
 

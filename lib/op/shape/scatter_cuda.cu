@@ -61,7 +61,8 @@ __device__ static inline int64_t row_at(const struct updates &u, size_t at)
 /* y [row] = its last update. A thread processes elements of updates, in sorted order. */
 template <typename U> __global__ void store_last(struct updates u, const U *x, U *y)
 {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width, k = i - at * u.width;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width,
+           k = i - at * u.width;
     int64_t row = row_at(u, at);
 
     if (row >= 0 && row_at(u, at + 1) != row)
@@ -83,7 +84,8 @@ template <typename T, typename S> __device__ static inline T reduced(int64_t how
 template <typename T, typename S>
 __global__ void apply_all(struct updates u, int64_t how, const T *x, T *y, T *before)
 {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width, k = i - at * u.width;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width,
+           k = i - at * u.width;
     int64_t row = row_at(u, at);
     T v;
 
@@ -118,8 +120,8 @@ template <typename T, typename S>
 void run_all(const struct op_call *c, const struct updates *u, T *before)
 {
     CUDA_LAUNCH((apply_all<T, S>), blocks_of(u->n * u->width), OP_THREADS, 0, op_stream(c), *u,
-                ((const struct rows *)c->param)->reduction, (const T *)c->in[2]->data, (T *)c->out[0]->data,
-                before);
+                ((const struct rows *)c->param)->reduction, (const T *)c->in[2]->data,
+                (T *)c->out[0]->data, before);
 }
 
 template <typename T> void run_invalid(const struct op_call *c, const struct updates *u)
@@ -140,7 +142,8 @@ int forward(const struct op_call *c, struct err *err)
         rc = cuda_copy(c->out[0]->data, c->in[0]->data, tensor_bytes(c->in[0]), c->run->queue, err);
     if (rc < 0 || r->n * r->width == 0 || tensor_elements(c->in[0]) == 0)
         return rc;
-    rc = rows_cuda_order(op_stream(c), kept.list, r->n, rows_of(r, c->in[0]), kept.order, c->scratch, err);
+    rc = rows_cuda_order(op_stream(c), kept.list, r->n, rows_of(r, c->in[0]), kept.order,
+                         c->scratch, err);
     if (rc < 0)
         return rc;
     if (r->reduction == SCATTER_NONE) {
@@ -165,10 +168,11 @@ int forward(const struct op_call *c, struct err *err)
 
 /* Undoes the updates of a row from the last to the first: du = the gradient of each, g [row] = the
  * remaining dy [row]. A thread processes a column. g, du NULL: not requested. */
-__global__ void undo(struct updates u, int64_t how, const float *dy, const float *x, const float *before,
-                     float *g, float *du, bool add)
+__global__ void undo(struct updates u, int64_t how, const float *dy, const float *x,
+                     const float *before, float *g, float *du, bool add)
 {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width, k = i - at * u.width;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width,
+           k = i - at * u.width;
     int64_t row = row_at(u, at);
     float left;
 

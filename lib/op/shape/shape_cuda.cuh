@@ -21,8 +21,8 @@
 static inline int shape_cuda_add(const struct op_call *c, const struct tensor *dx, const void *x,
                                  struct err *err)
 {
-    OP_FLOATS(dx->dtype, return op_each(op_stream(c), (T *)dx->data, (size_t)tensor_elements(dx), true,
-                                        op_same(), err, (const T *)x));
+    OP_FLOATS(dx->dtype, return op_each(op_stream(c), (T *)dx->data, (size_t)tensor_elements(dx),
+                                        true, op_same(), err, (const T *)x));
     return 0;
 }
 
@@ -31,13 +31,14 @@ template <typename U> __global__ void shape_fill(U *y, size_t n, const U *on_dev
 {
     U value = on_device != NULL ? *on_device : on_host;
 
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         y[i] = value;
 }
 
 /* Fills all elements of y; on_device and on_host NULL: with zero. Errors: ERR_DEVICE. */
-static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *y, const void *on_device,
-                                  const void *on_host, struct err *err)
+static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *y,
+                                  const void *on_device, const void *on_host, struct err *err)
 {
     size_t size = tensor_dtype_bytes(y->dtype), n = (size_t)tensor_elements(y);
 

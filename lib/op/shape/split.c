@@ -34,8 +34,7 @@ static int equal_sizes(struct op_infer *f, int64_t axis, struct err *err)
     return 0;
 }
 
-static int follow(struct op_infer *f, int64_t axis, const int64_t *sizes, size_t n,
-                  struct err *err)
+static int follow(struct op_infer *f, int64_t axis, const int64_t *sizes, size_t n, struct err *err)
 {
     int64_t rest = f->in[0]->shape.dim[axis];
     uint32_t i;

@@ -10,14 +10,15 @@ namespace {
 /* y = or += x if column - row is on the kept side of k (device memory; NULL: 0), else 0 or
  * unchanged. A thread processes elements in a grid-stride loop. x and y may be the same memory. */
 template <typename T, bool ADD>
-__global__ void keep_side(const T *x, T *y, size_t n, struct op_divisor cols, struct op_divisor rows,
-                          const int64_t *k, bool upper)
+__global__ void keep_side(const T *x, T *y, size_t n, struct op_divisor cols,
+                          struct op_divisor rows, const int64_t *k, bool upper)
 {
     int64_t diagonal = k != NULL ? *k : 0, most = (int64_t)(rows.by + cols.by);
 
     /* larger values have the same result */
     diagonal = diagonal < -most ? -most : diagonal > most ? most : diagonal;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint64_t rest = i;
         int64_t column = (int64_t)op_digit(&rest, cols), row = (int64_t)op_digit(&rest, rows);
         bool stays = upper ? column - row >= diagonal : column - row <= diagonal;
@@ -40,9 +41,11 @@ int run(const struct op_call *c, const void *x, void *y, struct err *err)
 
     if (n == 0)
         return 0;
-    CUDA_LAUNCH((keep_side<T, ADD>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (const T *)x, (T *)y,
-                n, op_divisor_of((uint64_t)s->dim[s->rank - 1]), op_divisor_of((uint64_t)s->dim[s->rank - 2]),
-                k != NULL ? (const int64_t *)k->data : NULL, ((const struct trilu *)c->param)->upper != 0);
+    CUDA_LAUNCH((keep_side<T, ADD>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (const T *)x, (T *)y, n, op_divisor_of((uint64_t)s->dim[s->rank - 1]),
+                op_divisor_of((uint64_t)s->dim[s->rank - 2]),
+                k != NULL ? (const int64_t *)k->data : NULL,
+                ((const struct trilu *)c->param)->upper != 0);
     return cuda_launched(err);
 }
 

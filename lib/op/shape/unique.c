@@ -169,8 +169,8 @@ static int plan(struct op_plan *p, struct err *err)
 
 /* Computes the number of the distinct slice of each slice, and the count of each; either list may
  * be NULL. `order` and `first` are the results of find(). */
-static void count_each(const struct slices *s, const int64_t *order, const int64_t *first, int64_t *inverse,
-                       int64_t *count)
+static void count_each(const struct slices *s, const int64_t *order, const int64_t *first,
+                       int64_t *inverse, int64_t *count)
 {
     const struct unique *p = s->p;
     size_t group = 0, k = 0, i;
@@ -179,9 +179,9 @@ static void count_each(const struct slices *s, const int64_t *order, const int64
         count[k] = 0;
     for (i = 0; i < p->n; i++) {
         if (i == 0 || compare_slice(s, order[i - 1], order[i]) != 0) {
-            const int64_t *at = p->sorted != 0
-                                    ? &first[group++]
-                                    : bsearch(&order[i], first, p->found, sizeof(*first), compare_ints);
+            const int64_t *at =
+                p->sorted != 0 ? &first[group++]
+                               : bsearch(&order[i], first, p->found, sizeof(*first), compare_ints);
 
             k = (size_t)(at - first);
         }
@@ -201,7 +201,8 @@ static int fwd(const struct op_call *c, struct err *err)
 {
     const struct unique *p = c->param;
     const struct slices s = { p, c->in[0]->data, c->in[0]->dtype };
-    int64_t *order = c->scratch, *first = order + p->n, *inverse = list_of(c, 2), *count = list_of(c, 3);
+    int64_t *order = c->scratch, *first = order + p->n, *inverse = list_of(c, 2),
+            *count = list_of(c, 3);
     size_t width = p->inner * tensor_dtype_bytes(s.dtype), o, k;
     char *y = c->out[0] != NULL ? c->out[0]->data : NULL;
 
@@ -211,7 +212,8 @@ static int fwd(const struct op_call *c, struct err *err)
         return err_set(err, ERR_INPUT, "Unique: the input differs from the one at planning");
     for (o = 0; o < p->outer && y != NULL; o++)
         for (k = 0; k < p->found; k++)
-            memcpy(y + (o * p->found + k) * width, s.data + (o * p->n + (size_t)first[k]) * width, width);
+            memcpy(y + (o * p->found + k) * width, s.data + (o * p->n + (size_t)first[k]) * width,
+                   width);
     if (list_of(c, 1) != NULL)
         memcpy(list_of(c, 1), first, p->found * sizeof(*first));
     count_each(&s, order, first, inverse, count);

@@ -17,7 +17,7 @@ static inline unsigned short emulated_half_of(float x)
     sign = bits >> 16 & 0x8000;
     magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000)
-        return 0x7fff; /* CUDA's NaN */
+        return 0x7fff;           /* CUDA's NaN */
     if (magnitude >= 0x477ff000) /* 65520 */
         return (unsigned short)(sign | 0x7c00);
     if (magnitude < 0x33000000) /* below half of the smallest subnormal */
@@ -38,7 +38,8 @@ static inline unsigned short emulated_half_of(float x)
 }
 static inline float emulated_half_value(unsigned short h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023, bits;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023,
+             bits;
     float x;
 
     if (exponent == 0) { /* mantissa * 2^-24, exactly */

@@ -54,18 +54,15 @@ void emulated_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 blo
         &copy, sizeof(copy), grid3, block3, shared, stream);
 }
 
-template <typename T>
-cudaError_t cudaMalloc(T **memory, size_t bytes)
+template <typename T> cudaError_t cudaMalloc(T **memory, size_t bytes)
 {
     return cudaMalloc(reinterpret_cast<void **>(memory), bytes);
 }
-template <typename T>
-cudaError_t cudaMallocHost(T **memory, size_t bytes, unsigned flags = 0)
+template <typename T> cudaError_t cudaMallocHost(T **memory, size_t bytes, unsigned flags = 0)
 {
     return cudaHostAlloc(reinterpret_cast<void **>(memory), bytes, flags);
 }
-template <typename T>
-cudaError_t cudaHostAlloc(T **memory, size_t bytes, unsigned flags)
+template <typename T> cudaError_t cudaHostAlloc(T **memory, size_t bytes, unsigned flags)
 {
     return cudaHostAlloc(reinterpret_cast<void **>(memory), bytes, flags);
 }
@@ -133,8 +130,8 @@ static inline T emulated_shfl_down(const char *file, int line, unsigned int mask
                             emulated_in_segment(emulated_lane() + static_cast<int>(delta), width));
 }
 template <typename T>
-static inline T emulated_shfl_xor(const char *file, int line, unsigned int mask, T value,
-                                  int lanes, int width = 32)
+static inline T emulated_shfl_xor(const char *file, int line, unsigned int mask, T value, int lanes,
+                                  int width = 32)
 {
     int source = emulated_lane() ^ lanes, end = (emulated_lane() / width + 1) * width;
 
@@ -142,8 +139,7 @@ static inline T emulated_shfl_xor(const char *file, int line, unsigned int mask,
 }
 static inline unsigned int emulated_vote(const char *file, int line, unsigned int mask, int p)
 {
-    return static_cast<unsigned int>(
-        emulated_meet(EMULATED_VOTE, mask, 0, p != 0, file, line));
+    return static_cast<unsigned int>(emulated_meet(EMULATED_VOTE, mask, 0, p != 0, file, line));
 }
 static inline void emulated_syncwarp(const char *file, int line, unsigned int mask = 0xffffffff)
 {
@@ -160,16 +156,15 @@ static inline void __threadfence_block()
 
 /* ---- atomics: two streams of a device may run in two host threads ---- */
 
-template <typename T, typename F>
-static inline T emulated_atomic(T *p, F change)
+template <typename T, typename F> static inline T emulated_atomic(T *p, F change)
 {
     T before, after;
 
     __atomic_load(p, &before, __ATOMIC_RELAXED);
     do
         after = change(before);
-    while (!__atomic_compare_exchange(p, &before, &after, false, __ATOMIC_RELAXED,
-                                      __ATOMIC_RELAXED));
+    while (
+        !__atomic_compare_exchange(p, &before, &after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return before;
 }
 #define CUDA_ATOMICS(type)                                                                         \
@@ -217,13 +212,11 @@ CUDA_ATOMICS_OF_INTEGERS(unsigned long long)
 
 /* ---- loads, bits, arithmetic ---- */
 
-template <typename T>
-static inline T __ldg(const T *p)
+template <typename T> static inline T __ldg(const T *p)
 {
     return *p;
 }
-template <typename To, typename From>
-static inline To emulated_bits(From from)
+template <typename To, typename From> static inline To emulated_bits(From from)
 {
     To to;
 

@@ -35,7 +35,9 @@ SHOWN int nvmlInit_v2(void)
 SHOWN const char *nvmlErrorString(int code);
 SHOWN const char *nvmlErrorString(int code)
 {
-    return code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : code == NOT_FOUND ? "Not Found" : "Not Supported";
+    return code == DRIVER_NOT_LOADED ? "Driver Not Loaded"
+           : code == NOT_FOUND       ? "Not Found"
+                                     : "Not Supported";
 }
 
 /* The emulated runtime numbers its buses from 1. */
@@ -81,8 +83,10 @@ SHOWN int nvmlDeviceGetPowerUsage(struct nvml_device *d, unsigned int *out)
     return is("little") ? NOT_SUPPORTED : SUCCESS;
 }
 
-SHOWN int nvmlDeviceGetTotalEccErrors(struct nvml_device *d, int kind, int counter, unsigned long long *out);
-SHOWN int nvmlDeviceGetTotalEccErrors(struct nvml_device *d, int kind, int counter, unsigned long long *out)
+SHOWN int nvmlDeviceGetTotalEccErrors(struct nvml_device *d, int kind, int counter,
+                                      unsigned long long *out);
+SHOWN int nvmlDeviceGetTotalEccErrors(struct nvml_device *d, int kind, int counter,
+                                      unsigned long long *out)
 {
     *out = d->index;
     return kind != 1 || counter != 0 || is("little") ? NOT_SUPPORTED : SUCCESS;
