@@ -26,7 +26,7 @@ PROTO := $(wildcard proto/*.proto)
 GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)
 LIB   := $(patsubst %,$(BUILD)/%.o,$(shell find lib -name '*.c')) $(GEN:.c=.o) $(BUILD)/proto/descriptors.o
 MAINS := daemon/trainerd.c daemon/trainerctl.c
-APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c))) $(BUILD)/daemon/recipes.o $(BUILD)/daemon/page.o
+APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c))) $(addprefix $(BUILD)/daemon/,recipes.o page.o code.o)
 KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
 TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
@@ -94,7 +94,14 @@ $(BUILD)/daemon/page.c: $(PAGE) scripts/embed
 	   echo 'const struct page_file page_files[] = {'; \
 	   for f in $(PAGE); do n=$${f##*.}; echo "{ \"$$n\", page_$$n, &page_$${n}_bytes },"; done; \
 	   echo '};'; echo 'const size_t n_page_files = sizeof(page_files) / sizeof(page_files[0]);'; } >$@
-$(BUILD)/daemon/recipes.o $(BUILD)/daemon/page.o: $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
+# A digest of the code that decides the bits of a step, without comments (daemon/versions.h).
+CODE := $(sort $(shell find $(addprefix lib/,base comm data device engine graph op optim opts tensor train) \
+            -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'))
+$(BUILD)/daemon/code.c: $(CODE)
+	@mkdir -p $(@D)
+	@{ echo '#include "daemon/versions.h"'; \
+	   echo "const char versions_code[] = \"$$(cat $^ | $(CC) -fpreprocessed -P -E -w -x c - | sha256sum | cut -c 1-16)\";"; } >$@
+$(addprefix $(BUILD)/daemon/,recipes.o page.o code.o): $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 

@@ -71,6 +71,8 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
                    .cluster = c->canonical,
                    .devices = s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu",
                    .kernels = s->kernels,
+                   .protocol = s->protocol,
+                   .code = versions_code,
                    .nccl = s->nccl },
         .n_devices = s->n_devices,
         .data_address = g->data_address,
