@@ -56,12 +56,12 @@ void evaluator_open_metrics(struct run *r)
     char labels[160];
 
     snprintf(labels, sizeof(labels), "metric=\"%s\"", r->s->evaluator.metric_name);
-    e->evaluated_step = metrics_gauge(r->metrics, "trainerd_evaluated_step", NULL,
+    e->evaluated_step = metrics_gauge(r->http.metrics, "trainerd_evaluated_step", NULL,
                                       "Step of the last checkpoint that this evaluator evaluated.");
     e->best_step =
-        metrics_gauge(r->metrics, "trainerd_best_step", NULL, "Step of the best checkpoint.");
-    e->best_value =
-        metrics_gauge(r->metrics, "trainerd_best_value", labels, "Value of the best checkpoint.");
+        metrics_gauge(r->http.metrics, "trainerd_best_step", NULL, "Step of the best checkpoint.");
+    e->best_value = metrics_gauge(r->http.metrics, "trainerd_best_value", labels,
+                                  "Value of the best checkpoint.");
 }
 
 /* Returns true if the best checkpoint of the state is in the folder, as far as it is to be kept. */

@@ -278,7 +278,7 @@ static void on_hangup(void *arg, int signum)
     if (settled_is_evaluator(r->s))
         log_warn("reload", "SIGHUP: an evaluator reads the job file only at its start; restart it");
     else
-        (void)reload_now(r->reload); /* the log has the result */
+        (void)reload_start(r->reload); /* the log has the result */
 }
 
 static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes,
@@ -342,7 +342,7 @@ static int open_sensors(struct run *r, struct err *err)
     r->gpus.readings = calloc(r->s->n_devices, sizeof(*r->gpus.readings));
     if (r->gpus.readings == NULL)
         return err_set(err, ERR_NOMEM, "status of %u GPUs: out of memory", r->s->n_devices);
-    return sensors_open(r->s, r->metrics, &r->gpus.sensors, err);
+    return sensors_open(r->s, r->http.metrics, &r->gpus.sensors, err);
 }
 
 static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
@@ -364,13 +364,13 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
     rc = loop_open(&r->loop, err);
     if (rc < 0)
         return rc;
-    r->metrics = metrics_new();
-    CHECK(r->metrics != NULL);
-    metrics_set_prologue(r->metrics, metrics_print_process);
+    r->http.metrics = metrics_new();
+    CHECK(r->http.metrics != NULL);
+    metrics_set_prologue(r->http.metrics, metrics_print_process);
     r->train_opts = s->train;
     r->train_opts.on_event = on_train_event;
     r->train_opts.arg = r;
-    ro.metrics = r->metrics;
+    ro.metrics = r->http.metrics;
     rc = report_open(&ro, &r->report, err);
     if (rc == 0)
         rc = reload_open(&(struct reload_opts){ .loop = r->loop, .conf = s->conf, .report = r->report,
@@ -446,7 +446,7 @@ static void shut_down(struct run *r)
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
-    status_pages_end(r->pages);
+    status_pages_end(r->http.pages);
     if (r->train != NULL)
         train_abort(r->train, r->exit.text);
     r->mode->close(r);
@@ -462,7 +462,7 @@ static void shut_down(struct run *r)
     train_close(r->train);
     shutdown_limit.stage = "the control plane";
     r->mode->free(r);
-    metrics_http_close(r->http);
+    metrics_http_close(r->http.server);
     shutdown_limit.stage = "the GPU sensors";
     sensors_close(r->gpus.sensors);
     shutdown_limit.stage = "the event loop";
@@ -471,8 +471,8 @@ static void shut_down(struct run *r)
     shutdown_limit.stage = "the reports";
     reload_close(r->reload);
     report_close(r->report);
-    status_pages_free(r->pages);
-    metrics_free(r->metrics);
+    status_pages_free(r->http.pages);
+    metrics_free(r->http.metrics);
     free(r->gpus.readings);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
     shutdown_limit.stage = "the exit handlers of libraries";

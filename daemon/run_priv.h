@@ -78,6 +78,13 @@ struct run_gpus { /* zeroed on CPUs */
     struct rdzv_gpu *readings; /* owned [n_devices]: last readings */
 };
 
+/* What this task serves over HTTP. */
+struct run_http {
+    struct metrics *metrics;
+    struct metrics_http *server; /* NULL: no HTTP */
+    struct status_pages *pages;  /* of `server`; NULL without HTTP */
+};
+
 struct run {
     const struct settled *s;
     const struct run_mode *mode;
@@ -89,9 +96,7 @@ struct run {
     struct loop_timer *tick;
     uint32_t signals, ticks;
 
-    struct metrics *metrics;
-    struct metrics_http *http;
-    struct status_pages *pages; /* of http; NULL without HTTP */
+    struct run_http http;
     struct report *report;
     struct reload *reload;
     struct run_gpus gpus;

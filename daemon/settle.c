@@ -364,6 +364,7 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
 
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
+    (void)versions_protocol(s->protocol);
     rc = settle_cluster(args, s, err);
     if (rc < 0)
         goto fail;

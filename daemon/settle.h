@@ -9,6 +9,7 @@
 #include "conf/cluster.h"
 #include "conf/job.h"
 #include "daemon/security.h"
+#include "daemon/versions.h"
 #include "device/device.h"
 #include "train/train.h"
 
@@ -59,6 +60,7 @@ struct settled {
     uint32_t n_devices;
     struct cuda_gpu *gpus;   /* owned; [n_devices]; NULL: CPUs */
     char kernels[256];       /* libraries, versions and instruction set that decide the bits */
+    char protocol[VERSIONS_PROTOCOL_BYTES];
     char nccl[32];           /* version; "": CPUs */
     char devices_from[96];   /* reason: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
     bool is_chief;           /* rank 0: logs the steps */
