@@ -155,7 +155,7 @@ static bool is_exposed(const struct settled *s)
 {
     const char *host;
 
-    if (s->listen[0] == '\0')
+    if (s->listen[0] == '\0' || s->cluster->self->rank == CLUSTER_NO_RANK)
         return false;
     host = s->cluster->self->host;
     return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||

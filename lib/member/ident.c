@@ -40,7 +40,9 @@ static const struct row {
 
 static const char *field(const struct member_ident *i, size_t offset)
 {
-    return *(const char *const *)((const char *)i + offset);
+    const char *s = *(const char *const *)((const char *)i + offset);
+
+    return s != NULL ? s : "";
 }
 
 struct member_ident member_ident_copy(const struct member_ident *i, struct arena *a)

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """An evaluator follows the checkpoints of a group and does not disturb it."""
 import json
 import os
