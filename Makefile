@@ -26,7 +26,7 @@ PROTO := $(wildcard proto/*.proto)
 GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)
 LIB   := $(patsubst %,$(BUILD)/%.o,$(shell find lib -name '*.c')) $(GEN:.c=.o) $(BUILD)/proto/descriptors.o
 MAINS := daemon/trainerd.c daemon/trainerctl.c
-APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c))) $(BUILD)/daemon/recipes.o $(BUILD)/daemon/page.o
+APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c))) $(addprefix $(BUILD)/daemon/,recipes.o page.o code.o)
 KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
 TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
@@ -94,7 +94,14 @@ $(BUILD)/daemon/page.c: $(PAGE) scripts/embed
 	   echo 'const struct page_file page_files[] = {'; \
 	   for f in $(PAGE); do n=$${f##*.}; echo "{ \"$$n\", page_$$n, &page_$${n}_bytes },"; done; \
 	   echo '};'; echo 'const size_t n_page_files = sizeof(page_files) / sizeof(page_files[0]);'; } >$@
-$(BUILD)/daemon/recipes.o $(BUILD)/daemon/page.o: $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
+# A digest of the code that decides the bits of a step, without comments (daemon/versions.h).
+CODE := $(sort $(shell find $(addprefix lib/,base comm data device engine graph op optim opts tensor train) \
+            -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'))
+$(BUILD)/daemon/code.c: $(CODE)
+	@mkdir -p $(@D)
+	@{ echo '#include "daemon/versions.h"'; \
+	   echo "const char versions_code[] = \"$$(cat $^ | $(CC) -fpreprocessed -P -E -w -x c - | sha256sum | cut -c 1-16)\";"; } >$@
+$(addprefix $(BUILD)/daemon/,recipes.o page.o code.o): $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
 	@echo "  CC    $<"
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
@@ -211,7 +218,7 @@ SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g1' \
 san:
 	@$(MAKE) --no-print-directory $(if $(T),check,test) $(SANITIZED)
 # The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts and emulated GPUs.
-SAN_TESTS := $(foreach f,base loop conf member rdzv comm data ckpt graph engine train preflight daemon,test/$(f)/test_) \
+SAN_TESTS := $(foreach f,base loop conf member tls rdzv comm data ckpt graph engine train preflight daemon,test/$(f)/test_) \
              -gpu -train/test_precision -train/test_tables
 san-units:
 	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"
@@ -244,7 +251,7 @@ bench:
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
 # Needs a GPU. scripts/gpu runs more, also on a machine that cannot build.
-bench-gpu: all $(BUILD)/test/bench/bench_gpu_kernels
+bench-gpu: all $(OPS)
 	@BUILD=$(BUILD) scripts/bench gpu
 # Trains with four tasks on four emulated hosts and injects every kind of fault.
 chaos: all $(EMULATED)

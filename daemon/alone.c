@@ -93,7 +93,7 @@ static int open_alone(struct run *r, struct err *err)
     o.incarnation = incarnation;
     rc = lock_open(r, &o, err);
     if (rc == 0)
-        lock_want(r, &self, 1);
+        lock_acquire(r, &self, 1);
     return rc;
 }
 
@@ -157,7 +157,7 @@ static void on_stop(struct run *r)
 
 static void on_tick(struct run *r)
 {
-    lock_tick(r);
+    lock_retry(r);
     start_if_ready(r);
     if (r->stop.is_requested && r->generation != 0 &&
         clock_ms() - r->stop.since_ms > run_grace_ms(r))

@@ -12,7 +12,7 @@
 
 /* The process that wrote the checkpoint set `complete` from the size of the data. The end that the
  * job file states must agree with it. */
-static bool is_last_step(const struct conf *c, const struct ckpt_meta *m)
+bool complete_is_last_step(const struct conf *c, const struct ckpt_meta *m)
 {
     if (!m->complete)
         return false;
@@ -45,8 +45,9 @@ bool complete_already(const struct conf *c,
     info = malloc(2 * sizeof(*info));
     verified = info != NULL ? info + 1 : NULL;
     is_complete = info != NULL && ckpt_peek(c->checkpoint.directory, NULL, info, &err) == 0 &&
-                  strcmp(info->meta.job_digest, c->digest) == 0 && is_last_step(c, &info->meta) &&
-                  is_exported(c) && ckpt_verify(info->path, on_progress, NULL, verified, &err) == 0;
+                  strcmp(info->meta.job_digest, c->digest) == 0 &&
+                  complete_is_last_step(c, &info->meta) && is_exported(c) &&
+                  ckpt_verify(info->path, on_progress, NULL, verified, &err) == 0;
     if (is_complete)
         snprintf(text, n, "the job is complete: %s is of its last step%s%s; to train again, remove %s or use "
                           "--restart (trainerd alone, trainerctl local), for a group `trainerctl restart JOB`",

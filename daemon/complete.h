@@ -11,10 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ckpt_meta;
 struct conf;
 struct err;
 struct train_opts;
 
+/* Returns true if a checkpoint is of the last step of the job. */
+bool complete_is_last_step(const struct conf *c, const struct ckpt_meta *m);
 /* Returns true if the job is complete; `text` [n] then names the checkpoint and the remedy. Reads
  * the manifests, and all bytes of a checkpoint only if it is of the last step; `on_progress` is
  * called meanwhile, as by ckpt_verify(). Returns false if a file cannot be read; the function that

@@ -112,9 +112,9 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     atomic_store_explicit(&g->lease.checks_completion, v->n_members < r->s->cluster->world,
                           memory_order_release);
     if (leads)
-        lock_want(r, v->members, v->n_members);
+        lock_acquire(r, v->members, v->n_members);
     else
-        lock_yield(r);
+        lock_release(r);
     report_set_coordinator(r->report, leads);
     status_pages_view(r);
     log_record(LOG_INFO, "view",
@@ -199,7 +199,7 @@ static uint64_t on_reload_request(void *arg)
 {
     struct run *r = arg;
 
-    return reload_now(r->reload);
+    return reload_start(r->reload);
 }
 
 static void on_trace(void *arg, const char *text)
@@ -351,7 +351,7 @@ static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
-    lock_tick(r);
+    lock_retry(r);
     group_watch_storage(r, state);
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "ckpt/lease.h"
 #include "conf/job_print.h"
 #include "daemon/own_address.h"
 
@@ -72,6 +71,8 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
                    .cluster = c->canonical,
                    .devices = s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu",
                    .kernels = s->kernels,
+                   .protocol = s->protocol,
+                   .code = versions_code,
                    .nccl = s->nccl },
         .n_devices = s->n_devices,
         .data_address = g->data_address,

@@ -21,9 +21,9 @@
 enum {
     RELEASE_MS = 200,    /* for the release at the end; without it, others wait for the expiry */
     SAVE_WAIT_MS = 3000, /* a save waits for this time for a lease that is being acquired */
-    LOOK_MS = 5,
-    AGAIN_MS = 200,      /* between two requests */
-    TROUBLE_MS = 2000,   /* a storage that fails for this time does not delay the training */
+    POLL_MS = 5,
+    RETRY_MS = 200,      /* between two requests */
+    FAILING_MS = 2000,   /* a storage that fails for this time does not delay the training */
 };
 
 /* ---- messages ---- */
@@ -40,13 +40,13 @@ static void describe_holder(const struct run *r, const struct lease_state *s, ch
              s->token, s->process.since[0] != '\0' ? s->process.since : "an unknown time");
 }
 
-static void tell_wait(struct run *r, const struct lease_state *s)
+static void log_wait(struct run *r, const struct lease_state *s)
 {
     char holder[2048], text[2400];
 
-    if (r->lock.token_told == s->token)
+    if (r->lock.logged_token == s->token)
         return;
-    r->lock.token_told = s->token;
+    r->lock.logged_token = s->token;
     r->lock.checks_completion = true;
     describe_holder(r, s, holder, sizeof(holder));
     snprintf(text, sizeof(text), "%s; waiting until it is released, or not renewed for %d s",
@@ -55,7 +55,7 @@ static void tell_wait(struct run *r, const struct lease_state *s)
     log_warn("lock", "%s", text);
 }
 
-static void tell_conflict(struct run *r, const struct lease_state *s)
+static void report_conflict(struct run *r, const struct lease_state *s)
 {
     char holder[2048], text[2400];
 
@@ -74,10 +74,10 @@ static void request(struct run *r)
 {
     struct lock *l = &r->lock;
 
-    if (l->is_driven || !l->is_wanted || l->is_mine || !l->may_take || l->answered < l->ticket ||
-        clock_ms() - l->asked_ms < AGAIN_MS)
+    if (l->is_driven || !l->is_wanted || l->is_mine || !l->may_acquire || l->answered < l->ticket ||
+        clock_ms() - l->requested_ms < RETRY_MS)
         return;
-    l->asked_ms = clock_ms();
+    l->requested_ms = clock_ms();
     l->ticket = lease_acquire(l->lease, l->token, l->members, l->n_members);
 }
 
@@ -93,7 +93,7 @@ static void handle_state(struct run *r, const struct lease_state *s)
     l->is_reachable = s->is_reachable;
     l->is_mine = s->is_mine;
     l->was_mine = l->was_mine || (s->is_mine && l->is_wanted);
-    l->may_take = s->is_known && !is_other;
+    l->may_acquire = s->is_known && !is_other;
     l->token = s->token;
     l->answered = s->answered;
     atomic_store_explicit(&l->is_blocked, is_other, memory_order_release);
@@ -102,9 +102,9 @@ static void handle_state(struct run *r, const struct lease_state *s)
     if (r->exit.is_decided || !(l->is_driven || l->is_wanted))
         return;
     if (is_other && s->is_renewed && s->is_known)
-        tell_conflict(r, s);
+        report_conflict(r, s);
     else if (is_other)
-        tell_wait(r, s);
+        log_wait(r, s);
     else
         request(r);
 }
@@ -168,7 +168,7 @@ int lock_open(struct run *r, const struct lock_opts *opts, struct err *err)
     return rc;
 }
 
-void lock_want(struct run *r, const struct group_member *members, uint32_t n)
+void lock_acquire(struct run *r, const struct group_member *members, uint32_t n)
 {
     struct lock *l = &r->lock;
 
@@ -190,7 +190,7 @@ void lock_want(struct run *r, const struct group_member *members, uint32_t n)
     l->ticket = lease_refresh(l->lease);
 }
 
-void lock_yield(struct run *r)
+void lock_release(struct run *r)
 {
     struct lock *l = &r->lock;
 
@@ -201,7 +201,7 @@ void lock_yield(struct run *r)
     (void)lease_release(l->lease, 0); /* the next coordinator does not wait for it: it is of the same job */
 }
 
-void lock_tick(struct run *r)
+void lock_retry(struct run *r)
 {
     if (r->lock.lease != NULL)
         request(r);
@@ -211,7 +211,7 @@ bool lock_must_wait(const struct run *r)
 {
     const struct lock *l = &r->lock;
 
-    if (l->lease == NULL || l->is_mine || lease_failing_ms(l->lease) >= TROUBLE_MS)
+    if (l->lease == NULL || l->is_mine || lease_failing_ms(l->lease) >= FAILING_MS)
         return false;
     return !l->has_state || l->is_reachable;
 }
@@ -231,7 +231,7 @@ void lock_close(struct run *r)
 bool lock_may_step(struct run *r)
 {
     return !atomic_load_explicit(&r->lock.is_blocked, memory_order_acquire) ||
-           lease_failing_ms(r->lock.lease) >= TROUBLE_MS;
+           lease_failing_ms(r->lock.lease) >= FAILING_MS;
 }
 
 int lock_may_save(struct run *r, struct err *err)
@@ -241,7 +241,7 @@ int lock_may_save(struct run *r, struct err *err)
 
     while (lease_hold_until(l) == 0 && clock_ms() - begin < SAVE_WAIT_MS &&
            !cancel_requested(&r->cancel))
-        usleep(LOOK_MS * 1000);
+        usleep(POLL_MS * 1000);
     if (lease_hold_until(l) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
     return lease_check(l, err);

@@ -28,7 +28,7 @@ struct lock {
     bool is_wanted;      /* this task writes the checkpoints; not used if is_driven */
     bool is_mine, was_mine; /* now; at any time since is_wanted was set */
     bool has_state;      /* a state was reported; the next fields are valid */
-    bool may_take;       /* no other job holds the lease */
+    bool may_acquire;       /* no other job holds the lease */
     bool is_reachable;
     _Atomic bool is_blocked; /* another job holds the lease, or that is not known yet */
     bool has_conflict;   /* reported */
@@ -36,8 +36,8 @@ struct lock {
      * one completed the job; then read and written by the replica's thread */
     bool checks_completion, is_completed;
     uint64_t token;      /* newest on the storage */
-    uint64_t token_told; /* of the last lease for which a message was logged */
-    uint64_t ticket, answered, asked_ms; /* of the last request to acquire */
+    uint64_t logged_token; /* of the last lease for which a message was logged */
+    uint64_t ticket, answered, requested_ms; /* of the last request to acquire */
     uint32_t *members;   /* owned; [n_members] ranks of the group to record */
     uint32_t n_members;
     /* Called with every state. NULL: not used. */
@@ -58,11 +58,11 @@ struct lock_opts {
 /* Opens r->lock; does nothing if the job has no checkpoint directory. Errors: those of lease_open(). */
 int lock_open(struct run *r, const struct lock_opts *opts, struct err *err);
 /* This task writes the checkpoints from now on, for the group members [n]; copied. */
-void lock_want(struct run *r, const struct group_member *members, uint32_t n);
+void lock_acquire(struct run *r, const struct group_member *members, uint32_t n);
 /* Another task writes them: releases the lease. */
-void lock_yield(struct run *r);
+void lock_release(struct run *r);
 /* Retries a request that failed. Called by each tick. */
-void lock_tick(struct run *r);
+void lock_retry(struct run *r);
 /* Returns true while this task must not train yet: another job may hold the lease. False also if the
  * storage fails: training begins, and the saves are tried again. */
 bool lock_must_wait(const struct run *r);

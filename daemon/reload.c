@@ -346,7 +346,7 @@ static void handle_worked(void *arg)
     service_reloaded();
     if (r->again) {
         r->again = false;
-        (void)reload_now(r); /* a failure is logged and reported there */
+        (void)reload_start(r); /* a failure is logged and reported there */
     }
 }
 
@@ -374,7 +374,7 @@ void reload_train(struct reload *r, struct train *t)
     set_checkpoint(r);
 }
 
-uint64_t reload_now(struct reload *r)
+uint64_t reload_start(struct reload *r)
 {
     if (r->closing) /* no lock is needed: only this thread writes it */
         return 0;

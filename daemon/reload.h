@@ -58,7 +58,7 @@ void reload_train(struct reload *r, struct train *t);
 /* Called for each SIGHUP and Control.Reload. Starts a reload, or schedules one if a reload is running.
  * Returns the number, from 1, of the reload that reads the file after this call; 0: none can start,
  * because no thread is available (which is logged) or after reload_stop(). */
-uint64_t reload_now(struct reload *r);
+uint64_t reload_start(struct reload *r);
 bool reload_is_running(const struct reload *r);
 /* Ends all changes; called before training and reports are closed. Waits at most a second for a
  * disk. NULL is accepted. */

@@ -32,59 +32,63 @@ static void open_metrics(struct report *r)
     snprintf(labels, sizeof(labels), "version=\"%s\"", r->opts.version);
     metric_set(metrics_gauge(m, "trainerd_build_info", labels, "1, with the version as a label."),
                1);
-    r->step = metrics_gauge(m, "trainerd_step", NULL, "Optimizer steps completed.");
-    r->epoch = metrics_gauge(m, "trainerd_epoch", NULL, "Epoch of the last step, from 0.");
-    r->loss = metrics_gauge(m, "trainerd_loss", NULL, "Mean training loss of the last step.");
-    r->rate = metrics_gauge(m, "trainerd_learning_rate", NULL, "Learning rate of the last step.");
-    r->norm =
+    r->metrics.step = metrics_gauge(m, "trainerd_step", NULL, "Optimizer steps completed.");
+    r->metrics.epoch = metrics_gauge(m, "trainerd_epoch", NULL, "Epoch of the last step, from 0.");
+    r->metrics.loss =
+        metrics_gauge(m, "trainerd_loss", NULL, "Mean training loss of the last step.");
+    r->metrics.rate =
+        metrics_gauge(m, "trainerd_learning_rate", NULL, "Learning rate of the last step.");
+    r->metrics.norm =
         metrics_gauge(m, "trainerd_gradient_norm", NULL, "Norm of the gradient before clipping.");
-    r->speed =
+    r->metrics.speed =
         metrics_gauge(m, "trainerd_samples_per_second", NULL, "Samples per second of the group.");
-    r->eval_loss =
+    r->metrics.eval_loss =
         metrics_gauge(m, "trainerd_eval_loss", NULL, "Mean loss of the last evaluation.");
     for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
         snprintf(labels, sizeof(labels), "metric=\"%s\"", r->opts.train->metrics[i].name);
-        r->eval_metric[i] =
+        r->metrics.eval_metric[i] =
             metrics_gauge(m, "trainerd_eval_metric", labels, "A metric of the last evaluation.");
     }
-    r->steps_total =
+    r->metrics.steps_total =
         metrics_counter(m, "trainerd_steps_total", NULL, "Steps done by this process.");
-    r->samples_total = metrics_counter(m, "trainerd_samples_total", NULL,
-                                       "Samples of the group used since this process started.");
-    r->skipped_total = metrics_counter(m, "trainerd_skipped_records_total", NULL,
-                                       "Bad records that this process left out.");
-    r->step_seconds = metrics_histogram(m, "trainerd_step_seconds", NULL, "Time of a step.", bounds,
-                                        COUNT_OF(bounds));
-    r->data_seconds = metrics_counter(m, "trainerd_data_wait_seconds_total", NULL,
-                                      "Time the first replica waited for data.");
-    r->reduce_seconds = metrics_counter(m, "trainerd_reduce_seconds_total", NULL,
-                                        "Time the first replica waited for the reduction.");
-    r->reduce_work_seconds = metrics_counter(m, "trainerd_reduce_work_seconds_total", NULL,
+    r->metrics.samples_total = metrics_counter(
+        m, "trainerd_samples_total", NULL, "Samples of the group used since this process started.");
+    r->metrics.skipped_total = metrics_counter(m, "trainerd_skipped_records_total", NULL,
+                                               "Bad records that this process left out.");
+    r->times.step_seconds = metrics_histogram(m, "trainerd_step_seconds", NULL, "Time of a step.",
+                                              bounds, COUNT_OF(bounds));
+    r->times.data_seconds = metrics_counter(m, "trainerd_data_wait_seconds_total", NULL,
+                                            "Time the first replica waited for data.");
+    r->times.reduce_seconds = metrics_counter(m, "trainerd_reduce_seconds_total", NULL,
+                                              "Time the first replica waited for the reduction.");
+    r->times.reduce_work_seconds = metrics_counter(m, "trainerd_reduce_work_seconds_total", NULL,
                                              "Time in the reductions of the first replica, also while "
                                              "it computed.");
-    r->saved_step =
+    r->times.saved_step =
         metrics_gauge(m, "trainerd_checkpoint_step", NULL, "Step of the last verified checkpoint.");
-    r->saved_time = metrics_gauge(m, "trainerd_checkpoint_timestamp_seconds", NULL,
-                                  "When the last checkpoint was verified, seconds since 1970.");
-    r->copy_seconds =
+    r->times.saved_time =
+        metrics_gauge(m, "trainerd_checkpoint_timestamp_seconds", NULL,
+                      "When the last checkpoint was verified, seconds since 1970.");
+    r->times.copy_seconds =
         metrics_counter(m, "trainerd_checkpoint_copy_seconds_total", NULL,
                         "Time the first replica copied its state for the checkpoint writer.");
-    r->save_seconds = metrics_gauge(m, "trainerd_checkpoint_seconds", NULL,
-                                    "From the copy to the verified checkpoint.");
-    r->skipped_steps =
+    r->times.save_seconds = metrics_gauge(m, "trainerd_checkpoint_seconds", NULL,
+                                          "From the copy to the verified checkpoint.");
+    r->metrics.skipped_steps =
         metrics_counter(m, "trainerd_skipped_steps_total", NULL,
                         "Steps that this process skipped: loss or gradient were not finite.");
     if (loss_scale_is_on(&r->opts.train->run.loss_scale)) {
-        r->loss_scale = metrics_gauge(m, "trainerd_loss_scale", NULL,
-                                      "What the loss of the next step is multiplied by.");
-        r->overflowed_steps = metrics_counter(m, "trainerd_overflowed_steps_total", NULL,
+        r->metrics.loss_scale = metrics_gauge(m, "trainerd_loss_scale", NULL,
+                                              "What the loss of the next step is multiplied by.");
+        r->metrics.overflowed_steps = metrics_counter(m, "trainerd_overflowed_steps_total", NULL,
                                               "Steps that this process skipped because their gradient left the range "
                                               "of float16: the loss scale was halved.");
     }
-    r->divergences = metrics_counter(m, "trainerd_divergences_total", NULL,
-                                     "Times that tasks held different gradients or weights.");
-    r->save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
-                                       "Attempts to write a checkpoint that failed.");
+    r->metrics.divergences =
+        metrics_counter(m, "trainerd_divergences_total", NULL,
+                        "Times that tasks held different gradients or weights.");
+    r->times.save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
+                                             "Attempts to write a checkpoint that failed.");
 }
 
 int report_open(const struct report_opts *opts, struct report **out, struct err *err)
@@ -102,7 +106,7 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     r->now.doing = "";
     r->now.phase_since_ms = r->started_ms;
     open_metrics(r);
-    metric_set(r->speed, 0); /* as long as no step is made */
+    metric_set(r->metrics.speed, 0); /* as long as no step is made */
     *out = r;
     return 0;
 }
@@ -206,24 +210,24 @@ static void on_step(struct report *r, const struct train_step_report *s)
     }
     pthread_mutex_unlock(&r->lock);
 
-    metric_set(r->step, (double)s->step);
-    metric_set(r->epoch, (double)s->epoch);
-    metric_set(r->loss, s->loss);
-    metric_set(r->rate, s->learning_rate);
-    metric_add(r->steps_total, 1);
-    metric_add(r->samples_total, (double)s->samples);
-    metric_add(r->skipped_total, (double)skipped);
-    metric_observe(r->step_seconds, (double)s->ns / 1e9);
-    metric_add(r->data_seconds, (double)s->data_ns / 1e9);
-    metric_add(r->reduce_seconds, (double)s->reduce_ns / 1e9);
-    metric_add(r->reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
-    metric_add(r->copy_seconds, (double)s->copy_ns / 1e9);
+    metric_set(r->metrics.step, (double)s->step);
+    metric_set(r->metrics.epoch, (double)s->epoch);
+    metric_set(r->metrics.loss, s->loss);
+    metric_set(r->metrics.rate, s->learning_rate);
+    metric_add(r->metrics.steps_total, 1);
+    metric_add(r->metrics.samples_total, (double)s->samples);
+    metric_add(r->metrics.skipped_total, (double)skipped);
+    metric_observe(r->times.step_seconds, (double)s->ns / 1e9);
+    metric_add(r->times.data_seconds, (double)s->data_ns / 1e9);
+    metric_add(r->times.reduce_seconds, (double)s->reduce_ns / 1e9);
+    metric_add(r->times.reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
+    metric_add(r->times.copy_seconds, (double)s->copy_ns / 1e9);
     if (!isnan(s->grad_norm))
-        metric_set(r->norm, s->grad_norm);
+        metric_set(r->metrics.norm, s->grad_norm);
     if (s->loss_scale > 0)
-        metric_set(r->loss_scale, s->loss_scale);
+        metric_set(r->metrics.loss_scale, s->loss_scale);
     if (due) {
-        metric_set(r->speed, line.samples_per_second);
+        metric_set(r->metrics.speed, line.samples_per_second);
         lines_step(r, &line);
         curves_step(r, s, line.samples_per_second, line.device_idle);
     }
@@ -238,12 +242,12 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
     r->has_eval = true;
     history_eval(r, e);
     pthread_mutex_unlock(&r->lock);
-    metric_set(r->eval_loss, e->loss);
+    metric_set(r->metrics.eval_loss, e->loss);
     curves_point(r, e->step, "eval/loss", (float)e->loss);
     for (uint32_t i = 0; i < t->n_metrics; i++) {
         char tag[128];
 
-        metric_set(r->eval_metric[i], e->metrics[i]);
+        metric_set(r->metrics.eval_metric[i], e->metrics[i]);
         snprintf(tag, sizeof(tag), "eval/%s", t->metrics[i].name);
         curves_point(r, e->step, tag, (float)e->metrics[i]);
     }
@@ -269,14 +273,14 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
         r->now.checkpoint_step = e->step;
         snprintf(r->now.checkpoint_path, sizeof(r->now.checkpoint_path), "%s", e->path);
         pthread_mutex_unlock(&r->lock);
-        metric_set(r->saved_step, (double)e->step);
-        metric_set(r->saved_time, (double)clock_wall_us() / 1e6);
-        metric_set(r->save_seconds, (double)e->ns / 1e9);
+        metric_set(r->times.saved_step, (double)e->step);
+        metric_set(r->times.saved_time, (double)clock_wall_us() / 1e6);
+        metric_set(r->times.save_seconds, (double)e->ns / 1e9);
         log_record(LOG_INFO, "checkpoint", fields, COUNT_OF(fields),
                    "checkpoint %s: %s written and verified in %s", e->path, size, took);
         break;
     case CKPT_FAILED:
-        metric_add(r->save_failures, 1);
+        metric_add(r->times.save_failures, 1);
         report_trouble(r, e->text);
         log_record(e->final   ? LOG_ERROR
                    : e->again ? LOG_DEBUG
@@ -369,16 +373,16 @@ void report_event(struct report *r, const struct train_event *e)
         log_warn("warning", "%s", e->text);
         break;
     case TRAIN_SKIPPED:
-        metric_add(r->skipped_steps, 1);
+        metric_add(r->metrics.skipped_steps, 1);
         report_trouble(r, e->text);
         log_warn("skipped", "%s", e->text);
         break;
     case TRAIN_OVERFLOWED: /* as it should be, now and then */
-        metric_add(r->overflowed_steps, 1);
+        metric_add(r->metrics.overflowed_steps, 1);
         log_info("overflowed", "%s", e->text);
         break;
     case TRAIN_DIFFERS:
-        metric_add(r->divergences, 1);
+        metric_add(r->metrics.divergences, 1);
         report_trouble(r, e->text);
         log_error("differs", "%s", e->text);
         break;

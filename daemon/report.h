@@ -18,6 +18,7 @@ struct metrics;
 struct rdzv_progress;
 struct report;
 struct summary;
+struct summary_run;
 struct train_event;
 struct train_opts;
 
@@ -42,6 +43,9 @@ void report_event(struct report *r, const struct train_event *e);
 void report_generation_end(struct report *r);
 /* Total steps are known once training is opened. */
 void report_set_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
+/* The description of the run for the curves, which is written once. Takes ownership. Before the first
+ * generation. */
+void report_set_run(struct report *r, struct summary_run *run);
 /* Sets whether this task coordinates the group (initially not): the coordinator writes curves, and
  * the log lines of steps and evaluations; other tasks write these lines at level debug, and where
  * the coordinator does not (report_lines.c). Called while no generation runs; any thread. */

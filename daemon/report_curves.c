@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "daemon/report_priv.h"
 #include "metrics/summary.h"
+#include "metrics/summary_run.h"
 
 static char *copy(const char *s)
 {
@@ -20,15 +21,21 @@ static char *copy(const char *s)
 
 void curves_begin(struct report *r)
 {
-    pthread_mutex_init(&r->curves_lock, NULL);
-    r->directory = copy(r->opts.summary_directory);
+    pthread_mutex_init(&r->curves.lock, NULL);
+    r->curves.directory = copy(r->opts.summary_directory);
 }
 
 void curves_end(struct report *r)
 {
-    report_end_summary(r->summary);
-    free(r->directory);
-    pthread_mutex_destroy(&r->curves_lock);
+    report_end_summary(r->curves.summary);
+    summary_run_free(r->curves.run);
+    free(r->curves.directory);
+    pthread_mutex_destroy(&r->curves.lock);
+}
+
+void report_set_run(struct report *r, struct summary_run *run)
+{
+    r->curves.run = run;
 }
 
 /* Curves that a slow or full disk did not take are missed, not waited for; that is said once. */
@@ -37,14 +44,14 @@ void curves_check(struct report *r)
     uint64_t lost = 0;
     char directory[4096];
 
-    pthread_mutex_lock(&r->curves_lock);
-    if (r->summary != NULL && !r->loss_is_logged)
-        lost = summary_dropped(r->summary);
+    pthread_mutex_lock(&r->curves.lock);
+    if (r->curves.summary != NULL && !r->curves.loss_is_logged)
+        lost = summary_dropped(r->curves.summary);
     if (lost > 0) {
-        r->loss_is_logged = true;
-        snprintf(directory, sizeof(directory), "%s", r->directory);
+        r->curves.loss_is_logged = true;
+        snprintf(directory, sizeof(directory), "%s", r->curves.directory);
     }
-    pthread_mutex_unlock(&r->curves_lock);
+    pthread_mutex_unlock(&r->curves.lock);
     if (lost == 0)
         return;
     report_trouble(r, "points of the curves were lost: the summary directory is full or slow");
@@ -63,11 +70,11 @@ void report_end_summary(struct summary *s)
 
 void curves_point(struct report *r, uint64_t step, const char *tag, float value)
 {
-    pthread_mutex_lock(&r->curves_lock);
-    if (r->summary != NULL &&
+    pthread_mutex_lock(&r->curves.lock);
+    if (r->curves.summary != NULL &&
         report_is_coordinator(r)) /* the curves of a former chief end where it ended */
-        summary_scalar(r->summary, step, tag, value);
-    pthread_mutex_unlock(&r->curves_lock);
+        summary_scalar(r->curves.summary, step, tag, value);
+    pthread_mutex_unlock(&r->curves.lock);
 }
 
 void curves_step(struct report *r, const struct train_step_report *s, double speed,
@@ -98,21 +105,23 @@ void curves_open(struct report *r, uint64_t step)
         uint32_t moves;
         int rc = 0;
 
-        pthread_mutex_lock(&r->curves_lock);
-        r->draws = true;
-        moves = r->moves;
-        if (r->summary == NULL)
-            directory = copy(r->directory);
-        pthread_mutex_unlock(&r->curves_lock);
+        pthread_mutex_lock(&r->curves.lock);
+        r->curves.draws = true;
+        moves = r->curves.moves;
+        if (r->curves.summary == NULL)
+            directory = copy(r->curves.directory);
+        pthread_mutex_unlock(&r->curves.lock);
         if (directory == NULL)
             return;
         rc = summary_open(directory, step > 0 ? step + 1 : 0, &fresh, &err);
+        if (rc == 0 && r->curves.run != NULL)
+            summary_describe(fresh, r->curves.run);
         free(directory);
-        pthread_mutex_lock(&r->curves_lock);
-        is_settled = r->moves == moves;
+        pthread_mutex_lock(&r->curves.lock);
+        is_settled = r->curves.moves == moves;
         if (is_settled)
-            r->summary = fresh;
-        pthread_mutex_unlock(&r->curves_lock);
+            r->curves.summary = fresh;
+        pthread_mutex_unlock(&r->curves.lock);
         if (!is_settled) {
             summary_close(fresh);
         } else if (rc < 0) {
@@ -128,17 +137,19 @@ bool report_set_summary(struct report *r, const char *directory, struct summary 
     char *next = copy(directory);
     bool is_enough;
 
-    pthread_mutex_lock(&r->curves_lock);
-    is_enough = fresh != NULL || directory == NULL || !r->draws;
+    if (fresh != NULL && r->curves.run != NULL)
+        summary_describe(fresh, r->curves.run);
+    pthread_mutex_lock(&r->curves.lock);
+    is_enough = fresh != NULL || directory == NULL || !r->curves.draws;
     if (is_enough) {
-        *old = r->summary;
-        r->summary = fresh;
-        free(r->directory);
-        r->directory = next;
-        r->moves++;
-        r->loss_is_logged = false;
+        *old = r->curves.summary;
+        r->curves.summary = fresh;
+        free(r->curves.directory);
+        r->curves.directory = next;
+        r->curves.moves++;
+        r->curves.loss_is_logged = false;
     }
-    pthread_mutex_unlock(&r->curves_lock);
+    pthread_mutex_unlock(&r->curves.lock);
     if (!is_enough)
         free(next);
     return is_enough;

@@ -46,5 +46,5 @@ void report_at_rest(struct report *r)
     p->share_data = p->share_compute = p->share_reduce = p->share_checkpoint = 0;
     memset(&r->window, 0, sizeof(r->window));
     pthread_mutex_unlock(&r->lock);
-    metric_set(r->speed, 0);
+    metric_set(r->metrics.speed, 0);
 }

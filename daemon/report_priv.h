@@ -52,9 +52,33 @@ struct kept_checkpoint {
     char path[1024], reason[256];
 };
 
+/* The TensorBoard curves (report_curves.c). */
+struct report_curves {
+    pthread_mutex_t lock;    /* guards what follows; never held for a disk */
+    struct summary *summary; /* NULL: none, or not yet */
+    struct summary_run *run; /* owned; NULL: the curves have no description */
+    char *directory;         /* owned; NULL: none */
+    uint32_t moves;          /* number of changes of the directory */
+    bool draws;              /* this task writes curves */
+    bool loss_is_logged;     /* the log has stated that points are missing */
+};
+
+/* Prometheus. The registry owns the metrics. */
+struct report_metrics {
+    struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
+    struct metric *steps_total, *samples_total, *skipped_total;
+    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
+};
+
+/* The same for the time of a step, and for checkpoints. */
+struct report_time_metrics {
+    struct metric *step_seconds, *data_seconds, *reduce_seconds, *reduce_work_seconds, *copy_seconds;
+    struct metric *saved_step, *saved_time, *save_seconds, *save_failures;
+};
+
 struct report {
     struct report_opts opts;
-    pthread_mutex_t lock; /* guards what follows, up to the metrics */
+    pthread_mutex_t lock; /* guards what follows, up to `kept` */
     struct rdzv_progress now;
     uint64_t steps_per_epoch;
     uint64_t started_ms;
@@ -72,19 +96,9 @@ struct report {
     uint32_t is_lead;   /* atomic */
 
     struct kept_lines kept; /* of the thread that reports a generation */
-
-    pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
-    struct summary *summary;     /* NULL: none, or not yet */
-    char *directory;             /* of the curves, owned; NULL: none */
-    uint32_t moves;              /* how often it has changed */
-    bool draws;                  /* this task writes curves */
-    bool loss_is_logged;         /* that they have gaps */
-
-    struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
-    struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
-        *reduce_seconds, *reduce_work_seconds, *copy_seconds;
-    struct metric *saved_step, *saved_time, *save_seconds, *save_failures;
-    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
+    struct report_curves curves;
+    struct report_metrics metrics;
+    struct report_time_metrics times;
 };
 
 static inline bool report_is_coordinator(const struct report *r)

@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
+#include "daemon/describe_run.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -108,6 +109,8 @@ static void on_train_event(void *arg, const struct train_event *e)
     if (e->kind == TRAIN_STEP && e->report->device_idle != NULL)
         sensors_idle(r->gpus.sensors, e->report->device_idle);
     report_event(r->report, e);
+    if (e->kind == TRAIN_EVAL)
+        r->evaluation = *e->eval;
     if (e->kind == TRAIN_CONNECTED) {
         struct connected *m = calloc(1, sizeof(*m));
 
@@ -120,6 +123,20 @@ static void on_train_event(void *arg, const struct train_event *e)
 }
 
 /* ---- opening ---- */
+
+/* Curves without a description are curves nevertheless. */
+static void describe(struct run *r)
+{
+    struct summary_run *description;
+    struct err err;
+
+    if (settled_is_evaluator(r->s))
+        return;
+    if (describe_run(r->s, train_graph(r->train), &description, &err) < 0)
+        log_warn("summary", "%s", err.text);
+    else
+        report_set_run(r->report, description);
+}
 
 struct opened {
     struct run *run;
@@ -151,6 +168,7 @@ static void handle_opened(void *arg)
         train_facts(r->train, &f);
         report_set_total(r->report, f.total_steps, f.steps_per_epoch);
         reload_train(r->reload, r->train);
+        describe(r);
         r->mode->opened(r);
     } else {
         report_trouble(r->report, m->err.text);
@@ -191,7 +209,8 @@ static void update_service(struct run *r)
     uint32_t present = r->mode->present(r, &generation);
     char text[1400];
 
-    service_status_text(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text,
+    service_status_text(&r->progress, generation, present,
+                        settled_is_evaluator(r->s) ? 1 : r->s->cluster->world, clock_ms(), text,
                         sizeof(text));
     service_status(text);
     service_watchdog(training_moves(r));
@@ -245,7 +264,8 @@ static void on_signal(void *arg, int signum)
         run_end(r, EXIT_RETRY, "stopped without saving by a second signal");
         return;
     }
-    log_info("signal", "%s: saving at the next step, then leaving", name);
+    log_info("signal", "%s: %s", name,
+             settled_is_evaluator(r->s) ? "leaving" : "saving at the next step, then leaving");
     if (!r->stop.is_requested)
         begin_stop(r);
 }
@@ -255,7 +275,10 @@ static void on_hangup(void *arg, int signum)
     struct run *r = arg;
 
     (void)signum;
-    (void)reload_now(r->reload); /* the log has the result */
+    if (settled_is_evaluator(r->s))
+        log_warn("reload", "SIGHUP: an evaluator reads the job file only at its start; restart it");
+    else
+        (void)reload_start(r->reload); /* the log has the result */
 }
 
 static void on_reload_done(void *arg, uint64_t number, const struct reload_changes *changes,
@@ -319,7 +342,7 @@ static int open_sensors(struct run *r, struct err *err)
     r->gpus.readings = calloc(r->s->n_devices, sizeof(*r->gpus.readings));
     if (r->gpus.readings == NULL)
         return err_set(err, ERR_NOMEM, "status of %u GPUs: out of memory", r->s->n_devices);
-    return sensors_open(r->s, r->metrics, &r->gpus.sensors, err);
+    return sensors_open(r->s, r->http.metrics, &r->gpus.sensors, err);
 }
 
 static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
@@ -330,7 +353,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         .job = s->conf->name,
         .task = s->task_name,
         .version = TRAINERD_VERSION,
-        .summary_directory = s->conf->summary.directory,
+        .summary_directory = settled_is_evaluator(s) ? NULL : s->conf->summary.directory,
         .log_every_steps = s->conf->run.log_every_steps,
         .on_unlogged = on_unlogged,
         .arg = r,
@@ -341,13 +364,13 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
     rc = loop_open(&r->loop, err);
     if (rc < 0)
         return rc;
-    r->metrics = metrics_new();
-    CHECK(r->metrics != NULL);
-    metrics_set_prologue(r->metrics, metrics_print_process);
+    r->http.metrics = metrics_new();
+    CHECK(r->http.metrics != NULL);
+    metrics_set_prologue(r->http.metrics, metrics_print_process);
     r->train_opts = s->train;
     r->train_opts.on_event = on_train_event;
     r->train_opts.arg = r;
-    ro.metrics = r->metrics;
+    ro.metrics = r->http.metrics;
     rc = report_open(&ro, &r->report, err);
     if (rc == 0)
         rc = reload_open(&(struct reload_opts){ .loop = r->loop, .conf = s->conf, .report = r->report,
@@ -423,7 +446,7 @@ static void shut_down(struct run *r)
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
-    status_pages_end(r->pages);
+    status_pages_end(r->http.pages);
     if (r->train != NULL)
         train_abort(r->train, r->exit.text);
     r->mode->close(r);
@@ -439,7 +462,7 @@ static void shut_down(struct run *r)
     train_close(r->train);
     shutdown_limit.stage = "the control plane";
     r->mode->free(r);
-    metrics_http_close(r->http);
+    metrics_http_close(r->http.server);
     shutdown_limit.stage = "the GPU sensors";
     sensors_close(r->gpus.sensors);
     shutdown_limit.stage = "the event loop";
@@ -448,8 +471,8 @@ static void shut_down(struct run *r)
     shutdown_limit.stage = "the reports";
     reload_close(r->reload);
     report_close(r->report);
-    status_pages_free(r->pages);
-    metrics_free(r->metrics);
+    status_pages_free(r->http.pages);
+    metrics_free(r->http.metrics);
     free(r->gpus.readings);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
     shutdown_limit.stage = "the exit handlers of libraries";
@@ -465,7 +488,9 @@ int run_task(const struct run_opts *opts)
     r->s = opts->settled;
     r->started_ms = clock_ms();
     r->launcher = *opts->launcher;
-    r->mode = r->s->cluster->is_local ? &alone_mode : &group_mode;
+    r->mode = r->s->cluster->is_local      ? &alone_mode
+              : settled_is_evaluator(r->s) ? &evaluator_mode
+                                           : &group_mode;
     r->progress.phase = "starting";
     r->progress.doing = "";
     rc = open_all(r, opts, &err);

@@ -5,8 +5,9 @@
  *   group*.c     a task of a cluster: connects membership, training and lease (group_priv.h)
  *   alone.c      a task without a cluster
  *   lock.c       one running job for each checkpoint directory
- *   run.c        life cycle, signals, ticks, opening and closing; calls group.c or alone.c through
- *                struct run_mode */
+ *   evaluator*.c an evaluator, which follows the checkpoints of a job (evaluator.h)
+ *   run.c        life cycle, signals, ticks, opening and closing; calls group.c, alone.c or evaluator.c
+ *                through struct run_mode */
 #ifndef DAEMON_RUN_PRIV_H
 #define DAEMON_RUN_PRIV_H
 
@@ -25,6 +26,7 @@
 
 struct Trainerd__V1__StatusReply;
 struct arena;
+struct evaluator;
 struct group;
 struct reload;
 struct reload_changes;
@@ -76,19 +78,25 @@ struct run_gpus { /* zeroed on CPUs */
     struct rdzv_gpu *readings; /* owned [n_devices]: last readings */
 };
 
+/* What this task serves over HTTP. */
+struct run_http {
+    struct metrics *metrics;
+    struct metrics_http *server; /* NULL: no HTTP */
+    struct status_pages *pages;  /* of `server`; NULL without HTTP */
+};
+
 struct run {
     const struct settled *s;
     const struct run_mode *mode;
     struct group *group; /* NULL without a cluster */
+    struct evaluator *evaluator; /* NULL: a task that trains */
     struct lock lock;    /* the lease on checkpoint.directory */
     struct launcher launcher; /* this task ends with it */
     struct loop *loop;
     struct loop_timer *tick;
     uint32_t signals, ticks;
 
-    struct metrics *metrics;
-    struct metrics_http *http;
-    struct status_pages *pages; /* of http; NULL without HTTP */
+    struct run_http http;
     struct report *report;
     struct reload *reload;
     struct run_gpus gpus;
@@ -99,6 +107,7 @@ struct run {
     uint64_t started_ms; /* clock_ms() at the start of the run */
     uint64_t generation; /* the running generation; 0: training is idle */
     uint64_t generation_count;
+    struct train_eval_report evaluation; /* the last one; read it while training is idle */
     uint32_t n_diverged; /* how often this task's results differed from those of the other tasks,
                             or the results of its replicas from each other */
 
@@ -144,7 +153,7 @@ struct run_ended {
 
 /* ---- group.c, alone.c ---- */
 
-/* How the task runs: in a group, or alone. The functions are called on the loop's thread and, except
+/* How the task runs: in a group, alone, or as an evaluator. The functions are called on the loop's thread and, except
  * open, close and free, only until the exit code is decided. */
 struct run_mode {
     /* Starts to form the group of the first generation; training opens on another thread. */
@@ -178,6 +187,6 @@ struct run_mode {
     void (*free)(struct run *r);
 };
 
-extern const struct run_mode group_mode, alone_mode;
+extern const struct run_mode group_mode, alone_mode, evaluator_mode;
 
 #endif

@@ -155,7 +155,7 @@ static bool is_exposed(const struct settled *s)
 {
     const char *host;
 
-    if (s->cluster->is_local || s->cluster->self->rank == CLUSTER_NO_RANK)
+    if (s->listen[0] == '\0' || s->cluster->self->rank == CLUSTER_NO_RANK)
         return false;
     host = s->cluster->self->host;
     return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
@@ -168,8 +168,11 @@ static int settle_security(struct settled *s, bool is_allowed_insecure, struct e
     const struct security_opts o = { .token_file = s->conf->communication.token_file,
                                      .folder = s->conf->communication.tls,
                                      .host = s->cluster->is_local ? NULL : s->cluster->self->host };
-    int rc = security_open(&o, &s->security, err);
+    int rc;
 
+    if (settled_is_evaluator(s))
+        return 0;
+    rc = security_open(&o, &s->security, err);
     if (rc < 0 || s->security.tls != NULL || is_allowed_insecure || !is_exposed(s))
         return rc;
     return err_set(err, ERR_INPUT,
@@ -326,7 +329,7 @@ static int settle_address(const struct settled_args *args, struct settled *s, st
 {
     const struct cluster_task *self = s->cluster->self;
 
-    if (s->cluster->is_local)
+    if (s->cluster->is_local || settled_is_evaluator(s)) /* an evaluator opens no port */
         return 0;
     if (self->address == NULL)
         return 0; /* an evaluator that the cluster does not list: no task connects to it */
@@ -361,6 +364,7 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
 
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
+    (void)versions_protocol(s->protocol);
     rc = settle_cluster(args, s, err);
     if (rc < 0)
         goto fail;
@@ -393,6 +397,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
             rc = settle_security(s, args->insecure, err);
         if (rc == 0)
             rc = settle_train(s, err);
+        if (rc == 0)
+            rc = settle_evaluator(s, err);
     }
     if (rc < 0)
         goto fail;
@@ -440,6 +446,8 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
         buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
         settled_print_lanes(s, out);
     }
+    if (s->conf != NULL && settled_is_evaluator(s))
+        settled_print_evaluator(s, out);
     if (f != NULL)
         buf_printf(out,
                    ",\n  \"plan\": {\"records\": %llu, \"eval_records\": %llu, \"steps_per_epoch\": %llu, "

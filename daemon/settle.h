@@ -9,6 +9,7 @@
 #include "conf/cluster.h"
 #include "conf/job.h"
 #include "daemon/security.h"
+#include "daemon/versions.h"
 #include "device/device.h"
 #include "train/train.h"
 
@@ -40,6 +41,17 @@ struct settled_arrays {
     const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
 };
 
+enum { SETTLED_LOSS = UINT32_MAX }; /* in place of an index into the metrics */
+
+struct settled_evaluator {   /* an evaluator task; zeroed on other tasks */
+    char directory[4096];    /* its state and the best checkpoint */
+    char curves[4096];       /* "": none */
+    uint32_t metric;         /* index into train.metrics, or SETTLED_LOSS: decides which is the best */
+    const char *metric_name; /* "loss", "accuracy", ... */
+    bool higher_is_better;
+    bool keeps_best;
+};
+
 /* Constant after settle(); any thread may read it. */
 struct settled {
     struct cluster *cluster; /* owned */
@@ -48,6 +60,7 @@ struct settled {
     uint32_t n_devices;
     struct cuda_gpu *gpus;   /* owned; [n_devices]; NULL: CPUs */
     char kernels[256];       /* libraries, versions and instruction set that decide the bits */
+    char protocol[VERSIONS_PROTOCOL_BYTES];
     char nccl[32];           /* version; "": CPUs */
     char devices_from[96];   /* reason: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
     bool is_chief;           /* rank 0: logs the steps */
@@ -60,9 +73,15 @@ struct settled {
     char listen[300];        /* host:port of the control plane; "" when local */
     char trace[4096];        /* this task's file; "": none */
     char sample_log[4096];   /* likewise */
+    struct settled_evaluator evaluator;
     struct settled_arrays arrays;
     struct train_opts train;
 };
+
+static inline bool settled_is_evaluator(const struct settled *s)
+{
+    return !s->cluster->is_local && s->cluster->self->type == CLUSTER_EVALUATOR;
+}
 
 /* settle_lanes.c: the lanes (micro-batches) of a global batch, and which task computes which. */
 /* Returns the largest number of samples that one of `replicas` replicas computes in a step; 0: lanes
@@ -76,6 +95,11 @@ void settled_print_lanes(const struct settled *s, struct buf *out);
 int settle_losses(struct settled *s, struct err *err);
 /* settle_data.c: the files, the features and their preprocessing. Errors: ERR_INPUT, ERR_NOMEM. */
 int settle_data(struct settled *s, struct err *err);
+
+/* settle_evaluator.c: the options of an evaluator task; nothing on other tasks. Errors: ERR_INPUT,
+ * ERR_NOMEM. */
+int settle_evaluator(struct settled *s, struct err *err);
+void settled_print_evaluator(const struct settled *s, struct buf *out);
 
 /* settle_gpu.c: models, driver and library versions of the GPUs. */
 int settle_gpus(struct settled *s, struct err *err);

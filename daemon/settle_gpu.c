@@ -92,6 +92,7 @@ void settled_print_devices(const struct settled *s, struct buf *out)
     }
     buf_str(out, "],\n  \"kernels\": ");
     buf_json(out, s->kernels);
+    buf_printf(out, ",\n  \"code\": \"%s\",\n  \"protocol\": \"%s\"", versions_code, s->protocol);
     if (s->gpus != NULL) {
         buf_str(out, ",\n  \"nccl\": ");
         buf_json(out, s->nccl);

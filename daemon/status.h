@@ -23,7 +23,7 @@ void status_describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, s
 
 /* ---- status_pages.c: the page and its data over HTTP ---- */
 
-/* Opens r->http at `listen` with these pages. Sets r->pages. Errors: those of metrics_http_open(). */
+/* Opens r->http.server at `listen` with these pages. Sets r->http.pages. Errors: those of metrics_http_open(). */
 int status_pages_open(struct run *r, const char *listen, struct err *err);
 /* Called often; updates the metrics of the group once a second, and after each view, so that no
  * process of a task is missed. */

@@ -65,7 +65,7 @@ static void make_document(void *arg)
 void status_pages_tick(struct run *r)
 {
     Trainerd__V1__StatusReply s = TRAINERD__V1__STATUS_REPLY__INIT;
-    struct status_pages *p = r->pages;
+    struct status_pages *p = r->http.pages;
     struct arena a = { 0 };
 
     if (p == NULL || clock_ms() - p->updated_ms < METRICS_MS)
@@ -78,8 +78,8 @@ void status_pages_tick(struct run *r)
 
 void status_pages_view(struct run *r)
 {
-    if (r->pages != NULL)
-        r->pages->updated_ms = 0;
+    if (r->http.pages != NULL)
+        r->http.pages->updated_ms = 0;
 }
 
 void status_pages_end(struct status_pages *p)
@@ -201,7 +201,7 @@ static void log_address(const struct run *r, const char *listen)
 
     log_info("page", "status page at http://%.*s:%u/, JSON below /api/v1/, Prometheus at /metrics",
              colon != NULL ? (int)(colon - listen) : 9, colon != NULL ? listen : "127.0.0.1",
-             (unsigned)metrics_http_port(r->http));
+             (unsigned)metrics_http_port(r->http.server));
 }
 
 int status_pages_open(struct run *r, const char *listen, struct err *err)
@@ -212,14 +212,15 @@ int status_pages_open(struct run *r, const char *listen, struct err *err)
 
     CHECK(p != NULL);
     p->run = r;
-    p->metrics = status_metrics_new(r->metrics);
+    p->metrics = status_metrics_new(r->http.metrics);
     pthread_mutex_init(&p->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&p->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    r->pages = p;
-    rc = metrics_http_open(r->metrics, listen, pages, COUNT_OF(pages), p, &r->http, err);
+    r->http.pages = p;
+    rc =
+        metrics_http_open(r->http.metrics, listen, pages, COUNT_OF(pages), p, &r->http.server, err);
     if (rc == 0)
         log_address(r, listen);
     return rc;

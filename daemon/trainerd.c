@@ -45,7 +45,7 @@ static void print_help(const struct arg *table, size_t n)
            "usage: trainerd --job FILE [flags]\n"
            "       trainerd --check [--job FILE] [flags]\n\n"
            "The cluster comes from TF_CONFIG in the environment, from --cluster, or there is none: then\n"
-           "this process trains alone.\n\n");
+           "this process trains alone. A task of type evaluator follows the checkpoints of the job.\n\n");
     args_help(table, n, stdout);
     printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"
            "             wait, as \"elastic\" in the job says   SIGHUP: read the job file again\n"
@@ -150,7 +150,7 @@ static void log_plan(const struct settled *s)
 
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
-    if (!s->cluster->is_local && s->security.tls == NULL)
+    if (s->listen[0] != '\0' && s->security.tls == NULL)
         log_warn("tls", "control port %s: connections are neither encrypted nor authenticated",
                  s->listen);
     if (s->lanes.uneven[0] != '\0')
@@ -232,12 +232,12 @@ static int run(const struct flags *f)
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
         log_set_level(s->conf->log.level);
-    if (s->cluster->self->rank == CLUSTER_NO_RANK &&
+    if (s->cluster->self->rank == CLUSTER_NO_RANK && !settled_is_evaluator(s) &&
         (s->conf != NULL || s->cluster->self->type == CLUSTER_PS)) {
         char text[256];
 
         snprintf(text, sizeof(text), "%s has no part in synchronous data-parallel training: start trainerd "
-                                     "only for chief and worker tasks", s->task_name);
+                                     "only for chief, worker and evaluator tasks", s->task_name);
         rc = usage_error(text);
     } else if (f->check) {
         hold_signals(SIG_UNBLOCK);
@@ -255,7 +255,8 @@ static int run(const struct flags *f)
             if (rc < 0)
                 return end_early(s, rc, &err);
         }
-        if (complete_already(s->conf, on_verify_progress, text, sizeof(text))) {
+        if (!settled_is_evaluator(s) &&
+            complete_already(s->conf, on_verify_progress, text, sizeof(text))) {
             rc = complete_check_model(&s->train, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);

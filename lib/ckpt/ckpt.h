@@ -191,6 +191,10 @@ int ckpt_newest(const char *directory, const char *match_model,
  * manifest. Errors: ERR_NOENT (no checkpoint). */
 int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *out,
               struct err *err);
+/* Reads the manifest of one checkpoint directory, and checks that its files exist with their sizes.
+ * Errors: ERR_INPUT (another model), ERR_CORRUPT, ERR_NOENT, ERR_IO. */
+int ckpt_peek_folder(const char *path, const char *match_model, struct ckpt_info *out,
+                     struct err *err);
 /* Verifies one checkpoint directory: manifest, sizes, checksums, safetensors headers, name lengths.
  * Errors: ERR_CORRUPT, ERR_NOENT, ERR_IO. */
 int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),

@@ -11,6 +11,7 @@
  *   save.c         writes one checkpoint, durable and verified
  *   verify.c       verifies one checkpoint; finds the newest; lists all
  *   load.c         reads one checkpoint to memory
+ *   keep.c         keeps one checkpoint in another directory (keep.h)
  *   thread.c       threads whose owner never waits without a limit
  *   writer.c       the calls of the owner of a writer: hand over, flush, abandon, close
  *   writer_thread.c  the thread that saves, retries and removes old checkpoints */
@@ -135,6 +136,10 @@ struct ckpt_right {
 /* Returns 0 if the writer may publish now. Errors: ERR_CANCELED, those of may_publish(). */
 int ckpt_check_right(struct ckpt_right *right, struct err *err);
 
+/* Renames the complete checkpoint `hidden` to `visible`, both in `directory`. If the same checkpoint
+ * exists and verifies, removes `hidden`; replaces any other one of that name. */
+int ckpt_publish(const char *directory, const char *hidden, const char *visible,
+                 struct ckpt_right *right, const struct ckpt_meta *meta, struct err *err);
 /* Writes, syncs, reads back and publishes a checkpoint. *existed: the same checkpoint existed and
  * verified, so nothing was written. */
 int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,

@@ -317,8 +317,8 @@ int ckpt_check_right(struct ckpt_right *right, struct err *err)
     return rc;
 }
 
-static int publish(const char *directory, const char *hidden, const char *visible,
-                   struct ckpt_right *right, const struct ckpt_meta *meta, struct err *err)
+int ckpt_publish(const char *directory, const char *hidden, const char *visible,
+                 struct ckpt_right *right, const struct ckpt_meta *meta, struct err *err)
 {
     uint64_t bytes;
     int rc = ckpt_check_right(right, err);
@@ -412,7 +412,7 @@ static int save_new(const char *directory, const char *hidden, const char *visib
     if (rc == 0)
         rc = verify_written(hidden, meta, right->watch, err);
     if (rc == 0)
-        rc = publish(directory, hidden, visible, right, meta, err);
+        rc = ckpt_publish(directory, hidden, visible, right, meta, err);
     if (rc == 0)
         return 0;
     rc = add_free_space(directory, layouts, n_layouts, rc, err); /* before the space is freed */

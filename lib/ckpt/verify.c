@@ -301,9 +301,8 @@ int ckpt_newest(const char *directory, const char *match_model,
                    directory, n, list);
 }
 
-/* Reads the manifest of a directory and checks that its files exist with their sizes. */
-static int peek_one(const char *path, const char *match_model, struct ckpt_info *out,
-                    struct err *err)
+int ckpt_peek_folder(const char *path, const char *match_model, struct ckpt_info *out,
+                     struct err *err)
 {
     struct ckpt_manifest m;
     uint64_t bytes = 0;
@@ -344,7 +343,7 @@ int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *
     for (size_t i = n; rc != 0 && rc != ERR_NOMEM && i-- > 0;) {
         char *path = folder_path(directory, steps[i]);
 
-        rc = path != NULL ? peek_one(path, match_model, out, err)
+        rc = path != NULL ? ckpt_peek_folder(path, match_model, out, err)
                           : err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
         free(path);
     }

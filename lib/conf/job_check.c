@@ -494,6 +494,27 @@ static int check_export(const struct checker *k)
     return 0;
 }
 
+/* Checks that evaluators can compute the metric, and that no evaluator removes checkpoints of the
+ * job. */
+static int check_evaluator(const struct checker *k)
+{
+    const struct conf *c = k->c;
+    const char *directory = c->evaluator.directory;
+    uint32_t i = 0;
+
+    while (i < c->objective.n_metrics && c->objective.metrics[i] != c->evaluator.metric)
+        i++;
+    if (c->evaluator.metric != TRAIN_METRICS && i == c->objective.n_metrics)
+        return json_error(k->doc, value_at(k->doc, "/evaluator/metric"), k->err,
+                          "this metric is not computed: add it to /model/metrics, or use \"loss\"");
+    if (directory != NULL && c->checkpoint.directory != NULL &&
+        strcmp(directory, c->checkpoint.directory) == 0)
+        return json_error(k->doc, value_at(k->doc, "/evaluator/directory"), k->err,
+                          "this is /checkpoint/directory: name another folder, in which the evaluator "
+                          "keeps one checkpoint");
+    return 0;
+}
+
 /* Checks that either both names have one '*', which stands for the same text, or none. */
 static int check_weights_names(const struct checker *k)
 {
@@ -533,6 +554,8 @@ static int check_needs(const struct checker *k)
           c->data.eval != NULL },
         { "/optimizer/schedule/type", c->optimizer.schedule.type == OPTIM_PLATEAU, "/data/eval",
           c->data.eval != NULL },
+        { "/evaluator/directory", c->evaluator.directory != NULL, "/checkpoint/directory",
+          c->checkpoint.directory != NULL },
         { "/checkpoint/every_steps", c->checkpoint.every_steps > 0, "/checkpoint/directory",
           c->checkpoint.directory != NULL },
         { "/checkpoint/every_seconds", c->checkpoint.every_seconds > 0, "/checkpoint/directory",
@@ -552,6 +575,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_export, check_weights_names, check_scale,
+        check_evaluator,
     };
     const struct checker k = { doc, c, err };
 

@@ -19,7 +19,7 @@ extern const struct conf_key_table conf_keys_model;     /* /name, /model */
 extern const struct conf_key_table conf_keys_data;      /* /data */
 extern const struct conf_key_table conf_keys_train;     /* /train, /elastic, /detection, /health */
 extern const struct conf_key_table conf_keys_optimizer; /* /optimizer */
-/* /communication, /checkpoint, /summary, /log, /export */
+/* /communication, /checkpoint, /evaluator, /summary, /log, /export */
 extern const struct conf_key_table conf_keys_run;
 
 #define AT(field_) offsetof(struct conf, field_)

@@ -1,4 +1,4 @@
-/* job_keys_run.c - the keys of /communication, /checkpoint, /summary, /log and /export. */
+/* job_keys_run.c - the keys of /communication, /checkpoint, /evaluator, /summary, /log and /export. */
 #include "conf/job_keys_priv.h"
 
 static const struct conf_word comms[] = {
@@ -16,6 +16,15 @@ static const struct conf_word export_dtypes[] = {
     { "float32", TENSOR_F32 },
     { "bfloat16", TENSOR_BF16 },
     { "float16", TENSOR_F16 },
+};
+
+#define METRIC_WORD(NAME, word, ...) { #word, TRAIN_METRIC_##NAME },
+static const struct conf_word best_metrics[] = { { "loss", TRAIN_METRICS }, TRAIN_METRIC_LIST(METRIC_WORD) };
+#undef METRIC_WORD
+static const struct conf_word best_modes[] = {
+    { "auto", CONF_BEST_AUTO },
+    { "min", CONF_BEST_MIN },
+    { "max", CONF_BEST_MAX },
 };
 
 /* clang-format off */
@@ -63,6 +72,19 @@ static const struct conf_key rows[] = {
 { "/checkpoint", "restart_from_scratch", BOOL, AT(checkpoint.restart_from_scratch), FREE, .fallback = "false",
   .doc = "Whether training begins at step 0 if checkpoints exist and all of them are damaged; false: the job ends "
          "with exit code 2 and lists them." },
+
+{ "", "evaluator", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "What evaluator tasks do, which follow checkpoint.directory; chief and workers ignore it." },
+{ "/evaluator", "metric", ENUM, AT(evaluator.metric), FREE, WORDS(best_metrics), .fallback = "loss",
+  .doc = "Decides which checkpoint is the best: the loss on data.eval, or one of model.metrics." },
+{ "/evaluator", "mode", ENUM, AT(evaluator.mode), FREE, WORDS(best_modes), .fallback = "auto",
+  .doc = "Whether a lower (min) or a higher (max) value of the metric is better; auto: max for accuracy, "
+         "top_k_accuracy and auc, else min." },
+{ "/evaluator", "keep_best", BOOL, AT(evaluator.keep_best), FREE, .fallback = "true",
+  .doc = "Whether the best checkpoint is kept in the directory of the evaluator, where no retention removes it." },
+{ "/evaluator", "directory", PATH, AT(evaluator.directory), FREE | NULLABLE, .fallback = "null",
+  .doc = "The folder of evaluator 0: its state and the best checkpoint; evaluator N adds -N to the name. null: \"best\" "
+         "beside checkpoint.directory." },
 
 { "", "summary", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "Curves for TensorBoard." },

@@ -16,6 +16,8 @@
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
 enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
 
+enum conf_best { CONF_BEST_AUTO, CONF_BEST_MIN, CONF_BEST_MAX };
+
 enum { CONF_MAX_LOSSES = 16 }; /* in addition to the first */
 /* A range of TCP ports, both ends included. Both 0: the system chooses a port. */
 struct conf_ports {
@@ -122,6 +124,13 @@ struct conf {
     } communication;
 
     struct train_checkpoint checkpoint;
+
+    struct { /* of evaluator tasks; not part of the digest */
+        enum train_metric_type metric; /* TRAIN_METRICS: the loss */
+        enum conf_best mode;
+        bool keep_best;
+        const char *directory; /* NULL: "best" beside checkpoint.directory */
+    } evaluator;
 
     struct {
         const char *directory; /* NULL: none */

@@ -173,6 +173,21 @@ size_t graph_dense_floats(const struct graph *g);   /* size of the part of it wi
 /* The tables as matrices, ordered by offset, with their layout (tensor/packed.h). *words receives
  * the number of mark words of all tables. */
 const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size_t *words);
+struct graph_described {       /* a node for a drawing of the graph; valid during the call */
+    const char *name;          /* unique; without ':' and without a slash at the start */
+    const char *op;            /* of the node; "Input", "Parameter", "Statistic" or "Constant" */
+    const char *const *inputs; /* [n_inputs] NAME, or NAME:OUTPUT of an output other than the first */
+    uint32_t n_inputs;
+    enum tensor_dtype dtype;   /* TENSOR_NONE: unknown */
+    bool has_shape;            /* of inputs and constant tensors */
+    struct shape shape;        /* dynamic dimensions are -1 */
+};
+/* Calls `each` for the inputs, the constant tensors and the nodes of the graph, as imported: without
+ * losses and without the nodes of bodies. Errors: ERR_NOMEM. */
+int graph_describe(const struct graph *g,
+                   void (*each)(void *arg, const struct graph_described *node), void *arg,
+                   struct err *err);
+
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* without initializers */
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
 /* Every floating-point initializer, with its classification and the reason. */

@@ -21,19 +21,28 @@ static const struct row {
         offsetof(struct member_ident, compare_), offsetof(struct member_ident, show_), what_,      \
             remedy_                                                                                \
     }
-    ROW(version, version, "the version of trainerd", "run the same release on every task"),
+    ROW(version, version, "the version of trainerd",
+        "versions that differ in the last number alone can train together: run one release on every "
+        "task"),
+    ROW(protocol, protocol, "the protocol",
+        "these versions cannot train together: stop all tasks, then start them with one version"),
     ROW(cluster_hash, cluster, "the cluster", "give every task the same cluster specification"),
     ROW(job_digest, job_digest, "the digest of the job", "give every task the same job file"),
     ROW(devices, devices, "the kind of device", "use the same --devices on every task"),
     ROW(kernels, kernels, "kernel library and instruction set",
         "sums would differ in the last bits: use hosts and releases of one kind"),
+    ROW(code, code, "the code that computes",
+        "the results of these versions may differ in the last bits: stop all tasks, then start them "
+        "with one version"),
     ROW(nccl, nccl, "the version of NCCL", "install the same NCCL on every task"),
 #undef ROW
 };
 
 static const char *field(const struct member_ident *i, size_t offset)
 {
-    return *(const char *const *)((const char *)i + offset);
+    const char *s = *(const char *const *)((const char *)i + offset);
+
+    return s != NULL ? s : "";
 }
 
 struct member_ident member_ident_copy(const struct member_ident *i, struct arena *a)
@@ -46,6 +55,8 @@ struct member_ident member_ident_copy(const struct member_ident *i, struct arena
         .devices = arena_strdup(a, i->devices),
         .kernels = arena_strdup(a, i->kernels),
         .nccl = arena_strdup(a, i->nccl),
+        .protocol = arena_strdup(a, i->protocol != NULL ? i->protocol : ""),
+        .code = arena_strdup(a, i->code != NULL ? i->code : ""),
         .job = arena_strdup(a, i->job != NULL ? i->job : ""),
     };
 
@@ -53,6 +64,29 @@ struct member_ident member_ident_copy(const struct member_ident *i, struct arena
         CHECK(field(&copy, rows[r].offset) != NULL && field(&copy, rows[r].shown) != NULL);
     CHECK(copy.job != NULL);
     return copy;
+}
+
+/* Returns the length of "MAJOR.MINOR", without the patch number. */
+static size_t release_length(const char *version)
+{
+    size_t major = strcspn(version, ".");
+
+    return version[major] == '\0' ? major : major + 1 + strcspn(version + major + 1, ".");
+}
+
+static bool is_same_release(const char *a, const char *b)
+{
+    size_t n = release_length(a);
+
+    return n == release_length(b) && strncmp(a, b, n) == 0;
+}
+
+static bool is_equal(const struct row *r, const struct member_ident *a,
+                     const struct member_ident *b)
+{
+    if (r->offset == offsetof(struct member_ident, version))
+        return is_same_release(a->version, b->version);
+    return strcmp(field(a, r->offset), field(b, r->offset)) == 0;
 }
 
 /* Writes the part of `s` around byte `at`, because `s` may be long. */
@@ -81,7 +115,7 @@ bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devic
         char a_text[EXCERPT_BYTES + 8], b_text[EXCERPT_BYTES + 8];
         size_t same = 0;
 
-        if (strcmp(field(theirs, rows[r].offset), field(ours, rows[r].offset)) == 0)
+        if (is_equal(&rows[r], theirs, ours))
             continue;
         if (rows[r].offset == offsetof(struct member_ident, job_digest) &&
             member_job_difference(theirs->job, ours->job, keys, sizeof(keys))) {

@@ -5,8 +5,9 @@
  * write are counted as dropped; later points are written normally. A disk that hangs blocks only
  * the writer thread: flush and close have deadlines. If close times out, the writer thread frees
  * the struct when its write returns. */
-#include "metrics/summary.h"
+#include "metrics/summary_priv.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,7 +21,6 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/text.h"
@@ -54,8 +54,11 @@ struct summary {
 
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t work, done;
+    bool is_first;        /* the directory had no event file before this one */
+    struct buf described; /* records of summary_describe() that are not written yet */
     struct batch *filling, *writing; /* owned */
-    uint64_t accepted, finished;     /* points since open: queued; written or dropped by a write */
+    /* points and descriptions since open: queued; written or dropped by a write */
+    uint64_t accepted, finished;
     uint64_t dropped;                /* points not accepted, or lost by a failed write */
     struct err failure;              /* of the last failed write that no flush has reported */
     bool has_failed;                 /* `failure` is valid */
@@ -75,6 +78,7 @@ static void destroy(struct summary *s)
     pthread_cond_destroy(&s->done);
     pthread_mutex_destroy(&s->lock);
     buf_fini(&s->bytes);
+    buf_fini(&s->described);
     free(s->filling);
     free(s->writing);
     free(s->path);
@@ -83,27 +87,6 @@ static void destroy(struct summary *s)
 
 /* ---- the format ---- */
 
-static void add_u32(struct buf *out, uint32_t v)
-{
-    buf_add(out,
-            (uint8_t[]){ (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24) },
-            4);
-}
-
-/* Appends a TFRecord: uint64 length, masked CRC of the length, data, masked CRC of the data; all
- * little-endian. */
-static void add_record(struct buf *out, const void *data, uint32_t n)
-{
-    size_t at = out->len;
-
-    add_u32(out, n);
-    add_u32(out, 0);
-    if (!out->failed)
-        add_u32(out, crc32c_mask(crc32c(0, out->data + at, 8)));
-    buf_add(out, data, n);
-    add_u32(out, crc32c_mask(crc32c(0, data, n)));
-}
-
 static void add_event(struct buf *out, const Tensorflow__Event *e)
 {
     uint8_t data[SUMMARY_TAG_MAX + 128];
@@ -111,7 +94,7 @@ static void add_event(struct buf *out, const Tensorflow__Event *e)
 
     CHECK(n <= sizeof(data));
     tensorflow__event__pack(e, data);
-    add_record(out, data, (uint32_t)n);
+    summary_add_record(out, data, (uint32_t)n);
 }
 
 static void add_point(struct buf *out, const struct point *p)
@@ -168,10 +151,13 @@ static int write_out(struct summary *s, struct err *err)
     return rc;
 }
 
-static int write_batch(struct summary *s, const struct batch *b, struct err *err)
+static int write_batch(struct summary *s, const struct buf *described, const struct batch *b,
+                       struct err *err)
 {
     int rc;
 
+    buf_add(&s->bytes, described->data, described->len);
+    s->bytes.failed = s->bytes.failed || described->failed;
     for (uint32_t i = 0; i < b->n; i++)
         add_point(&s->bytes, &b->points[i]);
     rc = write_out(s, err);
@@ -200,7 +186,7 @@ static void wait_for_points(struct summary *s)
     struct timespec deadline;
     int rc = 0;
 
-    while (s->filling->n == 0 && !s->closing)
+    while (s->filling->n == 0 && s->described.len == 0 && !s->closing)
         pthread_cond_wait(&s->work, &s->lock);
     deadline = from_now(BATCH_DELAY_MS);
     while (rc == 0 && s->filling->n < POINTS / 2 && !s->flush_is_waiting && !s->closing)
@@ -218,17 +204,22 @@ static void *write_points(void *arg)
     pthread_mutex_lock(&s->lock);
     for (;;) {
         wait_for_points(s);
-        if (s->filling->n == 0)
+        struct buf described = s->described;
+        uint32_t n = s->filling->n + (described.len > 0);
+
+        if (n == 0)
             break; /* closing, and all points are written */
+        s->described = (struct buf){ 0 };
         b = s->filling;
         s->filling = s->writing;
         s->writing = b;
         pthread_mutex_unlock(&s->lock);
-        rc = write_batch(s, b, &err);
+        rc = write_batch(s, &described, b, &err);
+        buf_fini(&described);
         pthread_mutex_lock(&s->lock);
-        s->finished += b->n;
+        s->finished += n;
         if (rc < 0) {
-            s->dropped += b->n;
+            s->dropped += n;
             s->failure = err;
             s->has_failed = true;
         }
@@ -298,6 +289,22 @@ static struct summary *new_summary(void)
     return s;
 }
 
+/* *is_first: no process has written curves to the directory. */
+static int find_events(const char *directory, bool *is_first, struct err *err)
+{
+    DIR *d = opendir(directory);
+    struct dirent *entry;
+
+    *is_first = true;
+    if (d == NULL)
+        return err_sys(err, errno, "open directory '%s'", directory);
+    while ((entry = readdir(d)) != NULL)
+        if (text_starts(entry->d_name, "events.out.tfevents."))
+            *is_first = false;
+    closedir(d);
+    return 0;
+}
+
 int summary_open(const char *directory, uint64_t purge_step, struct summary **out, struct err *err)
 {
     struct summary *s = new_summary();
@@ -307,6 +314,8 @@ int summary_open(const char *directory, uint64_t purge_step, struct summary **ou
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "curves in '%s': out of memory", directory);
     rc = fs_mkdirs(directory, err);
+    if (rc == 0)
+        rc = find_events(directory, &s->is_first, err);
     if (rc == 0)
         rc = create_file(s, directory, wall_us, err);
     if (rc < 0)
@@ -349,6 +358,18 @@ void summary_scalar(struct summary *s, uint64_t step, const char *tag, float val
         s->accepted++;
         if (s->filling->n == 1 || s->filling->n == POINTS / 2)
             pthread_cond_signal(&s->work);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void summary_describe(struct summary *s, const struct summary_run *run)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->is_first) {
+        s->is_first = false;
+        summary_run_encode(run, clock_wall_us(), &s->described);
+        s->accepted++;
+        pthread_cond_signal(&s->work);
     }
     pthread_mutex_unlock(&s->lock);
 }

@@ -1,6 +1,6 @@
 /* summary.h - writes TensorBoard event files: events.out.tfevents.<seconds>.<host>.<pid>, TFRecord
- * frames of tensorflow.Event with Summary scalar values (proto/summary.proto, the public field
- * numbers).
+ * frames of tensorflow.Event with Summary scalar values, and once for a run its hyper-parameters and
+ * graph (proto/summary.proto, the public field numbers).
  *
  * A writer thread writes the file, so a slow disk does not delay training: summary_scalar() copies
  * the point to a bounded queue; if the queue is full, the point is dropped and counted.
@@ -12,6 +12,7 @@
 
 struct err;
 struct summary;
+struct summary_run;
 
 /* The longest tag in bytes of UTF-8; a point with a longer tag is dropped and counted. */
 enum { SUMMARY_TAG_MAX = 127 };
@@ -23,6 +24,9 @@ enum { SUMMARY_TAG_MAX = 127 };
  * thread). */
 int summary_open(const char *directory, uint64_t purge_step, struct summary **out, struct err *err);
 void summary_scalar(struct summary *s, uint64_t step, const char *tag, float value);
+/* Writes hyper-parameters and graph (summary_run.h), unless the directory contained an event file
+ * before summary_open(): a run is described once. Called before the first point. */
+void summary_describe(struct summary *s, const struct summary_run *run);
 uint64_t summary_dropped(const struct summary *s); /* points dropped since summary_open() */
 /* Waits until all points that were accepted before the call are written. Errors: the error of the
  * last failed write since the previous flush (its points are dropped and counted); ERR_TIMEOUT

@@ -31,6 +31,15 @@ enum {
     END_MS = 500,
 };
 
+/* Connections that were closed or rejected since the last report. */
+struct admission_losses {
+    uint64_t report_ms; /* time of the last report */
+    uint64_t n_evicted, n_rejected;
+    char worst[SOURCE_TEXT_BYTES]; /* the last source that lost a connection */
+    uint64_t n_insecure;           /* handshakes of TLS that failed */
+    char insecure[SOURCE_TEXT_BYTES], why[256]; /* source and reason of the last one */
+};
+
 struct admission {
     pthread_t thread;
     int epoll, wake, listeners[LISTENERS_MAX];
@@ -47,11 +56,7 @@ struct admission {
     bool has_stopped;     /* under `lock`: no more connections are passed to gRPC */
     struct relay *opened; /* under `lock`: connections of this task that the thread has not seen */
     struct cancel end;    /* set by another thread, which then writes to `wake` */
-    /* for the report; under `lock` */
-    uint64_t report_ms, n_evicted, n_rejected;
-    char worst[SOURCE_TEXT_BYTES]; /* the last source that lost a connection */
-    uint64_t n_insecure;                      /* handshakes of TLS that failed */
-    char insecure[SOURCE_TEXT_BYTES], why[256]; /* source and reason of the last one */
+    struct admission_losses losses; /* under `lock` */
 };
 
 /* The lowest bits of the pointer in an epoll event tell its type. */
@@ -190,9 +195,9 @@ static bool hand_over(struct admission *a, struct relay *r)
 static void note_insecure(struct admission *a, const struct source *from, const struct err *err)
 {
     pthread_mutex_lock(&a->lock);
-    a->n_insecure++;
-    source_print(from, a->insecure, sizeof(a->insecure));
-    snprintf(a->why, sizeof(a->why), "%.255s", err->text);
+    a->losses.n_insecure++;
+    source_print(from, a->losses.insecure, sizeof(a->losses.insecure));
+    snprintf(a->losses.why, sizeof(a->losses.why), "%.255s", err->text);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -264,10 +269,10 @@ static bool is_replaced_first(const struct relay *r, const struct relay *than)
 static void note_loss(struct admission *a, const struct source *from, bool is_evicted)
 {
     pthread_mutex_lock(&a->lock);
-    a->n_evicted += is_evicted;
-    a->n_rejected += !is_evicted;
+    a->losses.n_evicted += is_evicted;
+    a->losses.n_rejected += !is_evicted;
     if (from != NULL)
-        source_print(from, a->worst, sizeof(a->worst));
+        source_print(from, a->losses.worst, sizeof(a->losses.worst));
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -376,19 +381,20 @@ bool admission_report(struct admission *a, uint64_t now_ms, char *text, size_t s
     bool is_due;
 
     pthread_mutex_lock(&a->lock);
-    is_due = a->n_evicted + a->n_rejected + a->n_insecure > 0 && now_ms >= a->report_ms;
-    if (is_due && a->n_evicted + a->n_rejected == 0) {
+    is_due = a->losses.n_evicted + a->losses.n_rejected + a->losses.n_insecure > 0 &&
+             now_ms >= a->losses.report_ms;
+    if (is_due && a->losses.n_evicted + a->losses.n_rejected == 0) {
         snprintf(text, size, "control port: %llu connections were refused, the last from %s: %s",
-                 (unsigned long long)a->n_insecure, a->insecure, a->why);
-        a->report_ms = now_ms + REPORT_MS;
-        a->n_insecure = 0;
+                 (unsigned long long)a->losses.n_insecure, a->losses.insecure, a->losses.why);
+        a->losses.report_ms = now_ms + REPORT_MS;
+        a->losses.n_insecure = 0;
     } else if (is_due) {
         snprintf(text, size,
                  "control port: %llu connections were replaced by new ones (the last from %s) and %llu rejected: "
                  "the limit is %u; restrict the port with a firewall",
-                 (unsigned long long)a->n_evicted, a->worst, (unsigned long long)a->n_rejected, a->most);
-        a->report_ms = now_ms + REPORT_MS;
-        a->n_evicted = a->n_rejected = 0;
+                 (unsigned long long)a->losses.n_evicted, a->losses.worst, (unsigned long long)a->losses.n_rejected, a->most);
+        a->losses.report_ms = now_ms + REPORT_MS;
+        a->losses.n_evicted = a->losses.n_rejected = 0;
     }
     pthread_mutex_unlock(&a->lock);
     return is_due;

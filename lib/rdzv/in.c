@@ -45,6 +45,14 @@ struct rdzv_server {
     struct rdzv_tag down;
 };
 
+struct rdzv_in_received { /* gRPC writes it */
+    gpr_timespec deadline;
+    grpc_metadata_array metadata;
+    grpc_call_details details;
+    grpc_byte_buffer *payload;
+    int cancelled;
+};
+
 struct rdzv_in {
     struct rdzv_server *server;
     const struct rdzv_method *method; /* NULL: an unknown method */
@@ -53,11 +61,7 @@ struct rdzv_in {
     uint32_t refs; /* tags in use by gRPC */
     struct rdzv_tag arrived, gone, sent, read;
 
-    gpr_timespec deadline;
-    grpc_metadata_array metadata;
-    grpc_call_details details;
-    grpc_byte_buffer *payload;
-    int cancelled;
+    struct rdzv_in_received received;
 
     grpc_slice unsent[UNSENT_MAX]; /* oldest first */
     uint32_t n_unsent;
@@ -88,13 +92,13 @@ static void unref(struct rdzv_in *c)
     }
     for (uint32_t i = 0; i < c->n_unsent; i++)
         grpc_slice_unref(c->unsent[i]);
-    if (c->payload != NULL)
-        grpc_byte_buffer_destroy(c->payload);
+    if (c->received.payload != NULL)
+        grpc_byte_buffer_destroy(c->received.payload);
     if (c->call != NULL)
         grpc_call_unref(c->call);
     grpc_slice_unref(c->status_text);
-    grpc_metadata_array_destroy(&c->metadata);
-    grpc_call_details_destroy(&c->details);
+    grpc_metadata_array_destroy(&c->received.metadata);
+    grpc_call_details_destroy(&c->received.details);
     free(c);
 }
 
@@ -248,8 +252,8 @@ static bool has_token(const struct rdzv_in *c)
     const size_t n_scheme = sizeof(scheme) - 1;
     bool found = false;
 
-    for (size_t i = 0; i < c->metadata.count; i++) {
-        const grpc_metadata *m = &c->metadata.metadata[i];
+    for (size_t i = 0; i < c->received.metadata.count; i++) {
+        const grpc_metadata *m = &c->received.metadata.metadata[i];
         const char *value = (const char *)GRPC_SLICE_START_PTR(m->value);
         size_t n = GRPC_SLICE_LENGTH(m->value);
         uint8_t digest[DIGEST_BYTES];
@@ -323,7 +327,7 @@ static bool is_authorized(const struct rdzv_in *c, const char **why)
 /* Unpacks a request and calls the handler, or rejects the request. */
 static void handle(struct rdzv_in *c)
 {
-    grpc_slice bytes = rdzv_bytes(c->payload);
+    grpc_slice bytes = rdzv_bytes(c->received.payload);
     struct wire w = { 0 };
     void *request =
         wire_unpack(&w, c->method->request, GRPC_SLICE_START_PTR(bytes), GRPC_SLICE_LENGTH(bytes));
@@ -339,7 +343,7 @@ static void handle(struct rdzv_in *c)
 
 static void read_next(struct rdzv_in *c)
 {
-    grpc_op op = { .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &c->payload };
+    grpc_op op = { .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &c->received.payload };
 
     batch(c, &op, 1, &c->read);
 }
@@ -348,8 +352,8 @@ static void on_read(void *arg, bool ok)
 {
     struct rdzv_in *c = arg;
 
-    (void)ok;                 /* if false, there is no message */
-    if (c->payload == NULL) { /* the client has half-closed */
+    (void)ok;                          /* if false, there is no message */
+    if (c->received.payload == NULL) { /* the client has half-closed */
         if (!c->is_finished) {
             notify_closed(c);
             finish(c, GRPC_STATUS_OK, "");
@@ -357,8 +361,8 @@ static void on_read(void *arg, bool ok)
     } else {
         if (!c->is_finished)
             handle(c);
-        grpc_byte_buffer_destroy(c->payload);
-        c->payload = NULL;
+        grpc_byte_buffer_destroy(c->received.payload);
+        c->received.payload = NULL;
         if (!c->is_finished && !c->is_gone)
             read_next(c);
     }
@@ -369,7 +373,7 @@ static void accept_call(struct rdzv_in *c)
 {
     struct rdzv_server *s = c->server;
     grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER,
-                   .data.recv_close_on_server.cancelled = &c->cancelled };
+                   .data.recv_close_on_server.cancelled = &c->received.cancelled };
     const char *why;
 
     c->next = s->all;
@@ -385,8 +389,8 @@ static void accept_call(struct rdzv_in *c)
     } else if (c->method == NULL) {
         char method[256];
 
-        wire_text(method, sizeof(method), GRPC_SLICE_START_PTR(c->details.method),
-                  GRPC_SLICE_LENGTH(c->details.method));
+        wire_text(method, sizeof(method), GRPC_SLICE_START_PTR(c->received.details.method),
+                  GRPC_SLICE_LENGTH(c->received.details.method));
         rdzv_in_finish(c, GRPC_STATUS_UNIMPLEMENTED, "trainerd %s has no method '%s'",
                        s->r->opts.version, method);
     } else if (!is_authorized(c, &why)) {
@@ -428,16 +432,17 @@ static void accept_next(struct rdzv_server *s, const struct rdzv_method *m)
     c->sent = (struct rdzv_tag){ .fn = on_sent, .arg = c };
     c->read = (struct rdzv_tag){ .fn = on_read, .arg = c };
     c->status_text = grpc_empty_slice();
-    grpc_metadata_array_init(&c->metadata);
-    grpc_call_details_init(&c->details);
+    grpc_metadata_array_init(&c->received.metadata);
+    grpc_call_details_init(&c->received.details);
     rdzv_hub_arm(s->r->hub, &c->arrived);
     if (m == NULL)
-        rc = grpc_server_request_call(s->server, &c->call, &c->details, &c->metadata, queue, queue,
-                                      &c->arrived);
+        rc = grpc_server_request_call(s->server, &c->call, &c->received.details,
+                                      &c->received.metadata, queue, queue, &c->arrived);
     else
-        rc = grpc_server_request_registered_call(
-            s->server, s->registered[m - s->methods], &c->call, &c->deadline, &c->metadata,
-            m->is_bidi ? NULL : &c->payload, queue, queue, &c->arrived);
+        rc = grpc_server_request_registered_call(s->server, s->registered[m - s->methods], &c->call,
+                                                 &c->received.deadline, &c->received.metadata,
+                                                 m->is_bidi ? NULL : &c->received.payload, queue,
+                                                 queue, &c->arrived);
     CHECK(rc == GRPC_CALL_OK);
 }
 

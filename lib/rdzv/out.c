@@ -26,6 +26,14 @@ enum {
     LINGER_MS = 1000, /* wait for the status of the other side after a half-close */
 };
 
+struct rdzv_out_answer { /* gRPC writes it */
+    grpc_metadata_array initial, trailing;
+    grpc_byte_buffer *message;
+    grpc_status_code status;
+    grpc_slice details;
+    const char *debug; /* freed with gpr_free() */
+};
+
 struct rdzv_out {
     struct rdzv_out_opts
         opts; /* callbacks are NULL after rdzv_out_abandon(); request, address, method are not used
@@ -43,11 +51,7 @@ struct rdzv_out {
     uint32_t n_unsent;
     bool is_sending, has_sent, is_closing, is_closed, has_ended, is_overrun;
 
-    grpc_metadata_array initial, trailing;
-    grpc_byte_buffer *message;
-    grpc_status_code status;
-    grpc_slice details;
-    const char *debug; /* freed with gpr_free() */
+    struct rdzv_out_answer answer;
 };
 
 static void destroy(struct rdzv_out *o)
@@ -58,10 +62,10 @@ static void destroy(struct rdzv_out *o)
     for (uint32_t i = 0; i < o->n_unsent; i++)
         grpc_slice_unref(o->unsent[i]);
     loop_timer_free(o->linger);
-    grpc_metadata_array_destroy(&o->initial);
-    grpc_metadata_array_destroy(&o->trailing);
-    grpc_slice_unref(o->details);
-    gpr_free((void *)o->debug);
+    grpc_metadata_array_destroy(&o->answer.initial);
+    grpc_metadata_array_destroy(&o->answer.trailing);
+    grpc_slice_unref(o->answer.details);
+    gpr_free((void *)o->answer.debug);
     if (o->call != NULL)
         grpc_call_unref(o->call);
     if (o->channel != NULL)
@@ -76,10 +80,11 @@ static void unref(struct rdzv_out *o)
     if (o->opts.on_end != NULL) {
         char text[1024] = "";
 
-        if (o->status != GRPC_STATUS_OK)
-            rdzv_status_text(text, sizeof(text), (int)o->status, GRPC_SLICE_START_PTR(o->details),
-                             GRPC_SLICE_LENGTH(o->details));
-        o->opts.on_end(o->opts.arg, (int)o->status, false, text);
+        if (o->answer.status != GRPC_STATUS_OK)
+            rdzv_status_text(text, sizeof(text), (int)o->answer.status,
+                             GRPC_SLICE_START_PTR(o->answer.details),
+                             GRPC_SLICE_LENGTH(o->answer.details));
+        o->opts.on_end(o->opts.arg, (int)o->answer.status, false, text);
     }
     destroy(o);
 }
@@ -144,7 +149,7 @@ static void cut_if_overrun(struct rdzv_out *o)
 
 static void receive(struct rdzv_out *o)
 {
-    grpc_op op = { .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &o->message };
+    grpc_op op = { .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &o->answer.message };
 
     batch(o, &op, 1, &o->received);
 }
@@ -154,11 +159,11 @@ static void on_received(void *arg, bool ok)
     struct rdzv_out *o = arg;
 
     (void)ok;
-    if (o->message != NULL) {
-        grpc_slice bytes = rdzv_bytes(o->message);
+    if (o->answer.message != NULL) {
+        grpc_slice bytes = rdzv_bytes(o->answer.message);
 
-        grpc_byte_buffer_destroy(o->message);
-        o->message = NULL;
+        grpc_byte_buffer_destroy(o->answer.message);
+        o->answer.message = NULL;
         if (o->opts.on_message != NULL)
             o->opts.on_message(o->opts.arg, GRPC_SLICE_START_PTR(bytes), GRPC_SLICE_LENGTH(bytes));
         grpc_slice_unref(bytes);
@@ -199,14 +204,14 @@ static void begin(struct rdzv_out *o, int fd)
         grpc_channel_create_call(o->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
                                  rdzv_hub_queue(o->opts.r->hub), method, NULL, deadline, NULL);
     CHECK(o->call != NULL);
-    op.data.recv_status_on_client.trailing_metadata = &o->trailing;
-    op.data.recv_status_on_client.status = &o->status;
-    op.data.recv_status_on_client.status_details = &o->details;
-    op.data.recv_status_on_client.error_string = &o->debug;
+    op.data.recv_status_on_client.trailing_metadata = &o->answer.trailing;
+    op.data.recv_status_on_client.status = &o->answer.status;
+    op.data.recv_status_on_client.status_details = &o->answer.details;
+    op.data.recv_status_on_client.error_string = &o->answer.debug;
     batch(o, &op, 1, &o->ended);
     pump(o);
     op = (grpc_op){ .op = GRPC_OP_RECV_INITIAL_METADATA,
-                    .data.recv_initial_metadata.recv_initial_metadata = &o->initial };
+                    .data.recv_initial_metadata.recv_initial_metadata = &o->answer.initial };
     batch(o, &op, 1, &o->opened);
     receive(o);
     cut_if_overrun(o);
@@ -245,9 +250,9 @@ struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts)
     o->sent = (struct rdzv_tag){ .fn = on_sent, .arg = o };
     o->received = (struct rdzv_tag){ .fn = on_received, .arg = o };
     o->ended = (struct rdzv_tag){ .fn = on_ended, .arg = o };
-    grpc_metadata_array_init(&o->initial);
-    grpc_metadata_array_init(&o->trailing);
-    o->details = grpc_empty_slice();
+    grpc_metadata_array_init(&o->answer.initial);
+    grpc_metadata_array_init(&o->answer.trailing);
+    o->answer.details = grpc_empty_slice();
     o->next = r->outs;
     o->link = &r->outs;
     if (o->next != NULL)

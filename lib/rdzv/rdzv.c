@@ -82,6 +82,8 @@ static void copy_opts(struct rdzv *r, const struct rdzv_opts *opts)
                                       .devices = copy(r, opts->ident.devices),
                                       .kernels = copy(r, opts->ident.kernels),
                                       .nccl = copy(r, opts->ident.nccl),
+                                      .protocol = copy(r, opts->ident.protocol),
+                                      .code = copy(r, opts->ident.code),
                                       .job = copy(r, opts->ident.job != NULL ? opts->ident.job : "") };
     r->cluster = (struct wire_cluster){ .tasks = tasks, .world = opts->world };
 }

@@ -21,6 +21,7 @@
 struct err;
 
 enum {
+    WIRE_VERSION = 1, /* of proto/trainerd.proto: increased if a release cannot read the other's messages */
     WIRE_BYTES_MAX = 1 << 20,  /* limit of a message on the wire */
     WIRE_MEMORY_MAX = 8 << 20, /* limit of a message in memory */
     WIRE_PHASE_BYTES = 32,     /* of the name of a phase, with the NUL */

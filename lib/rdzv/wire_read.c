@@ -173,6 +173,8 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
         { "devices", offsetof(Trainerd__V1__Join, devices), 32 },
         { "kernels", offsetof(Trainerd__V1__Join, kernels), 256 },
         { "nccl", offsetof(Trainerd__V1__Join, nccl), 64 },
+        { "protocol", offsetof(Trainerd__V1__Join, protocol), 128 },
+        { "code", offsetof(Trainerd__V1__Join, code), 64 },
         { "job", offsetof(Trainerd__V1__Join, job), WIRE_BYTES_MAX },
         { "data_address", offsetof(Trainerd__V1__Join, data_address), ADDRESS_BYTES },
         { "host_key", offsetof(Trainerd__V1__Join, host_key), HOST_KEY_BYTES },
@@ -203,6 +205,8 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
                                     .devices = m->devices,
                                     .kernels = m->kernels,
                                     .nccl = m->nccl,
+                                    .protocol = m->protocol,
+                                    .code = m->code,
                                     .job = m->job };
     out->incarnation = m->incarnation;
     out->generation = m->generation;

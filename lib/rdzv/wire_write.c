@@ -75,6 +75,8 @@ static void *write_join(const struct writer *w, const struct member_msg *m)
     j->n_devices = m->n_devices;
     j->kernels = (char *)m->ident->kernels;
     j->nccl = (char *)m->ident->nccl;
+    j->protocol = (char *)(m->ident->protocol != NULL ? m->ident->protocol : "");
+    j->code = (char *)(m->ident->code != NULL ? m->ident->code : "");
     j->job = (char *)(m->ident->job != NULL ? m->ident->job : "");
     j->step_held = m->held;
     j->data_address = (char *)w->sender->data_address;

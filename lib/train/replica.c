@@ -39,6 +39,8 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
     uint64_t last = held;
     int rc = 0;
 
+    if (t->generation.opts.only_evaluates)
+        return between(r, held, true, err);
     if (!result.pause || held == t->model.total_steps)
         rc = between(r, held, r->votes[VOTE_UNEVALUATED] > 0, err);
     if (rc == 0 && held > 0)
@@ -139,7 +141,8 @@ static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
 
 static int report_connected(struct train *t, uint64_t held, struct err *err)
 {
-    struct train_event e = { .kind = TRAIN_CONNECTED, .step = held };
+    struct train_event e = { .kind = TRAIN_CONNECTED,
+                             .step = t->generation.opts.only_evaluates ? held - 1 : held };
 
     t->events.last_step_ns = clock_ns();
     events_send(&t->events, &e);
@@ -198,7 +201,7 @@ int replica_run(struct replica *r, struct err *err)
     if (rc == 0)
         rc = steps(r, held, err);
     if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) &&
-        state_held(&t->state) == t->model.total_steps)
+        !t->generation.opts.only_evaluates && state_held(&t->state) == t->model.total_steps)
         rc = finish(r, err);
     return rc;
 }

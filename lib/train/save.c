@@ -248,6 +248,25 @@ int save_load_newest(struct train *t, struct err *err)
     return rc;
 }
 
+int save_load_path(struct train *t, const char *path, struct ckpt_info *out, struct err *err)
+{
+    int rc = ckpt_peek_folder(path, t->model.digest, out, err);
+
+    if (rc == ERR_INPUT)
+        err_wrap(err, rc, "'%s': evaluate with the model file with which the job trains", path);
+    if (rc == 0 && out->meta.step == 0)
+        rc = err_set(err, ERR_INPUT, "'%s' is of step 0, whose state no job saves", path);
+    if (rc < 0)
+        return rc;
+    t->engine->ops->discard(t->engine); /* a device may hold the same step of another run */
+    rc = load(t, out, err);
+    if (rc < 0)
+        return rc;
+    t->state.facts.evaluated_step = 0;
+    t->events.has_resumed = true;
+    return 0;
+}
+
 static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;

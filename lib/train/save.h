@@ -10,12 +10,15 @@
 #include <stdint.h>
 
 struct ckpt_failure;
+struct ckpt_info;
 struct err;
 struct train;
 
 /* Called when no task holds state: loads the newest checkpoint, if there is one, as the held
  * state. */
 int save_load_newest(struct train *t, struct err *err);
+/* Loads the checkpoint folder `path` as the held state, without an evaluation. See train_load(). */
+int save_load_path(struct train *t, const char *path, struct ckpt_info *out, struct err *err);
 /* Is a checkpoint due after `step`, and can the writer accept it? Then save_if_due() is called when
  * that state may be saved, and for no other step meanwhile. */
 bool save_is_due(struct train *t, uint64_t step);

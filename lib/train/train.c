@@ -359,6 +359,12 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
     return held > 0 ? save_now(t, held, wait_ms, err) : 0;
 }
 
+int train_load(struct train *t, const char *path, struct ckpt_info *out, struct err *err)
+{
+    CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
+    return save_load_path(t, path, out, err);
+}
+
 void train_storage(struct train *t, struct ckpt_failure *out)
 {
     save_trouble(t, out);
@@ -388,6 +394,11 @@ void train_facts(const struct train *t, struct train_facts *out)
     };
     for (uint32_t i = 0; i < n; i++)
         out->parameters += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;
+}
+
+const struct graph *train_graph(const struct train *t)
+{
+    return t->model.graph;
 }
 
 uint32_t train_diverged(const struct train *t)

@@ -62,6 +62,7 @@
 #include "train/train_types.h"
 
 struct cancel;
+struct ckpt_info;
 
 /* Blocking; progress through on_event. `cancel` is polled. Errors: ERR_INPUT, ERR_UNSUPPORTED (exit
  * 2); ERR_IO, ERR_NOMEM, ... (138); ERR_CANCELED. */
@@ -90,6 +91,8 @@ void train_set_unlogged(struct train *t, uint64_t step);
 /* What was settled, for --check and the log. */
 void train_facts(const struct train *t, struct train_facts *out);
 
+const struct graph *train_graph(const struct train *t); /* valid until train_close() */
+
 /* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of
  * the one before has returned. `on_end` comes once, from one of the threads, when all are done with
  * the generation and the peers are disconnected; `held` is train_held(). What happens first:
@@ -112,6 +115,12 @@ void train_abort(struct train *t, const char *why);
 
 /* The newest step whose state is whole here; 0: fresh weights, or nothing. */
 uint64_t train_held(const struct train *t);
+
+/* At rest: replaces the held state with that of the checkpoint folder `path`, whose checksums are
+ * verified, for a generation with only_evaluates; on failure the held state is unchanged. *out: its
+ * manifest. The task must not train afterwards. Errors: ERR_INPUT (of another model, or of step 0), ERR_CORRUPT, ERR_NOENT, ERR_IO,
+ * ERR_NOMEM. */
+int train_load(struct train *t, const char *path, struct ckpt_info *out, struct err *err);
 
 /* At rest (no generation runs): a checkpoint of the held state, on disk and verified when 0 comes
  * back. Nothing to do if that step is there already, nothing is held, or the job keeps no

@@ -170,6 +170,9 @@ struct train_generation { /* one generation; copied, with the view */
     struct comm_listener *listener; /* borrowed; NULL with a single member */
     bool shared_memory;
     bool encrypts; /* links over TCP are under TLS */
+    /* A generation of this task alone that evaluates the held state and makes no step; it ends with
+     * TRAIN_PAUSED or TRAIN_COMPLETE. TRAIN_CONNECTED has the step before the evaluated one. */
+    bool only_evaluates;
     uint64_t deadline_ms;
     void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
     /* NULL, or asked by the first replica of the coordinator before it gives its last contribution

@@ -13,9 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include "base/clock.h"
+#include "harness/product.h"
 #include "op/op.h"
 
 #if defined(__x86_64__)
@@ -87,71 +86,6 @@ static struct width widest(void)
     return (struct width){ run_plain, 4 };
 }
 
-/* ---- products of bfloat16 matrices, in the library's preferred layout ---- */
-
-struct product {
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
-    dnnl_primitive_t run;
-    dnnl_memory_t memory[3];
-};
-
-static const int roles[3] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST };
-static const dnnl_query_t layouts[3] = { dnnl_query_src_md, dnnl_query_weights_md,
-                                         dnnl_query_dst_md };
-
-static void free_product(struct product *p)
-{
-    for (int i = 0; i < 3; i++)
-        dnnl_memory_destroy(p->memory[i]);
-    dnnl_primitive_destroy(p->run);
-    dnnl_stream_destroy(p->stream);
-    dnnl_engine_destroy(p->engine);
-}
-
-/* Prepares the product. The values do not affect the speed. false: the library has no such
- * kernel. */
-static bool make_product(struct product *p)
-{
-    const dnnl_dims_t dims = { SIDE, SIDE };
-    dnnl_memory_desc_t any;
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_desc_t primitive;
-    bool fine;
-
-    memset(p, 0, sizeof(*p));
-    if (dnnl_engine_create(&p->engine, dnnl_cpu, 0) != dnnl_success ||
-        dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags) != dnnl_success ||
-        dnnl_memory_desc_init_by_tag(&any, 2, dims, dnnl_bf16, dnnl_format_tag_any) !=
-            dnnl_success ||
-        dnnl_matmul_desc_init(&desc, &any, &any, NULL, &any) != dnnl_success ||
-        dnnl_primitive_desc_create(&primitive, &desc, NULL, p->engine, NULL) != dnnl_success)
-        return false;
-    fine = dnnl_primitive_create(&p->run, primitive) == dnnl_success;
-    for (int i = 0; i < 3 && fine; i++) {
-        const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(primitive, layouts[i], 0);
-        void *data;
-
-        fine = dnnl_memory_create(&p->memory[i], md, p->engine, DNNL_MEMORY_ALLOCATE) ==
-                   dnnl_success &&
-               dnnl_memory_get_data_handle(p->memory[i], &data) == dnnl_success;
-        if (fine)
-            memset(data, 0, dnnl_memory_desc_get_size(md));
-    }
-    dnnl_primitive_desc_destroy(primitive);
-    return fine;
-}
-
-static bool run_product(struct product *p)
-{
-    dnnl_exec_arg_t args[3];
-
-    for (int i = 0; i < 3; i++)
-        args[i] = (dnnl_exec_arg_t){ roles[i], p->memory[i] };
-    return dnnl_primitive_execute(p->run, p->stream, 3, args) == dnnl_success &&
-           dnnl_stream_wait(p->stream) == dnnl_success;
-}
-
 /* ---- threads ---- */
 
 static pthread_barrier_t barrier;
@@ -180,7 +114,7 @@ static void *work(void *arg)
     CPU_SET((size_t)w->cpu, &set);
     (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* best effort */
     op_thread_init();
-    fine = make_product(&product) && run_product(&product);
+    fine = product_open(&product, TENSOR_BF16, SIDE) && product_run(&product);
     for (int r = 0; r < ROUNDS; r++) {
         uint64_t begin;
 
@@ -191,10 +125,10 @@ static void *work(void *arg)
         pthread_barrier_wait(&barrier);
         begin = clock_ns();
         for (int i = 0; i < PRODUCTS && fine; i++)
-            fine = run_product(&product);
+            fine = product_run(&product);
         w->matrix[r] = fine ? seconds_since(begin) : 0;
     }
-    free_product(&product);
+    product_close(&product);
     return NULL;
 }
 

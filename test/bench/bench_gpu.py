@@ -1,10 +1,10 @@
-"""bench_gpu.py - trainerd on one GPU: compares its kernels with copies, and whole networks with PyTorch, in one run.
+"""bench_gpu.py - trainerd on one GPU: compares its kernels with copies and products, and whole networks with PyTorch, in one run.
 
     scripts/bench gpu [--seconds N] [--devices D] [--small] [--emulated] [GROUP...]
 
 Groups (default: all); parts of a group are selected like kernels:Relu,adamw and follow:gpt2:
 
-    kernels     the bandwidth of each memory-bound kernel, as a share of a copy on the same GPU
+    kernels     the speed of each kernel (`ops speed`), as a share of a copy or of a product on the same GPU
     resnet50    images/s in bfloat16, channels last, batch 256, compared with torch.compile with the same batch,
     gpt2        optimizer and weights; tokens/s, 16 x 1024
     follow      the loss over 50 steps, compared with PyTorch's: same weights, same samples
@@ -152,38 +152,38 @@ def torch_side(net, job, options, compiled):
 
 # ---- groups ----
 
+KERNEL = re.compile(r"(?P<name>\S+) +(?P<way>forward|backward|update|scan) +(?P<type>\S+) +(?:ERROR: (?P<error>.*)|"
+                    r"(?P<shape>\S+) +(?P<us>\S+) us +(?P<speed>\S+) \S+ +\S+ % of a "
+                    r"(?P<what>\w+), (?P<limit>\S+) (?P<unit>\S+))")
+
+
 def kernels(table, folder, options, parts):
-    """Adds the rows of one run of bench_gpu_kernels, which also measures the copy."""
-    cmd = [ours.program("bench_gpu_kernels"), "--devices", options.devices, *(["--small"] if options.small else []),
-           *parts]
+    """Adds the rows of one run of `ops speed`, which also measures the limits."""
+    if options.devices not in ("cpu", "cuda", "cuda:0"):
+        raise peers.Unavailable("kernels run on cpu or cuda:0, not on %s; select another GPU with CUDA_VISIBLE_DEVICES" %
+                                options.devices)
+    cmd = [options.place.program("test/ops/ops"), "speed", "--device", options.devices.partition(":")[0],
+           *(["--quick"] if options.small else []), *parts]
     p = subprocess.run(cmd, env=options.place.env(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                        timeout=options.left())
-    lines = p.stdout.splitlines()
-    if not lines or not lines[0].startswith("copy "):
-        raise peers.Unavailable("bench_gpu_kernels: exit code %d: %s" % (p.returncode, p.stderr.strip()[-300:]))
-    copy = float(lines[0].split()[1])
-    table.row("copy on the GPU, read and written", "", lambda: ("%.0f GB/s" % copy, "", "", True))
-    for line in lines[1:]:
-        kernel_row(table, line, copy)
     if p.returncode not in (0, 1):
-        raise peers.Unavailable("bench_gpu_kernels ended with %d: %s" % (p.returncode, p.stderr.strip()[-300:]))
+        raise peers.Unavailable("ops speed: exit code %d: %s" % (p.returncode, p.stderr.strip()[-300:]))
+    for line in filter(None, map(KERNEL.fullmatch, p.stdout.splitlines())):
+        kernel_row(table, **line.groupdict())
 
 
-def kernel_row(table, line, copy):
-    if line.startswith("!"):
-        def make():
-            raise peers.Unavailable(fields[3])
+def kernel_row(table, name, way, type, error, shape, us, speed, what, limit, unit):
+    def make():
+        if error is not None:
+            raise peers.Unavailable(error)
+        ratio = float(speed) / float(limit)
+        return ("%s %s" % (speed, unit), "%s %.0f %s, %s us" % (what, float(limit), unit, us), "%.0f %%" % (100 * ratio),
+                ratio >= share)
 
-        fields = line[1:].split("\t")
-        table.row("%s %s %s" % tuple(fields[:3]), "x", make)
-        return
-    name, way, kind, shape, us, speed = line.split("\t")
-    share = SWEEP_SHARE if way == "sweep" else SHARE
+    share = SWEEP_SHARE if way in ("update", "scan") else SHARE
     short = {"forward": "fwd", "backward": "bwd"}
-    table.row("%s %s %s %s" % (name, short.get(way, way), kind.replace("float", "f"), shape.replace(" ", "")),
-              ">= %.0f %%" % (100 * share),
-              lambda: ("%s GB/s" % speed, "copy %.0f GB/s, %s us" % (copy, us), "%.0f %%" % (100 * float(speed) / copy),
-                       float(speed) >= share * copy))
+    table.row("%s %s %s %s" % (name, short.get(way, way), type.replace("float", "f"), shape or ""),
+              "" if what == "product" else ">= %.0f %%" % (100 * share), make)
 
 
 def refuse_parts(name, parts):
@@ -333,7 +333,7 @@ def main():
     options = arguments()
     peers.PYTHON = sys.executable
     peers.START_SECONDS = 120
-    where = {} if options.emulated else libraries.put_on_path()
+    where = {} if options.emulated else libraries.add_to_library_path()
     options.place = Place(options.emulated)
     kit.TRAINERD = options.place.trainerd()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

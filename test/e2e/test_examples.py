@@ -108,7 +108,7 @@ def arrays(folder, job):
 
 MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
 # These jobs use the data of the demo.
-READY = {"minimal", "adamw_cosine", "elastic", "health", "gpu_float16"}
+READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16"}
 TASKS = {"elastic": 4}
 GPU_ALONE = {"gpu_float16"}
 
@@ -131,6 +131,7 @@ def run_small(name, prepare, devices):
     if devices == "cuda:0" and prepare is None:  # the digits take seconds on an emulated GPU
         for part, key in ("data", "eval"), ("model", "metrics"), ("train", "eval_every_epochs"):
             job[part].pop(key, None)
+        job.pop("evaluator", None)  # its metric
     job["train"].pop("epochs", None)
     job["train"]["steps"] = 2
     job["optimizer"].get("schedule", {}).pop("warmup_steps", None)

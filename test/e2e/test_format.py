@@ -113,5 +113,11 @@ def format_other_version_of_clang_format_is_refused():
     assert p.returncode == 2 and "expected version 14, found clang-format version 19.1.7" in p.stderr, p.stderr
 
 
+@test
+def format_is_applied_to_all_files():
+    p = subprocess.run([FORMAT, "--check"], capture_output=True, text=True, timeout=300)
+    assert p.returncode == 0, "run `make format`\n" + p.stdout + p.stderr
+
+
 if __name__ == "__main__":
     main()

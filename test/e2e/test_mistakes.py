@@ -86,7 +86,8 @@ ROWS = [
     ("port is 0", {"args": ["--port", "0"]}, r"--port: expected 1 to 65535, found '0'", 2),
     ("task is malformed", {"args": ["--task", "1"], "cluster": worker(TWO)}, r"--task '1': expected TYPE:INDEX", 2),
     ("number of traced steps is malformed", {"args": ["--trace", "{}/t.json", "--trace-steps", "x"]}, r"--trace-steps", 2),
-    ("metrics address is malformed", {"args": ["--metrics", "9090"]}, r"9090", 2),
+    ("metrics address has no port", {"args": ["--metrics", "localhost"]}, r"metrics at 'localhost': the port is missing; expected a port", 2),
+    ("metrics port is malformed", {"args": ["--metrics", "127.0.0.1:x"]}, r"metrics at '127.0.0.1:x': invalid port 'x'", 2),
     ("restart in a group", {"args": ["--restart"], "cluster": worker(TWO)}, r"--restart: .*trainerctl restart JOB", 2),
     ("cluster is required and absent", {"args": ["--require-cluster"]}, r"--require-cluster is set, but TF_CONFIG is unset or empty", 2),
     # ---- the cluster ----

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The program `ops` (test/ops): its table is the documentation, and no op is without a case."""
 # needs: emulated test/ops/ops
+import math
 import os
 import re
 import subprocess
@@ -56,9 +57,44 @@ def ops_gradient_of_one_op_is_checked_on_the_gpu():
     assert re.search(r"^Softsign +from 1 +\d+ cases$", ops("gradient", "--device", "cuda", "Softsign"))
 
 
+SPEED = re.compile(r"(\S+) +(forward|backward|update|scan) +(float32|bfloat16) +\[[\d,]+\] +([\d.]+) us +[\d.]+ "
+                   r"(GB/s +([\d.e+-]+) % of a copy, [\d.]+ GB/s|GFLOP/s +([\d.e+-]+) % of a product, [\d.]+ GFLOP/s)")
+NO_CASE = re.compile(r"(\S+) +(?:from \d+|\d+(?: to \d+)?) +(?:no case|computed while planning|no kernels for GPUs)")
+
+
+def speeds(*args):
+    """Returns the matches of the measured lines; any other line names an op without a case."""
+    lines = ops("speed", "--quick", *args).splitlines()
+    found = [SPEED.fullmatch(line) for line in lines]
+    for line, m in zip(lines, found):
+        assert m or NO_CASE.fullmatch(line), line
+        assert not m or 0 < float(m[4]) < math.inf and 0 < float(m[6] or m[7]) < math.inf, line
+    return [m for m in found if m], {NO_CASE.fullmatch(line)[1] for line, m in zip(lines, found) if not m}
+
+
+@test
+def ops_speed_measures_each_case_and_names_ops_without_one():
+    measured, without = speeds()
+    assert len(measured) > 250 and "ScatterND" in without, (len(measured), without)
+    assert {m[2] for m in measured} == {"forward", "backward", "update", "scan"}
+    assert {m[1] for m in measured if m[7]} >= {"MatMul", "Conv", "LSTM", "trainerd.Attention"}, measured
+    names = {row.split("|")[1].strip() for row in ops("supported").splitlines()[2:]}
+    assert names <= {m[1] for m in measured} | without
+
+
+@test
+def ops_speed_measures_chosen_ops_and_optimizers_on_the_gpu():
+    measured, without = speeds("--device", "cuda", "Softsign", "Gemm", "momentum")
+    assert not without and {(m[1], m[2]) for m in measured} == {
+        ("Softsign", "forward"), ("Softsign", "backward"), ("Gemm", "forward"), ("Gemm", "backward"),
+        ("momentum", "update")}, measured
+
+
 @test
 def ops_unknown_op_is_refused():
     assert "'Rel': expected the name of an op" in ops("test", "Rel", code=2)
+    assert "'Rel': expected the name of an op" in ops("speed", "Relu", "Rel", code=2)
+    assert "usage: ops" in ops("test", "Relu", "Add", code=2)
 
 
 if __name__ == "__main__":

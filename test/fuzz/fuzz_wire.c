@@ -81,6 +81,8 @@ static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct e
         check_fact(out.ident->version, 64);
         check_fact(out.ident->cluster, WIRE_BYTES_MAX);
         check_fact(out.ident->kernels, 256);
+        check_fact(out.ident->protocol, 128);
+        check_fact(out.ident->code, 64);
         check_fact(m->join->data_address, 320);
         check_fact(m->join->to->type, 32);
     }

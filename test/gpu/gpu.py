@@ -8,7 +8,7 @@
     check     every test of an op, of optimizers and of replicas, on the GPU; in a source tree with nvcc it builds first
     sanitize  some of these tests under compute-sanitizer: memory errors, data races
     train     digits in every precision, after a kill and a restart, from CPU to GPU and back, two processes on one GPU
-    bench     scripts/bench gpu: kernels compared with copies, ResNet-50 and GPT-2 with PyTorch, losses with PyTorch's
+    bench     scripts/bench gpu: kernels compared with copies and products, ResNet-50 and GPT-2 with PyTorch, losses with PyTorch's
 
 cuBLASLt, cuDNN and NCCL may come from Python packages (nvidia-*). DIR (default build/gpu) receives the full log of each
 part in its own file; the last output is a table. --seconds limits all parts together (1500); a part that is not finished
@@ -82,11 +82,11 @@ def run_bench(place, deadline, log, words):
     cmd = [os.path.join(ROOT, "scripts", "bench"), "gpu", "--seconds", str(left - 20)]
     code, lines = run_script(cmd + (["--emulated"] if place.emulated else []) + words, place.env(), deadline, log, True)
     if code == 2 and "neither python3" in "\n".join(lines):  # the kernels can run without PyTorch
-        cmd = [place.program("test/bench/bench_gpu_kernels")] + (["--small"] if place.emulated else [])
+        cmd = [place.program("test/ops/ops"), "speed", "--device", "cuda"] + (["--quick"] if place.emulated else [])
         cmd += [row for word in words if word.startswith("kernels:") for row in word.split(":")[1:]]
         code, lines = run_script(cmd, place.env(), deadline, log, True)
         return code == 0, "kernels alone: there is no Python with torch, onnx and numpy", [
-            line for line in lines if line.startswith("!")]
+            line for line in lines if " ERROR: " in line]
     return code == 0, lines[-1] if lines else "no output", [] if code == 0 else ["exit code %s" % code] + [
         line for line in lines if "cannot run" in line or "not begun" in line]
 

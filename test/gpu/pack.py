@@ -47,7 +47,7 @@ def build(place, log):
     """Builds everything that the other parts run. Returns the names of the programs."""
     if not place.emulated and shutil.which("nvcc") is None:
         raise PackError("nvcc not found: the plugin cannot be built; install CUDA 13 or add its bin/ to the PATH")
-    programs = place.tests() + ["test/bench/bench_gpu_kernels"]
+    programs = place.tests() + ["test/ops/ops"]
     files = [os.path.relpath(place.program(p), ROOT) for p in programs]
     if place.emulated:
         files += [os.path.relpath(os.path.join(place.build, "emulated", f), ROOT) for f in ("trainerd", "trainerd-cuda.so")]

@@ -2,6 +2,7 @@
 #include "harness/fake_engine.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ struct fake {
     uint64_t held;            /* whose state that is */
     bool has_state;
     uint64_t step;        /* of the last verb that had one */
+    pthread_mutex_t lock; /* between begin() and cancel(), which any thread may call */
     struct gate canceled; /* of two threads, one of which never comes; broken by cancel() */
 };
 
@@ -105,6 +107,7 @@ static int fake_open(const struct engine_opts *opts, struct engine **out, struct
 
     if (f == NULL)
         return err_set(err, ERR_NOMEM, "fake: out of memory");
+    pthread_mutex_init(&f->lock, NULL);
     f->script = fake_next_script;
     rc = engine_init(&f->base, &engine_fake, opts, err);
     if (rc == 0)
@@ -119,7 +122,11 @@ static int fake_open(const struct engine_opts *opts, struct engine **out, struct
 
 static void fake_cancel(struct engine *e)
 {
-    gate_break(&fake_of(e)->canceled);
+    struct fake *f = fake_of(e);
+
+    pthread_mutex_lock(&f->lock);
+    gate_break(&f->canceled);
+    pthread_mutex_unlock(&f->lock);
 }
 
 static int fake_replace_region(struct engine *e, struct err *err)
@@ -185,8 +192,12 @@ static void fake_discard(struct engine *e)
 
 static int fake_begin(struct engine_replica *r, struct err *err)
 {
+    struct fake *f = fake_of(r->engine);
+
+    pthread_mutex_lock(&f->lock);
     if (r->local == 0 && !cancel_requested(r->engine->opts->cancel))
-        gate_init(&fake_of(r->engine)->canceled, 2, false);
+        gate_init(&f->canceled, 2, false);
+    pthread_mutex_unlock(&f->lock);
     return enter(r, "begin", 0, err);
 }
 

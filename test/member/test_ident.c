@@ -1,4 +1,4 @@
-/* test_ident.c - the message about two jobs that differ. */
+/* test_ident.c - which identities agree, and the message about a difference. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,12 +58,58 @@ static void job_difference_longer_than_its_buffer_is_cut(void **state)
     assert_int_equal(strlen(out), sizeof(out) - 1);
 }
 
+/* ---- versions ---- */
+
+static bool agrees(const char *version, const char *protocol, const char *code, char out[600])
+{
+    struct member_ident ours = { .version = "0.1.3", .job_digest = "j", .cluster_hash = "c",
+                                 .cluster = "{}", .devices = "cpu", .kernels = "k", .nccl = "",
+                                 .protocol = "control 1", .code = "1234", .job = "" };
+    struct member_ident theirs = ours;
+
+    theirs.version = version;
+    theirs.protocol = protocol;
+    theirs.code = code;
+    return member_ident_agrees(&theirs, 1, &ours, 1, out, 600);
+}
+
+static void versions_of_one_release_agree(void **state)
+{
+    static const struct {
+        const char *version, *protocol, *code, *text; /* text NULL: they agree */
+    } rows[] = {
+        { "0.1.3", "control 1", "1234", NULL },
+        { "0.1.4", "control 1", "1234", NULL },
+        { "0.1.30", "control 1", "1234", NULL },
+        { "0.1", "control 1", "1234", NULL },
+        { "0.2.3", "control 1", "1234", "the version of trainerd differs: it has '0.2.3'" },
+        { "0.10.3", "control 1", "1234", "the version of trainerd differs: it has '0.10.3'" },
+        { "1.1.3", "control 1", "1234", "the version of trainerd differs: it has '1.1.3'" },
+        { "0", "control 1", "1234", "the version of trainerd differs: it has '0'" },
+        { "", "control 1", "1234", "the version of trainerd differs: it has ''" },
+        { "0.1.4", "control 2", "1234", "the protocol differs: it has 'control 2'" },
+        { "0.1.4", "control 1", "5678", "the code that computes differs: it has '5678'" },
+        { "0.1.4", "control 1", "", "the code that computes differs: it has ''" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char out[600] = "";
+
+        assert_int_equal(agrees(rows[i].version, rows[i].protocol, rows[i].code, out),
+                         rows[i].text == NULL);
+        if (rows[i].text != NULL && strstr(out, rows[i].text) == NULL)
+            fail_msg("'%s' does not contain '%s'", out, rows[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(job_difference_names_the_keys_and_both_values),
         cmocka_unit_test(job_difference_of_equal_or_unknown_jobs_is_none),
         cmocka_unit_test(job_difference_longer_than_its_buffer_is_cut),
+        cmocka_unit_test(versions_of_one_release_agree),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

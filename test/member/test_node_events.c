@@ -13,7 +13,7 @@
 
 enum { WORLD = 3, OTHER_INCARNATION = 700 };
 
-static const struct member_ident ident = { "", "", "", "", "", "", "", "" };
+static const struct member_ident ident = { "", "", "", "", "", "", "", "", "", "" };
 
 struct rig {
     bool wants_lease; /* a LEASE action that takes the lease was seen */

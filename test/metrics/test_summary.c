@@ -19,6 +19,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "metrics/summary.h"
+#include "metrics/summary_run.h"
 
 enum { EVENTS_MAX = 20100, LINE_BYTES = 512 };
 
@@ -143,6 +144,61 @@ static void summary_of_a_resumed_run_purges_later_steps(void **state)
     assert_string_equal(lines[3],
                         "{\"step\": 101, \"session_log\": {\"1\": 1}}"); /* status: START */
     assert_string_equal(lines[4], "{\"step\": 101, \"summary\": {\"loss\": 0.5}}");
+}
+
+static struct summary_run *describe(void)
+{
+    static const int64_t dims[] = { -1, 3 };
+    struct summary_run *run = summary_run_new("digits");
+
+    summary_run_number(run, "rate", 0.25);
+    summary_run_text(run, "type", "sg\"d");
+    summary_run_flag(run, "nesterov", false);
+    summary_run_metric(run, "loss", false);
+    summary_run_metric(run, "eval/loss", true);
+    summary_run_node(run, &(struct summary_node){ .name = "x", .op = "Input", .dtype = "float32",
+                                                  .has_shape = true, .dims = dims, .rank = 2 });
+    summary_run_node(run, &(struct summary_node){ .name = "s", .op = "Constant", .has_shape = true, .dims = dims });
+    summary_run_node(run, &(struct summary_node){ .name = "a/Add", .op = "Add", .n_inputs = 2,
+                                                  .inputs = (const char *[]){ "x", "s:1" } });
+    assert_false(summary_run_failed(run));
+    return run;
+}
+
+static void assert_in_line(int i, const char *text)
+{
+    if (strstr(lines[i], text) == NULL)
+        fail_msg("'%s' is not in: %s", text, lines[i]);
+}
+
+static void summary_describes_a_run_once(void **state)
+{
+    struct summary_run *run = describe();
+    struct summary *s = open_in(root, 0);
+    struct err err;
+
+    (void)state;
+    summary_describe(s, run);
+    summary_describe(s, run); /* without effect */
+    assert_ok(summary_flush(s, &err), &err);
+    summary_scalar(s, 1, "loss", 1);
+    summary_close(s);
+    s = open_in(root, 2); /* the run continues in another process */
+    summary_describe(s, run);
+    summary_close(s);
+    summary_run_free(run);
+    read_back(root);
+    assert_int_equal(n_lines, 7);
+    assert_string_equal(lines[1],
+                        "{\"graph\": [{\"name\": \"x\", \"op\": \"Input\", \"inputs\": [], \"_output_shapes\": [[-1, 3]], "
+                        "\"dtype\": \"float32\"}, {\"name\": \"s\", \"op\": \"Constant\", \"inputs\": [], "
+                        "\"_output_shapes\": [[]]}, {\"name\": \"a/Add\", \"op\": \"Add\", \"inputs\": [\"x\", \"s:1\"]}]}");
+    assert_in_line(2, "\"_hparams_/experiment\": {\"name\": \"digits\"");
+    assert_in_line(2, "\"hparams\": {\"rate\": \"number\", \"type\": \"string\", \"nesterov\": \"bool\"}, "
+                      "\"metrics\": [[\"loss\", \"training\"], [\"eval/loss\", \"validation\"]]}");
+    assert_in_line(3, "\"hparams\": {\"rate\": 0.25, \"type\": \"sg\\\"d\", \"nesterov\": false}}");
+    assert_string_equal(lines[4], "{\"step\": 1, \"summary\": {\"loss\": 1.0}}");
+    assert_string_equal(lines[5], "{\"file_version\": \"brain.Event:2\"}");
 }
 
 enum { WRITERS = 4, EACH = 200 };
@@ -321,6 +377,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(summary_points_are_read_by_an_independent_reader),
+        TEST(summary_describes_a_run_once),
         TEST(summary_file_name_has_time_host_and_process),
         TEST(summary_of_a_resumed_run_purges_later_steps),
         TEST(summary_points_of_several_threads_are_all_written),

@@ -130,8 +130,8 @@ static int run_cases(const struct ops_options *o, struct run *r)
         return -1;
     snprintf(r->record, sizeof(r->record), "%s/record", r->folder);
     setenv("TRAINERD_OPS_RECORD", r->record, 1);
-    if (o->op != NULL)
-        setenv("TRAINERD_OPS_ONLY", o->op, 1);
+    if (o->n_ops > 0)
+        setenv("TRAINERD_OPS_ONLY", o->ops[0], 1);
     if (strcmp(o->device, "cuda") == 0)
         setenv("TRAINERD_TEST_CUDA", "1", 1);
     else
@@ -156,22 +156,6 @@ static void free_run(struct run *r)
         free(r->counts[k]);
 }
 
-/* Returns why the row needs no case in this mode; NULL: it needs one. cuda == NULL: on CPUs. */
-static const char *exempt(const struct cuda_api *cuda, const struct op_def *def, bool gradient)
-{
-    const struct op_kernels *k = cuda != NULL ? cuda->op(op_row(def)) : &def->cpu;
-
-    if (k == NULL)
-        return "no kernels for GPUs";
-    if (k->fwd == NULL)
-        return "computed while planning";
-    if (!gradient)
-        return NULL;
-    if (!ops_has_gradient(def))
-        return "no gradient";
-    return k->bwd == NULL ? "no gradient on GPUs" : NULL;
-}
-
 static int run_mode(const struct ops_options *o, bool gradient)
 {
     const struct cuda_api *cuda = strcmp(o->device, "cuda") == 0 ? ops_open_gpu() : NULL;
@@ -186,9 +170,9 @@ static int run_mode(const struct ops_options *o, bool gradient)
     for (size_t i = 0; rc == 0 && i < n; i++) {
         char name[96], opsets[32];
         uint32_t cases = r.counts[gradient ? GRADIENT : FORWARD][i];
-        const char *why = exempt(cuda, all[i], gradient);
+        const char *why = ops_exempt(cuda, all[i], gradient);
 
-        if (!ops_is_chosen(o, all[i]))
+        if (!ops_is_chosen(o, all[i]->name))
             continue;
         printf("%-36s %-10s ", ops_name(all[i], name, sizeof(name)),
                ops_opsets(all[i], opsets, sizeof(opsets)));

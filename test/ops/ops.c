@@ -6,13 +6,18 @@
 #include "base/err.h"
 #include "device/device.h"
 #include "ops/ops.h"
+#include "ops/speed.h"
 
 static const char usage[] =
-    "usage: ops supported                        the table of config/OPS.md\n"
-    "       ops test [--device cpu|cuda] [OP]     runs the cases of test/op forward\n"
-    "       ops gradient [--device cpu|cuda] [OP] compares the gradients of the cases with finite differences\n\n"
+    "usage: ops supported                               the table of config/OPS.md\n"
+    "       ops test [--device cpu|cuda] [OP]           runs the cases of test/op forward\n"
+    "       ops gradient [--device cpu|cuda] [OP]       compares the gradients of the cases with finite differences\n"
+    "       ops speed [--device cpu|cuda] [--quick] [OP...]\n"
+    "           times the kernels, and prints their share of a limit measured in the same run: a copy of as many\n"
+    "           bytes, or a product of large matrices. OP: also adamw, momentum. --quick: tiny shapes, to check\n"
+    "           that each case runs; the figures are meaningless\n\n"
     "A GPU is reached through the plugin on the library path: LD_LIBRARY_PATH=build, or build/emulated\n"
-    "for the emulated GPU. Exit code 1: an op failed, or has no case.\n";
+    "for the emulated GPU. Exit code 1: an op failed, or has no case in test/op.\n";
 
 const char *ops_opsets(const struct op_def *def, char *out, size_t bytes)
 {
@@ -32,14 +37,32 @@ const char *ops_name(const struct op_def *def, char *out, size_t bytes)
     return out;
 }
 
-bool ops_is_chosen(const struct ops_options *o, const struct op_def *def)
+bool ops_is_chosen(const struct ops_options *o, const char *name)
 {
-    return o->op == NULL || strcmp(o->op, def->name) == 0;
+    for (int i = 0; i < o->n_ops; i++)
+        if (strcmp(o->ops[i], name) == 0)
+            return true;
+    return o->n_ops == 0;
 }
 
 bool ops_has_gradient(const struct op_def *def)
 {
     return def->diff != 0 && def->cpu.bwd != NULL;
+}
+
+const char *ops_exempt(const struct cuda_api *cuda, const struct op_def *def, bool gradient)
+{
+    const struct op_kernels *k = cuda != NULL ? cuda->op(op_row(def)) : &def->cpu;
+
+    if (k == NULL)
+        return "no kernels for GPUs";
+    if (k->fwd == NULL)
+        return "computed while planning";
+    if (!gradient)
+        return NULL;
+    if (!ops_has_gradient(def))
+        return "no gradient";
+    return k->bwd == NULL ? "no gradient on GPUs" : NULL;
 }
 
 const struct cuda_api *ops_open_gpu(void)
@@ -79,25 +102,36 @@ int main(int argc, char **argv)
 {
     struct ops_options o = { .program = argv[0], .device = "cpu" };
     const char *mode = argc > 1 ? argv[1] : "";
+    bool is_speed = strcmp(mode, "speed") == 0;
     int at = 2;
 
-    if (argc > at + 1 && strcmp(argv[at], "--device") == 0) {
-        o.device = argv[at + 1];
-        at += 2;
-        if (strcmp(o.device, "cpu") != 0 && strcmp(o.device, "cuda") != 0)
+    for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
+        if (strcmp(argv[at], "--quick") == 0 && is_speed)
+            o.is_quick = true;
+        else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc)
+            o.device = argv[++at];
+        else
             return refuse();
     }
-    if (at < argc)
-        o.op = argv[at++];
-    if (at < argc)
+    if (strcmp(o.device, "cpu") != 0 && strcmp(o.device, "cuda") != 0)
         return refuse();
-    if (o.op != NULL && !is_op(o.op)) {
-        fprintf(stderr, "ops: '%s': expected the name of an op that `ops supported` lists\n", o.op);
-        return 2;
+    if (at < argc) {
+        o.ops = argv + at;
+        o.n_ops = argc - at;
     }
+    if (o.n_ops > 1 && !is_speed)
+        return refuse();
+    for (int i = 0; i < o.n_ops; i++)
+        if (!is_op(o.ops[i]) && !(is_speed && speed_is_optimizer(o.ops[i]))) {
+            fprintf(stderr, "ops: '%s': expected the name of an op that `ops supported` lists\n",
+                    o.ops[i]);
+            return 2;
+        }
     if (strcmp(mode, "supported") == 0 && argc == 2)
         return ops_supported();
     if (strcmp(mode, "test") == 0)
         return ops_test(&o);
-    return strcmp(mode, "gradient") == 0 ? ops_gradient(&o) : refuse();
+    if (strcmp(mode, "gradient") == 0)
+        return ops_gradient(&o);
+    return is_speed ? ops_speed(&o) : refuse();
 }

@@ -270,7 +270,7 @@ static void *call_reload(void *arg)
     void *packed;
     size_t n;
 
-    r->rc = rdzv_call(r->address, NULL, "Reload", SOON_MS, &packed, &n, &r->err);
+    r->rc = rdzv_call(r->address, NULL, NULL, "Reload", SOON_MS, &packed, &n, &r->err);
     if (r->rc == 0) {
         r->reply = trainerd__v1__reload_reply__unpack(NULL, n, packed);
         free(packed);
@@ -326,7 +326,7 @@ static void reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal
     assert_int_equal(second.rc, ERR_REFUSED);
     assert_non_null(strstr(second.err.text, ": job.json: /train/epochs changed"));
 
-    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Reload", SOON_MS, &packed, &n, &err),
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, NULL, "Reload", SOON_MS, &packed, &n, &err),
                      ERR_REFUSED);
     assert_non_null(strstr(err.text, ": no reload can start now"));
     start_reload(c, &first); /* is answered when the task ends */

@@ -20,7 +20,9 @@ static const struct rdzv_task tasks[WORLD] = { { "chief", 0, "a:1", "chief" },
                                                { "worker", 1, "c:1", "worker 1" } };
 static const struct wire_cluster cluster = { tasks, WORLD };
 static const struct member_ident ident = {
-    "1.2", "j0b", "c1u", "chief:a", "cpu", "onednn", "2.19", "{\"train\": {}}"
+    "1.2", "j0b", "c1u", "chief:a", "cpu", "onednn", "2.19", "{\"train\": {}}",
+    .protocol = "control 1, data 3",
+    .code = "0123456789abcdef",
 };
 
 static void *packed(const ProtobufCMessage *m, size_t *n)
@@ -59,6 +61,8 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
         assert_string_equal(a->ident->devices, b->ident->devices);
         assert_string_equal(a->ident->kernels, b->ident->kernels);
         assert_string_equal(a->ident->nccl, b->ident->nccl);
+        assert_string_equal(a->ident->protocol, b->ident->protocol);
+        assert_string_equal(a->ident->code, b->ident->code);
         assert_string_equal(a->ident->job, b->ident->job);
     }
 }
