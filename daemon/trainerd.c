@@ -262,7 +262,7 @@ static int run(const struct flags *f)
                 return end_early(s, rc, &err);
             rc = end_complete(text);
         } else {
-            if (s->conf->preflight_seconds > 0)
+            if (s->conf->preflight_seconds > 0 && !settled_is_evaluator(s))
                 preflight_before_start(s);
             rc = run_task(&o);
         }
