@@ -23,6 +23,7 @@
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/service.h"
+#include "daemon/status.h"
 #include "loop/loop.h"
 
 enum {
@@ -266,6 +267,7 @@ const struct run_mode evaluator_mode = {
     .tick = on_tick,
     .progress = ignore_progress,
     .present = count_present,
+    .describe = status_describe_alone,
     .checkpoint_done = NULL, /* no caller can request a checkpoint */
     .close = close_evaluator,
     .free = free_evaluator,

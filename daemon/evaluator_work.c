@@ -24,7 +24,8 @@ static const char *directory_of(const struct run *r)
 
 static void show(struct evaluator *e)
 {
-    metric_set(e->evaluated_step, (double)e->state.evaluated_step);
+    if (e->state.evaluated_step > 0) /* a series is absent until its value is known */
+        metric_set(e->evaluated_step, (double)e->state.evaluated_step);
     if (!e->state.has_best)
         return;
     metric_set(e->best_step, (double)e->state.best_step);

@@ -63,14 +63,16 @@ void status_describe_alone(struct run *r, Trainerd__V1__StatusReply *s, struct a
     const struct rdzv_progress *p = &r->progress;
     Trainerd__V1__TaskStatus *t = make(a, sizeof(*t));
     Trainerd__V1__StepTime *time = make(a, sizeof(*time));
+    bool is_local = r->s->cluster->is_local;
 
     s->self = make(a, sizeof(*s->self));
     trainerd__v1__task__init(s->self);
-    s->self->type = "local";
+    s->self->type = is_local ? "local" : (char *)cluster_type_name(r->s->cluster->self->type);
+    s->self->index = r->s->cluster->self->index;
     s->version = TRAINERD_VERSION;
     s->job = (char *)r->s->conf->name;
     s->devices = r->s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu";
-    s->state = "alone";
+    s->state = is_local ? "alone" : "evaluator";
     s->uptime_ms = clock_ms() - r->started_ms;
     rdzv_describe_progress(p, s, a);
     s->generation = r->generation_count;
