@@ -251,7 +251,7 @@ static inline void fake_wait(struct fake_group *g)
     bool aborted = false;
 
     for (;;) {
-        bool fails = false;
+        bool fails = false, is_left[FAKE_TASKS];
         uint32_t n_left = 0;
 
         pthread_mutex_lock(&g->lock);
@@ -259,7 +259,8 @@ static inline void fake_wait(struct fake_group *g)
             n_left = 0;
             fails = false;
             for (uint32_t i = 0; i < g->n; i++) {
-                n_left += g->tasks[i].runs && !g->tasks[i].ended;
+                is_left[i] = g->tasks[i].runs && !g->tasks[i].ended;
+                n_left += is_left[i];
                 fails = fails || (g->tasks[i].runs && g->tasks[i].ended && g->tasks[i].code < 0);
             }
             if (n_left == 0 || (fails && !aborted))
@@ -268,7 +269,7 @@ static inline void fake_wait(struct fake_group *g)
         }
         pthread_mutex_unlock(&g->lock);
         for (uint32_t i = 0; fails && !aborted && i < g->n; i++)
-            if (g->tasks[i].runs && !g->tasks[i].ended)
+            if (is_left[i])
                 train_abort(g->tasks[i].train, "the coordinator says so");
         aborted = aborted || fails;
         if (n_left == 0)
