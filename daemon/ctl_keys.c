@@ -33,7 +33,7 @@ static const char *environment(void *arg, const char *name)
     return value != NULL ? value : "";
 }
 
-/* The cluster text may not name a task: this program is none. */
+/* This program is no task: without a task in the text, resolves the cluster as its first task. */
 static int read_cluster(const char *file, struct cluster **out, struct err *err)
 {
     static const char *const tasks[] = { NULL, "chief:0", "worker:0" };
@@ -140,7 +140,7 @@ static int write_all(struct keys *k, const struct cluster *c, struct err *err)
     if (rc == 0)
         printf("\nCopy each folder to its host, for example to /etc/trainerd/tls, readable by the user of trainerd alone,\n"
                "and set TRAINERD_TLS=/etc/trainerd/tls there. TRAINERD_TLS=%s/operator is for trainerctl.\n"
-               "Keep %s/ca.key offline: who has it can join the cluster. To renew, run the same command again.\n",
+               "Keep %s/ca.key offline: its owner can join the cluster. To renew, run the same command again.\n",
                k->out, k->out);
     return rc;
 }

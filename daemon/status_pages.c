@@ -3,7 +3,7 @@
  * A request waits on the HTTP thread for a document that the loop makes, because the membership
  * belongs to the loop. One document serves all requests of FRESH_MS, so that any number of clients
  * costs the loop a bounded time. If the loop does not answer within ANSWER_MS, or the task ends, the
- * client receives the last document, or 503 if there is none. */
+ * client receives the last document, or 503 before the first one. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -31,7 +31,7 @@ struct log_ring_record {
 void log_ring_add(enum log_level level, const char *event, const char *message);
 /* Copies the records with a number above `after` in ascending order: the newest `max` if there are
  * more. events_only: those of the ring of events. Returns their number. *last is the number of the
- * newest record of both rings; 0: there is none. */
+ * newest record of both rings; 0: no record exists. */
 size_t log_ring_read(uint64_t after, bool events_only, struct log_ring_record *out, size_t max,
                      uint64_t *last);
 /* The name of a level as in the JSON log: "warn". */

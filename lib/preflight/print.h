@@ -17,7 +17,7 @@ enum { PRINT_CELLS = 8 };
 /* Each appends text. */
 void print_matrix(const struct preflight_table *t, const struct preflight_findings *f,
                   struct buf *out);
-/* One line for each finding, with its remedy, or a line that there is none. */
+/* One line for each finding, with its remedy, or a line that no fault was found. */
 void print_verdict(const struct preflight_table *t, const struct preflight_findings *f,
                    struct buf *out);
 /* Four headings: environment, needs, strategy, improve. */

@@ -96,7 +96,7 @@ struct tls_peer *tls_stream_peer(const struct tls_stream *s);
 void tls_peer_free(struct tls_peer *p); /* NULL is allowed */
 /* Whether the certificate contains the host: a name or an address. Any thread. */
 bool tls_peer_has(const struct tls_peer *p, const char *host);
-/* Writes the names in the certificate, separated by blanks, for a message; "" if there is none. */
+/* Writes the names in the certificate, separated by blanks, for a message; "" if it contains no name. */
 void tls_peer_names(const struct tls_peer *p, char *out, size_t size);
 
 /* Tells the peer that no more bytes follow, if that does not block, and frees the stream. NULL is

@@ -114,7 +114,7 @@ struct loss_state { /* op_plan.state */
 };
 
 /* Makes the state: the walk and the class weights for s. acc_bytes: of the accumulator of a fold
- * over classes; 0: there is none. Scratch: a pair for each row, then the scratch of the folds. */
+ * over classes; 0: no fold. Scratch: a pair for each row, then the scratch of the folds. */
 int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_bytes,
                    struct err *err);
 void loss_cuda_free(void *state);
