@@ -165,37 +165,6 @@ static void on_tick(struct run *r)
                     "the step is not complete within train.grace_seconds: the step is aborted");
 }
 
-static void on_failed(struct run *r, int code, const char *text)
-{
-    run_end(r, run_exit_code(code), text);
-}
-
-static uint32_t count_present(const struct run *r, uint64_t *generation)
-{
-    (void)r;
-    *generation = 0;
-    return 1;
-}
-
-/* ---- only a group needs these ---- */
-
-static void ignore(struct run *r)
-{
-    (void)r;
-}
-
-static void ignore_connected(struct run *r, uint64_t generation)
-{
-    (void)r;
-    (void)generation;
-}
-
-static void ignore_progress(const struct run *r, struct rdzv_progress *p)
-{
-    (void)r;
-    (void)p;
-}
-
 static void describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a)
 {
     status_describe_alone(r, s, a);
@@ -205,17 +174,11 @@ static void describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, s
 const struct run_mode alone_mode = {
     .open = open_alone,
     .opened = start_if_ready,
-    .failed = on_failed,
-    .connected = ignore_connected,
     .ended = on_ended,
     .saved = on_saved,
-    .stored = ignore,
     .stop = on_stop,
     .tick = on_tick,
-    .progress = ignore_progress,
-    .present = count_present,
     .describe = describe_alone,
     .checkpoint_done = NULL, /* no one can ask for a checkpoint */
-    .close = ignore,
     .free = lock_close,
 };

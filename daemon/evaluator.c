@@ -198,18 +198,6 @@ static void on_tick(struct run *r)
         start_worker(r);
 }
 
-static void on_failed(struct run *r, int code, const char *text)
-{
-    run_end(r, run_exit_code(code), text);
-}
-
-static uint32_t count_present(const struct run *r, uint64_t *generation)
-{
-    (void)r;
-    *generation = 0;
-    return 1;
-}
-
 static void close_evaluator(struct run *r)
 {
     struct evaluator *e = r->evaluator;
@@ -228,8 +216,6 @@ static void free_evaluator(struct run *r)
     r->evaluator = NULL;
 }
 
-/* ---- only a group needs these ---- */
-
 static void never_saved(struct run *r, int rc, const char *text)
 {
     (void)r;
@@ -238,35 +224,13 @@ static void never_saved(struct run *r, int rc, const char *text)
     CHECK(!"an evaluator saves no state");
 }
 
-static void ignore(struct run *r)
-{
-    (void)r;
-}
-
-static void ignore_connected(struct run *r, uint64_t generation)
-{
-    (void)r;
-    (void)generation;
-}
-
-static void ignore_progress(const struct run *r, struct rdzv_progress *p)
-{
-    (void)r;
-    (void)p;
-}
-
 const struct run_mode evaluator_mode = {
     .open = open_evaluator,
     .opened = on_opened,
-    .failed = on_failed,
-    .connected = ignore_connected,
     .ended = on_ended,
     .saved = never_saved,
-    .stored = ignore,
     .stop = on_stop,
     .tick = on_tick,
-    .progress = ignore_progress,
-    .present = count_present,
     .describe = status_describe_alone,
     .checkpoint_done = NULL, /* no caller can request a checkpoint */
     .close = close_evaluator,

@@ -50,7 +50,8 @@ static void handle_connected(void *arg)
     if (!r->exit.is_decided && m->generation == r->generation) {
         service_ready();
         run_update_progress(r); /* for the first heartbeat of the generation */
-        r->mode->connected(r, m->generation);
+        if (r->mode->connected != NULL)
+            r->mode->connected(r, m->generation);
     }
     free(m);
 }
@@ -67,7 +68,7 @@ static void handle_stored(void *arg)
     struct stored *m = arg;
     struct run *r = m->run;
 
-    if (!r->exit.is_decided && !m->failed)
+    if (!r->exit.is_decided && !m->failed && r->mode->stored != NULL)
         r->mode->stored(r);
     if (!r->exit.is_decided && r->checkpoint.is_requested &&
         (m->failed || m->step >= r->checkpoint.after_step)) {
@@ -172,7 +173,10 @@ static void handle_opened(void *arg)
         r->mode->opened(r);
     } else {
         report_trouble(r->report, m->err.text);
-        r->mode->failed(r, m->rc, m->err.text);
+        if (r->mode->failed != NULL)
+            r->mode->failed(r, m->rc, m->err.text);
+        else
+            run_end(r, run_exit_code(m->rc), m->err.text);
     }
     free(m);
 }
@@ -206,7 +210,7 @@ static bool training_moves(const struct run *r)
 static void update_service(struct run *r)
 {
     uint64_t generation = 0;
-    uint32_t present = r->mode->present(r, &generation);
+    uint32_t present = r->mode->present != NULL ? r->mode->present(r, &generation) : 1;
     char text[1400];
 
     service_status_text(&r->progress, generation, present,
@@ -449,7 +453,8 @@ static void shut_down(struct run *r)
     status_pages_end(r->http.pages);
     if (r->train != NULL)
         train_abort(r->train, r->exit.text);
-    r->mode->close(r);
+    if (r->mode->close != NULL)
+        r->mode->close(r);
     shutdown_limit.stage = "opening the model and the data";
     if (r->opening.has_thread)
         pthread_join(r->opening.thread, NULL);

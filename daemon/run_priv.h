@@ -154,7 +154,8 @@ struct run_ended {
 /* ---- group.c, alone.c ---- */
 
 /* How the task runs: in a group, alone, or as an evaluator. The functions are called on the loop's thread and, except
- * open, close and free, only until the exit code is decided. */
+ * open, close and free, only until the exit code is decided. A task without a group leaves failed, connected, stored,
+ * progress and present NULL: then a failure ends the process, and one task is present. */
 struct run_mode {
     /* Starts to form the group of the first generation; training opens on another thread. */
     int (*open)(struct run *r, struct err *err);
@@ -181,7 +182,7 @@ struct run_mode {
     void (*checkpoint_done)(struct run *r, uint64_t step, const char *path, const char *error);
     /* A reload is finished; replies to Control.Reload. `error` NULL: the changes were applied. NULL: there is no control port. */
     void (*reload_done)(struct run *r, uint64_t number, const struct reload_changes *changes, const char *error);
-    /* Closes the links. Called before train_close(); no other function is called afterwards, except free. */
+    /* Closes the links; NULL: there are no links. Called before train_close(); no other function is called afterwards, except free. */
     void (*close)(struct run *r);
     /* Frees the memory. Called after train_close() and before loop_close(). */
     void (*free)(struct run *r);

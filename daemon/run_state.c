@@ -181,7 +181,8 @@ void run_update_progress(struct run *r)
     report_progress(r->report, &r->progress);
     r->progress.gpus = r->gpus.readings;
     r->progress.n_gpus = sensors_read(r->gpus.sensors, r->gpus.readings, r->s->n_devices);
-    r->mode->progress(r, &r->progress);
+    if (r->mode->progress != NULL)
+        r->mode->progress(r, &r->progress);
     if (r->generation == 0)
         return;
     train_progress(r->train, &p);
