@@ -339,6 +339,10 @@ static void on_profile(struct report *r, const struct trace_profile *p)
         buf_str(&parts, "}");
     }
     buf_str(&parts, "]");
+    /* Before the record: a reader of the record may ask for the trace at once. */
+    pthread_mutex_lock(&r->lock);
+    r->now.trace_path = r->opts.train->trace;
+    pthread_mutex_unlock(&r->lock);
     log_record(LOG_INFO, "profile",
                (struct log_field[]){ LOG_STR("path", p->path), LOG_U64("first_step", p->first_step),
                                      LOG_U64("steps", p->steps), LOG_U64("replicas", p->replicas),
@@ -349,9 +353,6 @@ static void on_profile(struct report *r, const struct trace_profile *p)
                (unsigned long long)p->first_step, (unsigned long long)last, 1e3 * p->step_seconds, p->replicas,
                p->replicas == 1 ? "" : "s", p->path);
     buf_fini(&parts);
-    pthread_mutex_lock(&r->lock);
-    r->now.trace_path = r->opts.train->trace;
-    pthread_mutex_unlock(&r->lock);
     for (uint32_t i = 0; log_is_text() && i < p->n_parts; i++)
         log_info("profile", "%6.2f %%  %10.3f ms  %s %s",
                  100 * p->parts[i].seconds / p->step_seconds, 1e3 * p->parts[i].seconds,
