@@ -11,11 +11,12 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "daemon/certificates.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/status.h"
 
-enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of reading the certificates */ };
+enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of certificates_check() */ };
 
 /* ---- what the communicator lost ---- */
 
@@ -356,7 +357,7 @@ static void on_tick(struct run *r)
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();
         comm_listener_sweep(r->group->listener);
-        security_refresh(&r->s->security, &r->group->tls_warned_s);
+        certificates_check(r->group->certificates);
     }
     if (r->opening.is_done && r->generation == 0 && !r->saving.is_open && !r->exit.is_decided)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");

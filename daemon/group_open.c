@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "conf/job_print.h"
+#include "daemon/certificates.h"
 #include "daemon/own_address.h"
 
 enum {
@@ -141,13 +142,19 @@ int group_open(struct run *r, const struct rdzv_opts *callbacks, struct err *err
         rc = open_data_port(r, err);
     if (rc == 0)
         rc = group_lease_open(r, err);
-    return rc < 0 ? rc : open_rdzv(r, callbacks, err);
+    if (rc == 0)
+        rc = open_rdzv(r, callbacks, err);
+    if (rc == 0 && r->s->security.tls != NULL)
+        rc = certificates_watch(r->s->security.tls, &g->certificates, err);
+    return rc;
 }
 
 void group_close(struct run *r)
 {
     if (r->group == NULL)
         return;
+    certificates_unwatch(r->group->certificates);
+    r->group->certificates = NULL;
     path_tests_abandon(&r->group->tests);
     rdzv_close(r->group->rdzv, CLOSE_MS);
     r->group->rdzv = NULL;

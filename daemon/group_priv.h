@@ -21,6 +21,8 @@
 #include "daemon/path_tests.h"
 #include "daemon/run_priv.h"
 
+struct certificates;
+
 /* What the membership knows about the lease in r->lock. */
 struct group_lease {
     bool is_known;         /* the storage has been read at least once */
@@ -42,8 +44,8 @@ struct group {
     struct comm_listener *listener;
     char data_address[320];
     uint64_t incarnation;
-    uint64_t swept_ms;    /* last sweep of the data port */
-    int64_t tls_warned_s; /* for security_refresh() */
+    uint64_t swept_ms; /* last sweep of the data port */
+    struct certificates *certificates; /* owned; NULL: clear text */
 
     struct group_view view; /* of the last run_train(); a copy in view_memory */
     struct arena view_memory;

@@ -4,15 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
-#include "base/log.h"
 #include "tls/tls.h"
-
-enum { WEEK_S = 7 * 86400, HOUR_S = 3600 };
 
 /* ---- the token ---- */
 
@@ -106,32 +102,6 @@ int security_open(const struct security_opts *opts, struct security *out, struct
     if (rc == 0)
         *out = s;
     return rc;
-}
-
-void security_refresh(const struct security *s, int64_t *warned_s)
-{
-    int64_t now_s = (int64_t)time(NULL), left_s;
-    struct err err;
-    int rc;
-
-    if (s->tls == NULL)
-        return;
-    rc = tls_refresh(s->tls, &err);
-    left_s = tls_expires(s->tls) - now_s;
-    if (rc > 0)
-        log_info("tls",
-                 "new certificates are in use for new connections; they are valid for %lld days",
-                 (long long)(left_s / 86400));
-    if ((rc >= 0 && left_s > WEEK_S) || now_s - *warned_s < HOUR_S)
-        return;
-    *warned_s = now_s;
-    if (rc < 0)
-        log_warn("tls", "the new certificates are not used: %s", err.text);
-    else
-        log_warn(
-            "tls",
-            "the certificate of this task ends in %lld h; replace its files, which are read again at once",
-            (long long)(left_s / HOUR_S));
 }
 
 void security_close(struct security *s)

@@ -4,12 +4,11 @@
  *   kubernetes.io/tls): mutual TLS with these certificates. A token is then needed to change the
  *   job.
  * - A token alone: mutual TLS with certificates that follow from the token, which is never sent.
- * - Neither: clear text. Threads: the loop. */
+ * - Neither: clear text.
+ *
+ * certificates.h reads the files of a running task again. Threads: the one that starts the process. */
 #ifndef DAEMON_SECURITY_H
 #define DAEMON_SECURITY_H
-
-#include <stdbool.h>
-#include <stdint.h>
 
 struct err;
 struct tls;
@@ -30,11 +29,6 @@ struct security_opts {
 /* On success the caller calls security_close(). Errors: ERR_INPUT (the token is too short or has
  * characters that are not printable, a file is invalid), ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int security_open(const struct security_opts *opts, struct security *out, struct err *err);
-
-/* Reads the certificates again if they changed, and logs that, failures, and an end of the validity
- * within a week, once an hour: *warned_s is the Unix time of the last warning, 0 at first. Called
- * every few seconds. */
-void security_refresh(const struct security *s, int64_t *warned_s);
 
 void security_close(struct security *s);
 

@@ -114,7 +114,7 @@ struct rdzv_caller {
     bool is_connected; /* a call was answered: a connection that closes later is no failed handshake */
 };
 
-int rdzv_caller_open(const char *address, const struct tls *tls, const char *token,
+int rdzv_caller_open(const char *address, struct tls *tls, const char *token,
                      struct rdzv_caller **out, struct err *err)
 {
     struct rdzv_caller *c;
@@ -196,7 +196,7 @@ int rdzv_caller_call(struct rdzv_caller *c, const char *method, const void *requ
     return rc < 0 ? err_wrap(err, rc, "%s of %s", method, c->address) : 0;
 }
 
-int rdzv_call(const char *address, const struct tls *tls, const char *token, const char *method,
+int rdzv_call(const char *address, struct tls *tls, const char *token, const char *method,
               uint64_t deadline_ms, void **reply, size_t *n, struct err *err)
 {
     struct rdzv_caller *c;

@@ -300,19 +300,22 @@ const char *rdzv_host(const char *address, char out[RDZV_HOST_BYTES])
     return out;
 }
 
-static grpc_channel_credentials *credentials(const struct tls *tls)
+static grpc_channel_credentials *credentials(struct tls *tls)
 {
     struct tls_texts t;
     grpc_ssl_pem_key_cert_pair own;
+    grpc_channel_credentials *out;
 
     if (tls == NULL)
         return grpc_insecure_credentials_create();
-    t = tls_texts(tls);
+    CHECK(tls_texts_init(tls, &t, NULL) == 0); /* fails only without memory, as gRPC does */
     own = (grpc_ssl_pem_key_cert_pair){ .private_key = t.key, .cert_chain = t.certificate };
-    return grpc_ssl_credentials_create_ex(t.authority, &own, NULL, NULL);
+    out = grpc_ssl_credentials_create_ex(t.authority, &own, NULL, NULL); /* copies the texts */
+    tls_texts_fini(&t);
+    return out;
 }
 
-grpc_channel *rdzv_channel(const char *address, const struct tls *tls)
+grpc_channel *rdzv_channel(const char *address, struct tls *tls)
 {
     const char *common = tls != NULL ? tls_common_host(tls) : NULL;
     const grpc_arg own[] = {

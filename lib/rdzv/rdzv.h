@@ -171,14 +171,14 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms);
  * an empty request, under TLS unless tls is NULL. A token is sent under TLS alone. On success the
  * caller frees *reply, the packed reply of *n bytes. Errors: ERR_INPUT (address, token), ERR_PEER,
  * ERR_TIMEOUT, ERR_AUTH, ERR_REFUSED with the status text. */
-int rdzv_call(const char *address, const struct tls *tls, const char *token, const char *method,
+int rdzv_call(const char *address, struct tls *tls, const char *token, const char *method,
               uint64_t deadline_ms, void **reply, size_t *n, struct err *err);
 
 /* The same in parts: several calls of Control over one connection, each with a packed request of
  * n_request bytes. `tls` is borrowed until rdzv_caller_close(). times_ns: clock_ns() before the call
  * and after the reply; NULL: not needed. One thread at a time; several callers may be open. */
 struct rdzv_caller;
-int rdzv_caller_open(const char *address, const struct tls *tls, const char *token,
+int rdzv_caller_open(const char *address, struct tls *tls, const char *token,
                      struct rdzv_caller **out, struct err *err);
 int rdzv_caller_call(struct rdzv_caller *c, const char *method, const void *request,
                      size_t n_request, uint64_t deadline_ms, void **reply, size_t *n,

@@ -71,7 +71,7 @@ enum { RDZV_HOST_BYTES = 320 };
 const char *rdzv_host(const char *address, char out[RDZV_HOST_BYTES]);
 /* Returns a channel with a connection of its own to "host:port"; gRPC connects when needed.
  * tls NULL: in clear text. */
-grpc_channel *rdzv_channel(const char *address, const struct tls *tls);
+grpc_channel *rdzv_channel(const char *address, struct tls *tls);
 grpc_channel *rdzv_channel_on(int fd); /* on a connected socket; takes ownership of fd */
 int rdzv_check_token(const char *token, struct err *err); /* returns 0 or ERR_INPUT */
 /* Writes the header "authorization: Bearer ..."; the caller unrefs the value. */

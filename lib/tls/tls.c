@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/fs.h"
 #include "tls/keys.h"
 #include "tls/openssl.h"
@@ -26,9 +27,10 @@ static const char common_host[] = "task.trainerd";
 
 struct tls {
     _Atomic uint32_t refs;
-    char *paths[PARTS];      /* owned; NULL: derived from a token */
+    char *paths[PARTS];    /* owned, constant; NULL: derived from a token */
+    _Atomic int reading;   /* the part whose file tls_refresh() reads; PARTS: none */
+    pthread_mutex_t lock;  /* protects the fields below; only tls_refresh() changes them */
     struct buf texts[PARTS]; /* PEM text in use */
-    pthread_mutex_t lock;    /* protects the fields below */
     SSL_CTX *context;
     int64_t expires;
 };
@@ -199,15 +201,19 @@ static void free_texts(struct buf texts[PARTS])
         buf_fini(&texts[i]);
 }
 
-static int read_files(const struct tls *t, struct buf texts[PARTS], struct err *err)
+static int read_files(struct tls *t, struct buf texts[PARTS], struct err *err)
 {
     int rc = 0;
 
     for (int i = 0; i < PARTS && rc == 0; i++) {
-        rc = fs_read(t->paths[i], FILE_BYTES_MAX, &texts[i], err);
+        atomic_store(&t->reading, i);
+        rc = fault_error("tls.read", err);
+        if (rc == 0)
+            rc = fs_read(t->paths[i], FILE_BYTES_MAX, &texts[i], err);
         if (rc == 0 && texts[i].len == 0)
             rc = err_set(err, ERR_INPUT, "'%s' is empty; expected PEM text", t->paths[i]);
     }
+    atomic_store(&t->reading, PARTS);
     return rc;
 }
 
@@ -247,6 +253,7 @@ static struct tls *new_tls(struct err *err)
     }
     CHECK(pthread_mutex_init(&t->lock, NULL) == 0);
     atomic_init(&t->refs, 1);
+    atomic_init(&t->reading, PARTS);
     return t;
 }
 
@@ -298,15 +305,15 @@ static bool are_equal(const struct buf a[PARTS], const struct buf b[PARTS])
 
 int tls_refresh(struct tls *t, struct err *err)
 {
-    struct buf texts[PARTS] = { { 0 } };
+    struct buf texts[PARTS] = { { 0 } }, old_texts[PARTS];
     SSL_CTX *fresh = NULL, *old;
     int64_t expires = 0;
     int rc;
 
-    if (t->paths[CERTIFICATE] == NULL)
+    if (!tls_has_files(t))
         return 0;
     rc = read_files(t, texts, err);
-    if (rc == 0 && are_equal(texts, t->texts)) {
+    if (rc == 0 && are_equal(texts, t->texts)) { /* no lock: no other thread changes the texts */
         free_texts(texts);
         return 0;
     }
@@ -316,14 +323,15 @@ int tls_refresh(struct tls *t, struct err *err)
         free_texts(texts);
         return rc;
     }
-    free_texts(t->texts);
-    memcpy(t->texts, texts, sizeof(texts));
     pthread_mutex_lock(&t->lock);
+    memcpy(old_texts, t->texts, sizeof(texts));
+    memcpy(t->texts, texts, sizeof(texts));
     old = t->context;
     t->context = fresh;
     t->expires = expires;
     pthread_mutex_unlock(&t->lock);
     SSL_CTX_free(old);
+    free_texts(old_texts);
     return 1;
 }
 
@@ -368,14 +376,46 @@ int64_t tls_expires(struct tls *t)
     return expires;
 }
 
-struct tls_texts tls_texts(const struct tls *t)
+int tls_texts_init(struct tls *t, struct tls_texts *out, struct err *err)
 {
-    return (struct tls_texts){ .certificate = t->texts[CERTIFICATE].data,
-                               .key = t->texts[KEY].data,
-                               .authority = t->texts[AUTHORITY].data };
+    struct tls_texts x;
+
+    pthread_mutex_lock(&t->lock);
+    x = (struct tls_texts){ .certificate = strdup(t->texts[CERTIFICATE].data),
+                            .key = strdup(t->texts[KEY].data),
+                            .authority = strdup(t->texts[AUTHORITY].data) };
+    pthread_mutex_unlock(&t->lock);
+    if (x.certificate == NULL || x.key == NULL || x.authority == NULL) {
+        tls_texts_fini(&x);
+        return err_set(err, ERR_NOMEM, "TLS: out of memory");
+    }
+    *out = x;
+    return 0;
+}
+
+void tls_texts_fini(struct tls_texts *x)
+{
+    if (x->key != NULL)
+        OPENSSL_cleanse(x->key, strlen(x->key));
+    free(x->certificate);
+    free(x->key);
+    free(x->authority);
+    *x = (struct tls_texts){ .key = NULL };
+}
+
+bool tls_has_files(const struct tls *t)
+{
+    return t->paths[CERTIFICATE] != NULL;
+}
+
+const char *tls_reading(const struct tls *t)
+{
+    int part = atomic_load(&t->reading);
+
+    return part < PARTS ? t->paths[part] : NULL;
 }
 
 const char *tls_common_host(const struct tls *t)
 {
-    return t->paths[CERTIFICATE] == NULL ? common_host : NULL;
+    return tls_has_files(t) ? NULL : common_host;
 }

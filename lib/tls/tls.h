@@ -36,19 +36,26 @@ int tls_open_token(const char *token, const char *const *hosts, uint32_t n_hosts
                    struct err *err);
 
 /* Reads the files again if one of them changed. Returns 1: new connections use the new ones; 0: no
- * change; negative: the new ones are invalid, and the old ones stay in use. One thread at a time. */
+ * change; negative: the new ones are invalid, and the old ones stay in use. One thread at a time,
+ * while other threads use `t`. Waits for the file system, without a limit. Fault point, before each
+ * file, also in tls_open(): tls.read. */
 int tls_refresh(struct tls *t, struct err *err);
+bool tls_has_files(const struct tls *t); /* false: derived from a token */
+/* Returns the path of the file that tls_refresh() reads now, which is valid as long as `t`; NULL: it
+ * reads none. */
+const char *tls_reading(const struct tls *t);
 
 int64_t tls_expires(struct tls *t); /* end of the validity of the own certificate, Unix time in s */
 struct tls *tls_ref(struct tls *t); /* returns t with a further reference; any thread */
 void tls_close(struct tls *t);      /* releases a reference; NULL is allowed. Streams may outlive it */
 
-/* The certificates as PEM text, for a client of another library. Valid until tls_refresh() or
- * tls_close(). */
+/* A copy of the certificates in use as PEM text, for a client of another library. */
 struct tls_texts {
-    const char *certificate, *key, *authority;
+    char *certificate, *key, *authority;
 };
-struct tls_texts tls_texts(const struct tls *t);
+/* On success the caller calls tls_texts_fini(). Errors: ERR_NOMEM. */
+int tls_texts_init(struct tls *t, struct tls_texts *out, struct err *err);
+void tls_texts_fini(struct tls_texts *x); /* erases the key */
 
 /* The name that every certificate derived from a token contains, because a process with the token
  * may have any address. NULL: the certificates are from files, and their names are compared with

@@ -169,6 +169,32 @@ def certificates_replaced_are_used_without_restart():
 
 
 @test
+def certificate_file_that_hangs_stops_neither_training_nor_the_exit():
+    for is_for_ever in (False, True):
+        folder = keys(os.path.join(workdir(), "keys"), "127.0.0.1")
+        own = os.path.join(folder, "127.0.0.1")
+        fault = "train.forward=delay:50@1+" + (",tls.read=hang@4" if is_for_ever else "")  # three files are read at the start
+        tasks = start(long_job(), 2, env={"TRAINERD_TLS": own, "TRAINERD_FAULT": fault})
+        tasks[0].until_step(2)
+        certificate = os.path.join(own, "tls.crt")
+        if not is_for_ever:  # a read of a FIFO without a writer lasts 10 s
+            os.rename(certificate, certificate + ".moved")
+            os.mkfifo(certificate)
+        for t in tasks:
+            t.until(lambda t: any("reading '%s' has hung for" % certificate in r["message"] for r in t.events("tls")))
+        step = max(tasks[0].steps())
+        tasks[0].until_step(step + 20)
+        for t in tasks:  # a loop that waits for the file would not answer, and its peers would log that
+            out = ctl("status", "--json", "127.0.0.1:%d" % t.port, TRAINERD_TLS=os.path.join(folder, "operator"))
+            assert out.returncode == 0 and json.loads(out.stdout)["generation"] == 1, out
+            assert sum("has hung for" in r["message"] for r in t.events("tls")) == 1, t.log()
+        for t in tasks:
+            t.signal(signal.SIGTERM)
+        expect_codes(tasks, [143, 143])
+        assert not any("shutdown exceeded" in line for t in tasks for line in t.lines)
+
+
+@test
 def bits_are_the_same_in_clear_text_and_under_tls():
     sums = []
     for env, encrypt in (({}, True), ({"TRAINERD_TOKEN": SECRET}, True), ({"TRAINERD_TOKEN": SECRET}, False)):
