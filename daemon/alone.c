@@ -165,12 +165,6 @@ static void on_tick(struct run *r)
                     "the step is not complete within train.grace_seconds: the step is aborted");
 }
 
-static void describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a)
-{
-    status_describe_alone(r, s, a);
-    status_complete(r, s, a);
-}
-
 const struct run_mode alone_mode = {
     .open = open_alone,
     .opened = start_if_ready,
@@ -178,7 +172,7 @@ const struct run_mode alone_mode = {
     .saved = on_saved,
     .stop = on_stop,
     .tick = on_tick,
-    .describe = describe_alone,
+    .describe = status_describe_alone,
     .checkpoint_done = NULL, /* no one can ask for a checkpoint */
     .free = lock_close,
 };

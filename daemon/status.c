@@ -94,4 +94,5 @@ void status_describe_alone(struct run *r, Trainerd__V1__StatusReply *s, struct a
     }
     s->tasks = make(a, sizeof(*s->tasks));
     s->tasks[s->n_tasks++] = t;
+    status_complete(r, s, a);
 }

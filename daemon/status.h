@@ -18,7 +18,8 @@ struct status_pages;
 
 /* Adds what only the daemon knows: lanes, evaluation, checkpoints. */
 void status_complete(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a);
-/* What rdzv_describe() fills in, for a task without a cluster: its only task is itself. */
+/* What rdzv_describe() fills in, for a task without a group (alone, or an evaluator), whose only task is
+ * itself; calls status_complete(). */
 void status_describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a);
 
 /* ---- status_pages.c: the page and its data over HTTP ---- */

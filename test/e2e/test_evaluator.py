@@ -227,6 +227,25 @@ def another_run_in_the_same_directory_is_evaluated_from_its_first_checkpoint():
 
 
 @test
+def status_of_an_evaluator_has_its_last_evaluation_and_lanes():
+    folder = workdir()
+    path, ports, (http,) = job(folder), free_ports(1), free_ports(1)
+    group = start(path, 1, env=SLOWLY, ports=ports)
+    t = evaluator(path, ports, args=("--metrics", "127.0.0.1:%d" % http))
+
+    def status():
+        with urllib.request.urlopen("http://127.0.0.1:%d/api/v1/status" % http, timeout=60) as reply:
+            return json.loads(reply.read())
+    t.until(lambda t: t.events("eval"))
+    told = {r["step"] for r in t.events("eval")}
+    s = status()
+    assert s["evaluation"]["step"] >= min(told) and s["evaluation"]["loss"] > 0, s
+    assert s["lanes"] > 0 and s["global_batch"] > 0 and s["state"] == "evaluator", s
+    for task in (t, *group):
+        task.kill()
+
+
+@test
 def evaluator_waits_for_the_first_checkpoint_with_metrics_and_leaves_with_143():
     folder = workdir()
     (port,) = free_ports(1)
