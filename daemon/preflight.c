@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "daemon/service.h"
 #include "daemon/settle.h"
 #include "device/cuda.h"
+#include "preflight/print.h"
 
 int preflight_tasks(const struct settled *s, struct preflight_task_list *out, struct err *err)
 {
@@ -80,14 +82,38 @@ static bool is_stop_pending(void *arg)
            (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
 }
 
-static void report(const struct preflight_task_list *tasks, const struct preflight_result *r)
+/* A record for each line of the matrix. */
+static void log_matrix(const struct preflight_task_list *tasks, const struct preflight_result *r)
 {
+    const struct preflight_table t = { .world = r->world, .tasks = tasks->at, .rows = r->rows };
+    struct buf out = { 0 };
+
+    print_matrix(&t, &r->findings, &out);
+    for (char *line = out.failed ? NULL : out.data, *end; line != NULL && line[0] != '\0';
+         line = end) {
+        end = line + strcspn(line, "\n");
+        if (end > line)
+            log_info("preflight", "%.*s", (int)(end - line), line);
+        end += end[0] == '\n';
+    }
+    buf_fini(&out);
+}
+
+static void report(const struct preflight_task_list *tasks, const struct preflight_result *r,
+                   uint32_t self)
+{
+    uint32_t first = 0;
+
     if (r->has_yielded) {
         log_info(
             "preflight",
             "not measured: a task already trains, or another program answers at the address of a task");
         return;
     }
+    while (first < self && !r->rows[first].present)
+        first++;
+    if (first == self)
+        log_matrix(tasks, r);
     for (uint32_t i = 0; i < r->findings.n; i++) {
         const struct preflight_finding *f = &r->findings.at[i];
 
@@ -101,7 +127,7 @@ static void report(const struct preflight_task_list *tasks, const struct preflig
         log_info("preflight", "no outlier among %u tasks", r->world);
 }
 
-void preflight_before_start(const struct settled *s)
+void preflight_before_start(const struct settled *s, double seconds)
 {
     struct preflight_task_list tasks;
     struct preflight_opts o;
@@ -117,14 +143,13 @@ void preflight_before_start(const struct settled *s)
         return;
     }
     preflight_options(s, &tasks, &o);
-    o.limit_ms = (uint32_t)(s->conf->preflight_seconds * 1e3);
+    o.limit_ms = (uint32_t)(seconds * 1e3);
     o.yields = true;
     o.is_stopped = is_stop_pending;
-    log_info("preflight", "measures %u tasks for at most %.10g s (preflight_seconds)", tasks.n,
-             s->conf->preflight_seconds);
+    log_info("preflight", "measures %u tasks for at most %.10g s", tasks.n, seconds);
     rc = preflight_run(&o, &r, &err);
     if (rc == 0) {
-        report(&tasks, &r);
+        report(&tasks, &r, o.self);
         preflight_free(&r);
     } else if (rc != ERR_CANCELED) {
         log_warn("preflight", "%s", err.text);

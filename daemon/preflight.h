@@ -26,9 +26,9 @@ void preflight_tasks_free(struct preflight_task_list *l);
 void preflight_options(const struct settled *s, const struct preflight_task_list *tasks,
                        struct preflight_opts *out);
 
-/* For trainerd: measures for at most preflight_seconds and logs what differs. Ends early if a stop
- * signal is pending, or a task already trains. Faults are logged as warnings, and never prevent the
- * start: training reports those that it cannot tolerate. */
-void preflight_before_start(const struct settled *s);
+/* For trainerd: measures for at most `seconds` and logs what differs; the first task that was
+ * measured logs the matrix. Ends early if a stop signal is pending, or a task already trains. Faults are
+ * logged as warnings, and never prevent the start: training reports those that it cannot tolerate. */
+void preflight_before_start(const struct settled *s, double seconds);
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/log_sink.h"
+#include "base/text.h"
 #include "conf/job_schema.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
@@ -24,12 +25,12 @@
 #include "daemon/settle.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2, EXIT_STOPPED = 143 };
+enum { EXIT_INPUT = 2, EXIT_STOPPED = 143, PREFLIGHT_SECONDS_MAX = 3600 /* as of the key */ };
 
 struct flags {
     struct settled_args settle;
     struct launcher launcher;
-    const char *log_format, *log_level, *metrics;
+    const char *log_format, *log_level, *metrics, *preflight;
     bool check, schema, help, version, restart;
 };
 
@@ -212,13 +213,33 @@ static int restart(const struct settled *s, struct err *err)
     return rc;
 }
 
+/* The flag has priority over the key of the job. */
+static int read_preflight(const struct flags *f, const struct conf *conf, double *out,
+                          struct err *err)
+{
+    uint64_t seconds;
+
+    *out = conf != NULL ? conf->preflight_seconds : 0;
+    if (f->preflight == NULL)
+        return 0;
+    if (!text_u64(f->preflight, PREFLIGHT_SECONDS_MAX, &seconds))
+        return err_set(err, ERR_INPUT, "--preflight: expected seconds from 0 to %d, found '%.40s'",
+                       PREFLIGHT_SECONDS_MAX, f->preflight);
+    *out = (double)seconds;
+    return 0;
+}
+
 static int run(const struct flags *f)
 {
-    struct settled *s;
+    struct settled *s = NULL;
+    double preflight_seconds = 0;
     struct err err;
     int rc = settle(&f->settle, &s, &err);
 
+    if (rc == 0)
+        rc = read_preflight(f, s->conf, &preflight_seconds, &err);
     if (rc < 0) {
+        settled_free(s);
         if (f->log_format != NULL && strcmp(f->log_format, "json") == 0)
             log_error("configuration", "%s", err.text);
         else
@@ -262,8 +283,8 @@ static int run(const struct flags *f)
                 return end_early(s, rc, &err);
             rc = end_complete(text);
         } else {
-            if (s->conf->preflight_seconds > 0 && !settled_is_evaluator(s))
-                preflight_before_start(s);
+            if (preflight_seconds > 0 && !settled_is_evaluator(s))
+                preflight_before_start(s, preflight_seconds);
             rc = run_task(&o);
         }
     }
@@ -337,6 +358,9 @@ int main(int argc, char **argv)
           "append which samples went into which step: \"give GROUP STEP\nLANE SAMPLE...\" before the gradient of the lane is added to\n"
           "the others, \"done GROUP STEP TIME\" when the step is agreed;\nwith several tasks FILE gets .TYPE-INDEX as with --trace",
           &f.settle.sample_log, NULL },
+        { "preflight", "SECONDS", "TRAINERD_PREFLIGHT",
+          "measure every pair of tasks before training, for at most SECONDS,\nand log the matrix; has priority over preflight_seconds",
+          &f.preflight, NULL },
         { "restart", NULL, NULL,
           "train a complete job again: its checkpoints are renamed, not\nremoved; an incomplete job continues",
           NULL, &f.restart },

@@ -6,9 +6,9 @@
 #   port    first control port of a host
 #   first   address of the first task, for trainerctl stop; empty: no host was given
 #   "$@"    the flags of trainerd
-# and exports TRAINERD_TOKEN if the tasks need a token and none is given.
+# and exports TRAINERD_PREFLIGHT for --preflight, and TRAINERD_TOKEN if the tasks need a token and none is given.
 #
-# After it: launch_check COMMAND... runs a preflight check, launch_run COMMAND... runs the job and exits
+# After it: launch_check COMMAND... checks the job on every host, launch_run COMMAND... runs the job and exits
 # with its exit code. POSIX sh.
 # shellcheck shell=sh disable=SC2034,SC2154 # the scripts use the variables, and set `used`
 set -eu
@@ -163,6 +163,11 @@ while [ $# -gt 0 ]; do
         shift 2
         ;;
     --no-check) check='' && shift ;;
+    --preflight)
+        case ${2:-} in '' | *[!0-9]*) fail "--preflight: expected seconds, found '${2:-}'" ;; esac
+        export TRAINERD_PREFLIGHT="$2"
+        shift 2
+        ;;
     --)
         shift
         break

@@ -190,6 +190,21 @@ def mpirun_failing_task_ends_the_job_with_its_exit_code():
     assert code in (2, 138), (code, script.log()[-2000:])
 
 
+def matrix_in(log, n_tasks):
+    """Whether the first task logged the matrix before the first generation, with a row for each task."""
+    before = log[:log.index("INFO  worker 0: generation 1: ")]
+    rows = re.findall(r"INFO  worker 0: worker (\d+) .*(?:us|ms) ", before)
+    return rows == [str(i) for i in range(n_tasks)] and before.count("INFO  worker 0: measures %d tasks" % n_tasks) == 1
+
+
+@test
+def mpirun_preflight_option_measures_before_training_and_prints_the_matrix():
+    folder = workdir()
+    _, script = mpirun(folder, "--preflight", "120")
+    log = script.expect(0, 180)
+    assert matrix_in(log, 2) and checkpoints(folder)[-1] == "step-00000440", log[:6000]
+
+
 @test
 def mpirun_alone_without_a_cluster_trains_once():
     """The command of the manual page of Open MPI, without any script."""
@@ -248,6 +263,7 @@ def scripts_refuse_invalid_arguments():
             ("trainerd-mpirun", ["job.json"], "no hosts; expected JOB HOST"),
             ("trainerd-mpirun", ["--fast", "job.json", "a"], "unknown option '--fast'"),
             ("trainerd-mpirun", ["--port", "x", "job.json", "a"], "--port: expected 1 to 65535, found 'x'"),
+            ("trainerd-mpirun", ["--preflight", "1s", "job.json", "a"], "--preflight: expected seconds, found '1s'"),
             ("trainerd-mpirun", ["job.json", "a;b"], "host 'a;b': expected HOST or HOST:PORT"),
             ("trainerd-mpirun", ["--hostfile", "absent", "job.json"], "--hostfile 'absent': cannot read it"),
             ("trainerd-pdsh", ["job.json", "a", "a:2"], "host 'a' is listed twice; pdsh starts one task on each host"),
@@ -342,8 +358,9 @@ def pdsh(folder, *args, env=None):
 @test
 def pdsh_runs_a_task_on_each_host_with_prefixed_lines():
     folder = workdir()
-    _, script = pdsh(folder)
-    log = script.expect(0)
+    _, script = pdsh(folder, "--preflight", "120")
+    log = script.expect(0, 180)
+    assert matrix_in(log, 2), log[:6000]
     for index, name in enumerate(HOSTS):
         assert re.search(r"^%s: \S+ INFO  worker %d: the job is complete" % (name, index), log, re.M), log[-2000:]
     assert checkpoints(folder)[-1] == "step-00000440"
@@ -488,9 +505,10 @@ def srun_block_and_cyclic_distributions_train_with_a_chosen_port():
     for distribution, second in (("block", "h1:7001"), ("cyclic", "h2:7000")):
         folder = workdir()
         start_slurm()
-        _, script = srun(folder, "-n", "4", "--distribution", distribution, "--port", "7000", job_in(folder), *HOSTS,
+        _, script = srun(folder, "-n", "4", "--distribution", distribution, "--port", "7000", "--preflight", "120", job_in(folder), *HOSTS,
                          env={"TRAINERD_INSECURE": "1"})  # the warning about it names the control port
-        log = script.expect(0, 120)
+        log = script.expect(0, 240)
+        assert matrix_in(log, 4), log[:6000]
         assert re.search(r"^[0-3]: \S+ INFO  worker 3: the job is complete", log, re.M), log[-3000:]
         assert re.search(r"^1: .* control port %s: " % second, log, re.M), log[:3000]
 
