@@ -336,7 +336,7 @@ def enter_namespaces():
         return
     command = ["unshare", "--mount", "--net", *(["--map-root-user"] if os.geteuid() != 0 else [])]
     try:
-        p = subprocess.run([*command, "sh", "-c", setup + " && ip netns add probe"], capture_output=True, text=True, timeout=20)
+        p = subprocess.run([*command, "sh", "-c", setup + " && ip netns add probe"], capture_output=True, text=True, timeout=20 * SLOW)
         why = "" if p.returncode == 0 else (p.stderr.strip().splitlines() or ["exit code %d" % p.returncode])[-1]
     except (OSError, subprocess.TimeoutExpired) as e:
         why = str(e)
@@ -359,7 +359,7 @@ def need_namespaces(*probe):
         raise Skip(_lacking or "enter_namespaces() was not called")
     if probe:
         try:
-            p = subprocess.run(probe, capture_output=True, text=True, timeout=20)
+            p = subprocess.run(probe, capture_output=True, text=True, timeout=60 * SLOW)
             why = "" if p.returncode == 0 else (p.stderr.strip().splitlines() or ["exit code %d" % p.returncode])[-1]
         except OSError as e:
             why = str(e)

@@ -107,7 +107,8 @@ def survives(victim, *faults):
         wait(lambda: "quarantine" in status_of(victim, leader).get("last_error", ""), tasks)
         before = len(others[0].events("view"))
         time.sleep(9)  # longer than the quarantine: the tests of its paths fail
-        assert len(others[0].events("view")) == before, "the dead path interrupted the group again"
+        new = [r["message"] for r in others[0].events("view")[before:]]  # on a busy machine another task may be lost
+        assert not any("worker %d" % victim in m or " 4 of 4 " in m for m in new), "the dead path interrupted the group again: %s" % new
         print("# the others went on after %.1f s" % seen)
     finally:
         for fault in entered:
@@ -116,8 +117,13 @@ def survives(victim, *faults):
     wait(lambda: len(views(tasks, 4, healed)) == 4, tasks, 60)
     held = newest(tasks)
     wait(lambda: newest(tasks) > held + 20, tasks)
-    told = status_of(victim, 1 if victim == 0 else 0)
-    assert told.get("quarantine_ms") == 0 and "quarantine" not in told["last_error"], told
+    told = {}
+
+    def is_forgotten():  # the leader may not answer, or the group may regroup
+        told.clear()
+        told.update(status_of(victim, leader))
+        return told.get("quarantine_ms") == 0 and "quarantine" not in told["last_error"]
+    wait_until(is_forgotten, 40, lambda: str(told))
     assert all(t.p.poll() is None for t in tasks), [t.p.poll() for t in tasks]
 
 
