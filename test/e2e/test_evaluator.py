@@ -13,7 +13,7 @@ import numpy
 import onnx
 import onnx.numpy_helper
 import onnxruntime
-from kit import (ROOT, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test, tf_config,
+from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test, tf_config,
                  workdir)
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
@@ -234,7 +234,7 @@ def status_of_an_evaluator_has_its_last_evaluation_and_lanes():
     t = evaluator(path, ports, args=("--metrics", "127.0.0.1:%d" % http))
 
     def status():
-        with urllib.request.urlopen("http://127.0.0.1:%d/api/v1/status" % http, timeout=60) as reply:
+        with urllib.request.urlopen("http://127.0.0.1:%d/api/v1/status" % http, timeout=60 * SLOW) as reply:
             return json.loads(reply.read())
     t.until(lambda t: t.events("eval"))
     told = {r["step"] for r in t.events("eval")}
@@ -252,11 +252,11 @@ def evaluator_waits_for_the_first_checkpoint_with_metrics_and_leaves_with_143():
     cluster = tf_config([2222, 2222], 3, hosts=["10.255.255.1", "10.255.255.2"], kind="evaluator")
     t = Task(job(folder), cluster, ("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % port), {"TRAINERD_TOKEN": ""}, "evaluator 3")
     t.until(lambda t: t.events("evaluator"))  # neither a token nor a connection is needed
-    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=20) as reply:
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=20 * SLOW) as reply:
         text = reply.read().decode()
     for name in ("trainerd_evaluated_step", "trainerd_best_step", "trainerd_best_value"):  # absent until known
         assert not any(line.startswith(name) for line in text.splitlines()), text
-    with urllib.request.urlopen("http://127.0.0.1:%d/status" % port, timeout=20) as reply:
+    with urllib.request.urlopen("http://127.0.0.1:%d/status" % port, timeout=20 * SLOW) as reply:
         assert json.loads(reply.read())["phase"] == "wait for a checkpoint"
     t.signal(signal.SIGHUP)
     t.until(lambda t: t.events("reload"))

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 
-from kit import (BUILD, ROOT, SLOW, TRAINERCTL, TRAINERD, Skip, digits_job, enter_namespaces, free_ports, main, need_namespaces, test,
+from kit import (BUILD, ROOT, SLOW, TRAINERCTL, TRAINERD, Limit, Skip, digits_job, enter_namespaces, free_ports, main, need_namespaces, test,
                  workdir)
 
 SLOWLY = "train.forward=delay:10@1+"
@@ -47,8 +47,8 @@ class Script:
             return f.read()
 
     def until(self, text, seconds=30):
-        end = time.monotonic() + seconds * SLOW
-        while time.monotonic() < end:
+        limit = Limit(seconds)
+        while not limit.expired():
             if re.search(text, self.log()):
                 return
             if self.p.poll() is not None:
@@ -77,8 +77,8 @@ def tasks_of(job):
 
 
 def until_no_task_of(job, seconds=15):
-    end = time.monotonic() + seconds * SLOW
-    while tasks_of(job) and time.monotonic() < end:
+    limit = Limit(seconds)
+    while tasks_of(job) and not limit.expired():
         time.sleep(0.05)
     left = tasks_of(job)
     for pid in left:
@@ -186,7 +186,7 @@ def mpirun_preflight_check_fails_and_no_task_starts():
 def mpirun_failing_task_ends_the_job_with_its_exit_code():
     folder = workdir()
     _, script = mpirun(folder, "--no-check", env={"TRAINERD_FAULT": "train.forward=fail@5"})
-    code = script.p.wait(60)
+    code = script.p.wait(60 * SLOW)
     assert code in (2, 138), (code, script.log()[-2000:])
 
 
@@ -214,7 +214,7 @@ def mpirun_alone_without_a_cluster_trains_once():
     env = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_") and k != "TF_CONFIG"}
     port = free_ports(1)[0]
     p = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", TRAINERD, "--job", job, "--devices", "cpu:1",
-                        "--port", str(port)], env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+                        "--port", str(port)], env=env, capture_output=True, text=True, timeout=60 * SLOW, stdin=subprocess.DEVNULL)
     assert p.returncode == 0 and "no cluster is given: it is formed on this host" in p.stderr, p.stderr
     assert p.stderr.count("worker 0: step 440 of 440") == 1, p.stderr
     assert "worker 1: the job is complete" in p.stderr, p.stderr
@@ -245,7 +245,7 @@ def token_is_made_only_for_tasks_that_other_hosts_can_reach():
             if program == "srun" and ":" in "".join(args[1:]) or program == "pdsh" and "127.0.0.1" in args:
                 continue
             e = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
-            p = subprocess.run([os.path.join(ROOT, "scripts", "trainerd-" + program), "--no-check", *args], cwd=folder, timeout=20,
+            p = subprocess.run([os.path.join(ROOT, "scripts", "trainerd-" + program), "--no-check", *args], cwd=folder, timeout=20 * SLOW,
                                capture_output=True, text=True, env={**e, **env, "PATH": folder + ":" + os.environ["PATH"]})
             assert p.returncode == 0, p
             with open(os.path.join(folder, "token")) as f:
@@ -270,7 +270,7 @@ def scripts_refuse_invalid_arguments():
             ("trainerd-srun", ["job.json", "a:1"], "a port is not possible here; use --port N"),
             ("trainerd-srun", [], "runs the tasks of a job as one step of Slurm")):
         need(script.removeprefix("trainerd-"))
-        p = subprocess.run([os.path.join(ROOT, "scripts", script), *args], capture_output=True, text=True, cwd=folder, timeout=20)
+        p = subprocess.run([os.path.join(ROOT, "scripts", script), *args], capture_output=True, text=True, cwd=folder, timeout=20 * SLOW)
         assert p.returncode == 2 and text in p.stderr, (script, args, p.returncode, p.stderr)
 
 
@@ -312,8 +312,8 @@ def on_host(name, *command):
 
 
 def wait_for(what, check, seconds=20):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    limit = Limit(seconds)
+    while not limit.expired():
         if check():
             return
         time.sleep(0.1)
@@ -477,7 +477,7 @@ def start_slurm():
     daemon(["unshare", "--uts", "sh", "-c", "hostname launcher; exec \"$@\"", "sh", shutil.which("slurmctld", **path), "-D"], stdout=log, stderr=log)
     for name in HOSTS:
         daemon(on_host(name, shutil.which("slurmd", **path), "-D", "-N", name), stdout=log, stderr=log)
-    wait_for("slurmd", lambda: subprocess.run(["srun", "-N2", "-n2", "true"], capture_output=True, timeout=30).returncode == 0, 30)
+    wait_for("slurmd", lambda: subprocess.run(["srun", "-N2", "-n2", "true"], capture_output=True, timeout=30 * SLOW).returncode == 0, 30)
 
 
 def srun(folder, *args, env=None):
@@ -495,7 +495,7 @@ def srun_alone_without_a_cluster_trains_once():
     env = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_") and k != "TF_CONFIG"}
     env["TRAINERD_TOKEN"] = "a token of this test"  # the hosts reach each other
     p = subprocess.run(["srun", "-n2", "-l", TRAINERD, "--job", job, "--devices", "cpu:1"], env=env, capture_output=True, text=True,
-                       timeout=90, stdin=subprocess.DEVNULL)
+                       timeout=90 * SLOW, stdin=subprocess.DEVNULL)
     assert p.returncode == 0 and "it is formed from the Slurm step (SLURM_STEP_NUM_TASKS=2" in p.stderr, p.stderr
     assert p.stderr.count("step 440 of 440") == 1 and "worker 1: the job is complete" in p.stderr, p.stderr
 

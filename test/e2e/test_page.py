@@ -18,7 +18,7 @@ SLOWER = {"TRAINERD_FAULT": "train.forward=delay:2@1+"}
 
 
 def get(port, path):
-    with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=10) as r:
+    with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=10 * SLOW) as r:
         return r.read().decode()
 
 
@@ -134,7 +134,7 @@ def http_is_read_only_and_a_stalled_client_delays_no_other():
     tasks[0].until_step(10)
     before = api(tasks[0].http, "status")["step"]
     for method in ("POST", "PUT", "DELETE"):
-        c = http.client.HTTPConnection("127.0.0.1", tasks[0].http, timeout=10)
+        c = http.client.HTTPConnection("127.0.0.1", tasks[0].http, timeout=10 * SLOW)
         c.request(method, "/api/v1/status", body=b"x")
         assert c.getresponse().status == 405
         c.close()

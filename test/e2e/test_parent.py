@@ -5,7 +5,7 @@ import shutil
 import signal
 import time
 
-from kit import SLOW, Task, digits_job, expect_codes, main, test, workdir
+from kit import Limit, Task, digits_job, expect_codes, main, test, workdir
 
 SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:10@1+"}
 RUNS = '"$@" & echo $! >"$PID_FILE"; wait $!'
@@ -33,8 +33,8 @@ def is_alive(pid):
 
 
 def until_gone(pid):
-    end = time.monotonic() + 10 * SLOW
-    while is_alive(pid) and time.monotonic() < end:
+    limit = Limit(10)
+    while is_alive(pid) and not limit.expired():
         time.sleep(0.02)
     return not is_alive(pid)
 

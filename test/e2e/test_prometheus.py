@@ -56,7 +56,7 @@ def promtool(*args, **more):
     program = shutil.which("promtool")
     if program is None:
         raise Skip("promtool is not installed (Debian package prometheus)")
-    return subprocess.run([program, *args], capture_output=True, text=True, timeout=60, **more)
+    return subprocess.run([program, *args], capture_output=True, text=True, timeout=60 * SLOW, **more)
 
 
 def case(series, alerts, fires):
@@ -134,7 +134,7 @@ def every_series_of_alerts_and_dashboard_is_served():
     named = {n for e in expressions for n in re.findall(r"\b((?:trainerd|process)_\w+|up)\b", re.sub(r'"[^"]*"', "", e))}
     missing, end = named, time.monotonic() + 30 * SLOW
     while missing and time.monotonic() < end:  # a series appears with its first value
-        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10) as r:
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10 * SLOW) as r:
             text = r.read().decode()
         missing = named - set(re.findall(r"^(\w+)(?:\{.*\})? \S+$", text, re.M)) - names_of_gpus() - {"up"}
         time.sleep(0.05)

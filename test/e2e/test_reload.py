@@ -146,7 +146,7 @@ def reload_log_level_flag_has_priority_over_the_job():
 
 
 def ctl_reload(task):
-    return subprocess.run([TRAINERCTL, "reload", "127.0.0.1:%d" % task.port], capture_output=True, text=True, timeout=60)
+    return subprocess.run([TRAINERCTL, "reload", "127.0.0.1:%d" % task.port], capture_output=True, text=True, timeout=60 * SLOW)
 
 
 @test
@@ -174,7 +174,7 @@ def reload_by_trainerctl_returns_the_changes_or_the_refusal():
     task.until(lambda t: len(t.steps()) > at + 30)
     task.signal(signal.SIGTERM)
     expect_codes([task], [143])
-    text = waiting.communicate(timeout=30)[1]
+    text = waiting.communicate(timeout=30 * SLOW)[1]
     assert waiting.returncode == 1 and text, text
 
 

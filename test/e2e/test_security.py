@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from kit import (BUILD, ROOT, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
+from kit import (BUILD, ROOT, SLOW, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
                  test, tf_config, workdir)
 
 CTL = os.path.join(BUILD, "trainerctl")
@@ -21,7 +21,7 @@ READING = ("status", "--json"), ("top", "--once"), ("logs",), ("events",)
 
 def ctl(*args, **env):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
-    return subprocess.run([CTL, *args], capture_output=True, text=True, timeout=60, env={**clean, **env})
+    return subprocess.run([CTL, *args], capture_output=True, text=True, timeout=60 * SLOW, env={**clean, **env})
 
 
 def long_job(folder=None, **changes):
@@ -154,7 +154,7 @@ def certificates_replaced_are_used_without_restart():
     before = serial(port, folder)
     for t in tasks:
         out = subprocess.run([sys.executable, os.path.join(ROOT, "test", "rdzv", "client.py"), "127.0.0.1:%d" % t.port,
-                              own], capture_output=True, text=True, timeout=60)
+                              own], capture_output=True, text=True, timeout=60 * SLOW)
         assert out.returncode == 0, out.stdout + out.stderr
     keys(folder, "127.0.0.1")
     tasks[0].until(lambda t: any("new certificates" in r["message"] for r in t.events("tls")))

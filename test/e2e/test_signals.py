@@ -7,7 +7,8 @@ import signal
 import subprocess
 import time
 
-from kit import SLOW, TRAINERCTL, TRAINERD, Task, await_process, digits_job, expect_codes, free_ports, main, start, test, tf_config, workdir
+from kit import (SLOW, TRAINERCTL, TRAINERD, Task, await_process, digits_job, expect_codes, free_ports, main, start, test, tf_config,
+                 wait_until, workdir)
 
 SLOWLY = "train.forward=delay:3@1+"
 LONG = {"epochs": 100000, "log_every_steps": 10}
@@ -24,6 +25,15 @@ def soon(tasks, codes, seconds):
 def one_of(ports, index, job, fault=""):
     return Task(job, tf_config(ports, index), ("--devices", "cpu:1"), {"TRAINERD_FAULT": fault} if fault else None,
                 "worker %d" % index)
+
+
+def has_open(pid, suffix):
+    """Whether a process has opened a file whose name ends in `suffix`."""
+    folder = "/proc/%d/fd" % pid
+    try:
+        return any(os.readlink(os.path.join(folder, n)).endswith(suffix) for n in os.listdir(folder))
+    except OSError:  # a file was closed meanwhile
+        return False
 
 
 def ctl(*args):
@@ -161,7 +171,7 @@ def sigterm_during_check_ends_the_command():
     for signum in (signal.SIGINT, signal.SIGTERM):
         p = subprocess.Popen([TRAINERD, "--job", job, "--check"], env={**os.environ, "TRAINERD_FAULT": "data.read=hang"},
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.5 * SLOW)
+        wait_until(lambda: has_open(p.pid, ".tfrecord"), 20)  # the check reads the data, where it hangs
         p.send_signal(signum)
         try:
             assert await_process(p, 10) == -signum

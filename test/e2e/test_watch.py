@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from kit import SLOW, TRAINERCTL, TRAINERD, Skip, Task, digits_job, expect_codes, free_ports, main, test, tf_config, workdir
+from kit import SLOW, TRAINERCTL, TRAINERD, Limit, Skip, Task, digits_job, expect_codes, free_ports, main, test, tf_config, workdir
 from trace_file import EPSILON, tree
 
 SLOWER = {"TRAINERD_FAULT": "train.forward=delay:2@1+"}
@@ -35,12 +35,12 @@ def start(folder, n, args=None, prefix=lambda i: (), **changes):
 
 
 def until(what, seconds=30):
-    end = time.monotonic() + seconds * SLOW
+    limit = Limit(seconds)
     while True:
         value = what()
-        if value or time.monotonic() > end:
-            assert value, "did not happen in time"
+        if value:
             return value
+        assert not limit.expired(), "did not happen within %.1f s" % limit.allowed
         time.sleep(0.05)
 
 
@@ -131,9 +131,9 @@ def top_on_a_terminal_draws_until_q_and_restores_it():
         os.execv(TRAINERCTL, [TRAINERCTL, "top", tasks[0].address])
     try:
         seen = b""
-        end = time.monotonic() + 30 * SLOW
+        limit = Limit(30)
         while seen.count(b"\x1b[H") < 2:
-            assert time.monotonic() < end and select.select([fd], [], [], 30 * SLOW)[0], seen
+            assert not limit.expired() and select.select([fd], [], [], 30 * SLOW)[0], seen
             seen += os.read(fd, 65536)
         os.write(fd, b"q")
         while b"\x1b[?1049l" not in seen:
