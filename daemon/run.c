@@ -11,6 +11,7 @@
 #include "base/cancel.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/idle.h"
 #include "base/log.h"
 #include "base/log_sink.h"
 #include "base/thread.h"
@@ -29,6 +30,7 @@
 enum {
     TICK_MS = 25,   /* maximum age of the data in Status and heartbeats */
     DRAW_TICKS = 4, /* ticks between updates of the progress line and of the service status */
+    IDLE_TICKS = 120, /* ticks without a generation until memory that only the start needs is released */
     SHUTDOWN_SECONDS = 10,        /* maximum duration of the shutdown */
     SHUTDOWN_STOPPED_SECONDS = 3, /* after a stop signal, when the state is saved */
     SHUTDOWN_NOW_SECONDS = 1,     /* after a second stop signal */
@@ -238,11 +240,22 @@ static void watch_launcher(struct run *r)
     begin_stop(r);
 }
 
+/* A task may wait for its group for hours. Releases memory once in each wait, and not at once: a group
+ * that regroups within seconds continues with the memory that it has. */
+static void watch_idle(struct run *r)
+{
+    if (r->generation != 0 || r->opening.has_thread)
+        r->idle_ticks = 0;
+    else if (r->idle_ticks < IDLE_TICKS && ++r->idle_ticks == IDLE_TICKS)
+        idle_release_memory();
+}
+
 static void tick(void *arg)
 {
     struct run *r = arg;
 
     run_update_progress(r);
+    watch_idle(r);
     r->mode->tick(r);
     status_pages_tick(r);
     if (r->ticks++ % DRAW_TICKS == 0) {

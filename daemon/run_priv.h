@@ -95,6 +95,7 @@ struct run {
     struct loop *loop;
     struct loop_timer *tick;
     uint32_t signals, ticks;
+    uint32_t idle_ticks; /* without a generation since training was opened; IDLE_TICKS at most */
 
     struct run_http http;
     struct report *report;
