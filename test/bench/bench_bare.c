@@ -33,13 +33,16 @@ int main(void)
     queue = grpc_completion_queue_create_for_next(NULL);
     server = grpc_server_create(NULL, NULL);
     grpc_server_register_completion_queue(server, queue, NULL);
-    if (grpc_server_add_http2_port(server, "127.0.0.1:0", grpc_insecure_server_credentials_create()) == 0)
+    if (grpc_server_add_http2_port(server, "127.0.0.1:0",
+                                   grpc_insecure_server_credentials_create()) == 0)
         return 1;
     grpc_server_start(server);
     /* Port 1 refuses the connection, as the port of an absent task does. */
     channel = grpc_channel_create("127.0.0.1:1", grpc_insecure_credentials_create(), NULL);
     grpc_channel_check_connectivity_state(channel, 1);
-    (void)grpc_completion_queue_next(queue, gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), gpr_time_from_seconds(SECONDS, GPR_TIMESPAN)),
-                                     NULL); /* nothing arrives */
+    (void)grpc_completion_queue_next(
+        queue,
+        gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), gpr_time_from_seconds(SECONDS, GPR_TIMESPAN)),
+        NULL);               /* nothing arrives */
     return print_resident(); /* without a shutdown: the process ends */
 }

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 
 import kit
 from kit import BUILD, ROOT, SLOW, Skip, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, test, \
@@ -270,6 +271,29 @@ def package_installs_upgrades_while_a_job_runs_and_is_removed():
     old, new = packages("0.1.0", "0.1.0+1")
     with copy_of_this_system() as root:
         check_package(root, old, new)
+
+
+MINUTE = 60  # seconds from the package to a trained model, the libraries being installed
+
+
+@test
+def package_trains_a_model_within_a_minute_of_its_installation():
+    need_namespaces()
+    if not shutil.which("systemd-sysusers") or os.geteuid() != 0:
+        raise Skip("needs root and systemd-sysusers")
+    [deb] = packages("0.1.0")
+    with copy_of_this_system() as root:
+        shutil.copy(deb, os.path.join(root, "tmp"))
+        chroot = ("chroot", root)
+        env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
+        began = time.monotonic()
+        sh(*chroot, "dpkg", "-i", "/tmp/" + os.path.basename(deb), env=env)
+        installed = time.monotonic()
+        sh(*chroot, "sh", "-c", "cp -r /usr/share/trainerd/digits /srv/digits && cd /srv/digits && trainerctl local -n 2 digits.json")
+        seconds = time.monotonic() - began
+        assert os.path.getsize(os.path.join(root, "srv/digits/run/digits.onnx")) > 0
+        print("from the package to a trained model: %.1f s, of which %.1f s dpkg -i" % (seconds, installed - began))
+        assert seconds < MINUTE * SLOW, seconds
 
 
 if __name__ == "__main__":
