@@ -30,6 +30,8 @@ struct group_member { /* one task of a view */
 
     /* Connection data. NULL and 0 in the views of lib/member. */
     uint32_t n_devices;       /* replicas of the task, which are its ranks in the communicator */
+    uint32_t n_servers;       /* service threads of a parameter server, whose n_devices is 0; 0: a
+                                 training task */
     const char *name;         /* "worker 1", for messages */
     const char *data_address; /* "ip:port" of its data port, for members of other hosts */
     const char *host_key;     /* members with equal strings can share memory (comm_host_key()) */

@@ -36,6 +36,7 @@ struct err;
 enum {
     COMM_KEY_BYTES = 32,
     COMM_MAX_RANKS = 4096,
+    COMM_MAX_SERVERS = 4096,
     COMM_MAX_LEAVES = 65536,
     COMM_DEAD_PATHS_MAX = 8,
     COMM_TEST_BYTES = 32 << 10, /* size of a test of a data path: several packets of any size */

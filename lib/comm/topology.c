@@ -10,23 +10,30 @@
 #include "comm/reduce.h"
 #include "comm/schedule.h"
 
-static int count_ranks(const struct group_member *members, uint32_t n_members, uint32_t *world,
-                       struct err *err)
+static int count_points(struct topology *t, const struct group_member *members, struct err *err)
 {
-    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n_members; i++) {
+        const struct group_member *m = &members[i];
 
-    if (n_members == 0)
-        return err_set(err, ERR_INPUT, "communicator without members; expected at least one");
-    for (uint32_t m = 0; m < n_members; m++) {
-        if (members[m].n_devices == 0)
-            return err_set(err, ERR_INPUT, "%s has no replica; expected at least one",
-                           members[m].name);
-        if (members[m].n_devices > COMM_MAX_RANKS - n)
+        if (m->n_devices == 0 && m->n_servers == 0)
+            return err_set(err, ERR_INPUT, "%s has no replica; expected at least one", m->name);
+        if (m->n_devices != 0 && m->n_servers != 0)
+            return err_set(err, ERR_INPUT, "%s has %u replicas and %u servers; expected one kind",
+                           m->name, m->n_devices, m->n_servers);
+        if (m->n_devices > COMM_MAX_RANKS - t->world)
             return err_set(err, ERR_INPUT, "%s: more than %d replicas, expected at most that many",
-                           members[m].name, COMM_MAX_RANKS);
-        n += members[m].n_devices;
+                           m->name, COMM_MAX_RANKS);
+        if (m->n_servers > COMM_MAX_SERVERS - t->n_servers)
+            return err_set(err, ERR_INPUT, "%s: more than %d servers, expected at most that many",
+                           m->name, COMM_MAX_SERVERS);
+        t->world += m->n_devices;
+        t->n_servers += m->n_servers;
+        t->n_trainers += m->n_devices != 0;
     }
-    *world = n;
+    if (t->world == 0)
+        return err_set(
+            err, ERR_INPUT,
+            "communicator without replicas; expected at least one member with a replica");
     return 0;
 }
 
@@ -34,15 +41,16 @@ static int count_ranks(const struct group_member *members, uint32_t n_members, u
 static int allocate(struct topology *t)
 {
     size_t m = t->n_members, w = t->world;
-    uint32_t *p = calloc(3 * m + 1 + 5 * w + 3, sizeof(*p));
+    uint32_t *p = calloc(4 * m + 2 + 5 * w + 3 + t->n_servers, sizeof(*p));
 
     if (p == NULL)
         return ERR_NOMEM;
     t->memory = p;
     t->first_rank = p, p += m + 1;
+    t->first_server = p, p += m + 1;
     t->host_of = p, p += m;
     t->leader_of = p, p += m;
-    t->member_of = p, p += w;
+    t->member_of = p, p += w + t->n_servers;
     t->node_of = p, p += w;
     t->node_first = p, p += w + 1;
     t->leaves = p, p += w + 1;
@@ -50,14 +58,26 @@ static int allocate(struct topology *t)
     return 0;
 }
 
+static void number_points(struct topology *t, const struct group_member *members)
+{
+    for (uint32_t m = 0; m < t->n_members; m++) {
+        t->first_rank[m + 1] = t->first_rank[m] + members[m].n_devices;
+        t->first_server[m + 1] = t->first_server[m] + members[m].n_servers;
+        for (uint32_t r = t->first_rank[m]; r < t->first_rank[m + 1]; r++)
+            t->member_of[r] = m;
+        for (uint32_t s = t->first_server[m]; s < t->first_server[m + 1]; s++)
+            t->member_of[t->world + s] = m;
+    }
+}
+
+/* Hosts are those of the members with ranks. The numbers of the ps follow. */
 static void find_hosts(struct topology *t, const struct group_member *members, bool shared_memory)
 {
     for (uint32_t m = 0; m < t->n_members; m++) {
         uint32_t h = t->n_hosts;
 
-        t->first_rank[m + 1] = t->first_rank[m] + members[m].n_devices;
-        for (uint32_t r = t->first_rank[m]; r < t->first_rank[m + 1]; r++)
-            t->member_of[r] = m;
+        if (members[m].n_devices == 0)
+            continue;
         if (shared_memory)
             for (h = 0; h < t->n_hosts; h++)
                 if (strcmp(members[t->leader_of[h]].host_key, members[m].host_key) == 0)
@@ -66,6 +86,11 @@ static void find_hosts(struct topology *t, const struct group_member *members, b
             t->leader_of[t->n_hosts++] = m;
         t->host_of[m] = h;
     }
+    for (uint32_t m = 0, h = t->n_hosts; m < t->n_members; m++)
+        if (members[m].n_devices == 0) {
+            t->leader_of[h] = m;
+            t->host_of[m] = h++;
+        }
 }
 
 static bool same_host(const struct topology *t, uint32_t rank, uint32_t other)
@@ -170,12 +195,13 @@ int topology_init(struct topology *t, const struct group_member *members, uint32
                   const uint32_t *shares, bool shared_memory, struct err *err)
 {
     struct topology made = { .n_members = n_members };
-    int rc = count_ranks(members, n_members, &made.world, err);
+    int rc = count_points(&made, members, err);
 
     if (rc < 0)
         return rc;
     if (allocate(&made) < 0)
         return err_set(err, ERR_NOMEM, "topology of %u ranks: out of memory", made.world);
+    number_points(&made, members);
     find_hosts(&made, members, shared_memory);
     rc = find_leaves(&made, shares, err);
     if (rc < 0) {
@@ -257,19 +283,19 @@ static void describe_parts(const struct topology *t, char *out, size_t n)
         most = ranks > most ? ranks : most;
     }
     if (t->n_hosts == 1)
-        snprintf(out, n, "%s", t->n_members == 1 ? "1 member" : "1 host");
+        snprintf(out, n, "%s", t->n_trainers == 1 ? "1 member" : "1 host");
     else if (least == most)
-        snprintf(out, n, "%u %s x %u", t->n_hosts, t->n_hosts < t->n_members ? "hosts" : "members",
+        snprintf(out, n, "%u %s x %u", t->n_hosts, t->n_hosts < t->n_trainers ? "hosts" : "members",
                  most);
     else
         snprintf(out, n, "%u %s of %u to %u", t->n_hosts,
-                 t->n_hosts < t->n_members ? "hosts" : "members", least, most);
+                 t->n_hosts < t->n_trainers ? "hosts" : "members", least, most);
 }
 
 const char *topology_describe(const struct topology *t, char *out, size_t n)
 {
     static const char *const kinds[] = { "binary tree", "halving/doubling", "direct" };
-    char parts[64], groups[96] = "";
+    char parts[64], groups[96] = "", servers[32] = "";
     bool memory = t->n_nodes < t->world;
 
     describe_parts(t, parts, sizeof(parts));
@@ -277,8 +303,12 @@ const char *topology_describe(const struct topology *t, char *out, size_t n)
     if (t->n_nodes != t->n_hosts)
         snprintf(groups, sizeof(groups),
                  " as %u groups (the hosts are unequal or their ranks alternate)", t->n_nodes);
-    snprintf(out, n, "%u rank%s: %s%s, %s%s%s, %s", t->world, t->world == 1 ? "" : "s", parts,
+    if (t->n_servers > 0)
+        snprintf(servers, sizeof(servers), "; %u server%s", t->n_servers,
+                 t->n_servers == 1 ? "" : "s");
+    snprintf(out, n, "%u rank%s: %s%s, %s%s%s, %s%s", t->world, t->world == 1 ? "" : "s", parts,
              groups, memory || t->n_nodes == 1 ? "shared memory" : "",
-             memory && t->n_nodes > 1 ? " + " : "", t->n_nodes > 1 ? "tcp" : "", kinds[t->kind]);
+             memory && t->n_nodes > 1 ? " + " : "", t->n_nodes > 1 ? "tcp" : "", kinds[t->kind],
+             servers);
     return out;
 }

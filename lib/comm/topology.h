@@ -17,7 +17,12 @@
  * With equal aligned hosts the blocks are the hosts. All kinds add along one binary tree: over the
  * ranks, or, if ranks have shares of different size, over the leaves of the shares. DIRECT nodes
  * may differ in size: there are as many channels as the smallest node has ranks, and channel c of a
- * node represents several of its ranks (topology_represented()). */
+ * node represents several of its ranks (topology_represented()).
+ *
+ * A member without ranks is a parameter server (ps). Its service threads are *servers*. A ps belongs
+ * to no node and no channel, and changes nothing of the other members' ranks, hosts and nodes. A
+ * *point* is a rank or a server: ranks are 0..world-1, then follow the servers, in the order of the
+ * members. */
 #ifndef COMM_TOPOLOGY_H
 #define COMM_TOPOLOGY_H
 
@@ -33,10 +38,14 @@ enum topology_kind { TOPOLOGY_ONE_NODE, TOPOLOGY_HALVING, TOPOLOGY_DIRECT };
 struct topology {
     enum topology_kind kind;
     uint32_t n_members, world, n_hosts, n_nodes, n_channels;
-    uint32_t *first_rank; /* [n_members + 1] */
-    uint32_t *member_of;  /* [world] */
-    uint32_t *host_of;    /* [n_members]; hosts are numbered by their first member */
-    uint32_t *leader_of;  /* [n_hosts]: its first member */
+    uint32_t n_trainers;    /* members with ranks; the other members are ps */
+    uint32_t n_servers;     /* of all ps */
+    uint32_t *first_rank;   /* [n_members + 1] */
+    uint32_t *first_server; /* [n_members + 1]; counts from 0 */
+    uint32_t *member_of;    /* [world + n_servers]: member of each point */
+    uint32_t *host_of;      /* [n_members]; hosts are numbered by their first member. A ps has a
+                               number of its own, >= n_hosts */
+    uint32_t *leader_of;    /* [n_hosts, then the ps]: its first member */
     uint32_t *node_first; /* [n_nodes + 1]: first rank of each node */
     uint32_t *node_of;    /* [world] */
     uint32_t *leaves;     /* [world + 1]: rank r is the leaves [leaves[r], leaves[r + 1]); NULL: one
@@ -46,8 +55,9 @@ struct topology {
     void *memory;         /* owned; contains all arrays */
 };
 
-/* shares: NULL, or [ranks] as in comm_opts. Errors: ERR_INPUT (no member, a member without ranks,
- * too many ranks, shares that are not subtrees), ERR_NOMEM. */
+/* shares: NULL, or [ranks] as in comm_opts. Errors: ERR_INPUT (no member with ranks, a member with
+ * neither ranks nor servers or with both, too many of them, shares that are not subtrees),
+ * ERR_NOMEM. */
 int topology_init(struct topology *t, const struct group_member *members, uint32_t n_members,
                   const uint32_t *shares, bool shared_memory, struct err *err);
 void topology_fini(struct topology *t); /* idempotent */
@@ -62,7 +72,8 @@ uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t *out);
 void topology_represented(const struct topology *t, uint32_t node, uint32_t channel,
                           uint32_t *first, uint32_t *end);
 
-/* Writes "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling"; returns out. */
+/* Writes "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling", then "; 4 servers" if there
+ * are servers; returns out. */
 const char *topology_describe(const struct topology *t, char *out, size_t n);
 
 #endif

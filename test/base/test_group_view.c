@@ -12,7 +12,8 @@
 static const struct group_member members[] = {
     { .rank = 1, .incarnation = 11, .storage_failures = 2, .name = "worker 1", .host_key = "a" },
     { .rank = 4, .incarnation = 14, .storage_failures = 1, .name = "worker 4", .n_devices = 3 },
-    { .rank = 6, .incarnation = 16, .storage_failures = 1, .data_address = "10.0.0.6:2" },
+    { .rank = 6, .incarnation = 16, .storage_failures = 1, .data_address = "10.0.0.6:2",
+      .n_servers = 2 },
 };
 static const struct group_view view = { .generation = 9,
                                         .n_members = 3,
@@ -65,6 +66,7 @@ static void copy_contains_every_field_and_its_own_strings(void **state)
         assert_int_equal(copy.members[i].incarnation, members[i].incarnation);
         assert_int_equal(copy.members[i].storage_failures, members[i].storage_failures);
         assert_int_equal(copy.members[i].n_devices, members[i].n_devices);
+        assert_int_equal(copy.members[i].n_servers, members[i].n_servers);
     }
     assert_string_equal(copy.members[0].name, "worker 1");
     assert_ptr_not_equal(copy.members[0].name, members[0].name);

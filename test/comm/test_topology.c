@@ -265,6 +265,143 @@ static void big_worlds_are_consistent_and_bounded(void **state)
     assert_int_equal(topology_init(&t, m, 0, NULL, true, &err), ERR_INPUT);
 }
 
+/* ---- parameter servers ---- */
+
+/* Expects the parts of `t` that concern the ranks to be those of `plain`, the group without ps. */
+static void check_same_ranks(const struct topology *t, const struct topology *plain)
+{
+    uint32_t a[COMM_MAX_RANKS], b[COMM_MAX_RANKS], first[2], end[2];
+
+    assert_int_equal(t->kind, plain->kind);
+    assert_int_equal(t->world, plain->world);
+    assert_int_equal(t->n_hosts, plain->n_hosts);
+    assert_int_equal(t->n_nodes, plain->n_nodes);
+    assert_int_equal(t->n_channels, plain->n_channels);
+    assert_int_equal(t->n_trainers, plain->n_members);
+    assert_int_equal(t->leaves != NULL, plain->leaves != NULL);
+    assert_int_equal(t->node_leaves != NULL, plain->node_leaves != NULL);
+    assert_memory_equal(t->node_first, plain->node_first, (t->n_nodes + 1) * sizeof(uint32_t));
+    assert_memory_equal(t->node_of, plain->node_of, t->world * sizeof(uint32_t));
+    if (t->leaves != NULL)
+        assert_memory_equal(t->leaves, plain->leaves, (t->world + 1) * sizeof(uint32_t));
+    if (t->node_leaves != NULL)
+        assert_memory_equal(t->node_leaves, plain->node_leaves,
+                            (t->n_nodes + 1) * sizeof(uint32_t));
+    for (uint32_t r = 0; r < t->world; r++) {
+        uint32_t n = topology_peers(t, r, a);
+
+        assert_int_equal(n, topology_peers(plain, r, b));
+        assert_memory_equal(a, b, n * sizeof(*a));
+        assert_int_equal(t->host_of[t->member_of[r]], plain->host_of[plain->member_of[r]]);
+    }
+    for (uint32_t node = 0; node < t->n_nodes; node++)
+        for (uint32_t c = 0; c < t->n_channels; c++) {
+            topology_represented(t, node, c, &first[0], &end[0]);
+            topology_represented(plain, node, c, &first[1], &end[1]);
+            assert_true(first[0] == first[1] && end[0] == end[1]);
+        }
+}
+
+/* Points are numbered in the order of the members: the ranks, then the servers. */
+static void check_points(const struct topology *t, const struct group_member *m)
+{
+    uint32_t rank = 0, server = t->world;
+
+    for (uint32_t i = 0; i < t->n_members; i++) {
+        assert_int_equal(t->first_rank[i], rank);
+        assert_int_equal(t->world + t->first_server[i], server);
+        for (uint32_t k = 0; k < m[i].n_devices; k++)
+            assert_int_equal(t->member_of[rank++], i);
+        for (uint32_t k = 0; k < m[i].n_servers; k++)
+            assert_int_equal(t->member_of[server++], i);
+        if (m[i].n_devices == 0) { /* alone, also on a host with trainers */
+            assert_true(t->host_of[i] >= t->n_hosts);
+            assert_int_equal(t->leader_of[t->host_of[i]], i);
+        }
+    }
+    assert_int_equal(rank, t->world);
+    assert_int_equal(server, t->world + t->n_servers);
+}
+
+static void servers_do_not_change_the_ranks(void **state)
+{
+    static const char *const layouts[] = { "A1",       "A2 B2", "A1 A1",    "A1 B1 C1", "A3 B1",
+                                           "A1 B1 A1", "A2 A4", "A4 B2 C2", "A2 B3 A1" };
+    static const uint32_t uneven[8] = { 2, 1, 1, 1, 1, 1, 1, 1 };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(layouts) / sizeof(*layouts); k++)
+        for (uint32_t code = 0; code < 32; code++) { /* where the ps are, memory, shares */
+            struct group_member plain[4], with[8];
+            uint32_t n = 0, n_with = 0;
+            bool shared_memory = (code & 8) != 0;
+            struct topology t, u;
+            struct err err;
+
+            for (const char *at = layouts[k]; *at != '\0'; n++) {
+                int ranks = 0, used = 0;
+                char host;
+
+                assert_int_equal(sscanf(at, "%c%d %n", &host, &ranks, &used), 2);
+                hosts[host - 'A'][0] = host;
+                plain[n] = (struct group_member){ .name = "w",
+                                                  .host_key = hosts[host - 'A'],
+                                                  .data_address = "",
+                                                  .n_devices = (uint32_t)ranks };
+                at += used;
+            }
+            for (uint32_t i = 0; i <= n; i++) {
+                if (code >> i & 1 && i < 3)
+                    with[n_with++] = (struct group_member){ .name = "ps",
+                                                            .host_key = hosts[0],
+                                                            .data_address = "",
+                                                            .n_servers = 1 + i };
+                if (i < n)
+                    with[n_with++] = plain[i];
+            }
+            if (topology_init(&t, plain, n, code & 16 ? uneven : NULL, shared_memory, &err) < 0) {
+                assert_int_equal(
+                    topology_init(&u, with, n_with, code & 16 ? uneven : NULL, shared_memory, &err),
+                    ERR_INPUT);
+                continue;
+            }
+            assert_int_equal(
+                topology_init(&u, with, n_with, code & 16 ? uneven : NULL, shared_memory, &err), 0);
+            check_same_ranks(&u, &t);
+            check_points(&u, with);
+            check_invariants(&u);
+            topology_fini(&u);
+            topology_fini(&t);
+        }
+}
+
+static void group_needs_a_rank_and_members_of_one_kind(void **state)
+{
+    struct group_member m[] = {
+        { .name = "a", .host_key = "A", .data_address = "", .n_devices = 1 },
+        { .name = "ps", .host_key = "A", .data_address = "", .n_servers = 3 }
+    };
+    struct topology t;
+    struct err err;
+    char text[192];
+
+    (void)state;
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), 0);
+    assert_string_equal(topology_describe(&t, text, sizeof(text)),
+                        "1 rank: 1 member, shared memory, binary tree; 3 servers");
+    topology_fini(&t);
+    assert_int_equal(topology_init(&t, m + 1, 1, NULL, true, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "without replicas"));
+    m[1].n_devices = 1;
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "ps has 1 replicas and 3 servers"));
+    m[1].n_devices = 0;
+    m[1].n_servers = COMM_MAX_SERVERS + 1;
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), ERR_INPUT);
+    m[1].n_servers = 0;
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), ERR_INPUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +413,8 @@ int main(void)
         cmocka_unit_test(leaves_are_divided_into_subtrees_as_equal_as_possible),
         cmocka_unit_test(every_small_layout_is_consistent),
         cmocka_unit_test(big_worlds_are_consistent_and_bounded),
+        cmocka_unit_test(servers_do_not_change_the_ranks),
+        cmocka_unit_test(group_needs_a_rank_and_members_of_one_kind),
     };
 
     return cmocka_run_group_tests_name("comm/topology", tests, NULL, NULL);
