@@ -81,7 +81,7 @@ static int make_slots(struct comm *c)
     return 0;
 }
 
-/* Makes a life line for every member of another host with a shared link, and a star on this
+/* Makes a life line for every member of another host, or ps, with a shared link, and a star on this
  * host. */
 static int make_lives(struct comm *c)
 {
@@ -91,9 +91,13 @@ static int make_lives(struct comm *c)
 
     c->watch.lives = calloc((size_t)t->n_members * 2, sizeof(*c->watch.lives));
     c->watch.polls = calloc((size_t)t->n_members * 2 + 1, sizeof(*c->watch.polls));
-    for (uint32_t i = 0; linked != NULL && i < c->n_ranks; i++)
-        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
-            linked[t->member_of[c->ranks[i].links[k].peer]] = true;
+    for (uint32_t i = 0; linked != NULL && i < c->n_ranks + c->n_ends; i++) {
+        uint32_t n;
+        const struct comm_link *links = comm_links(c, i, &n);
+
+        for (uint32_t k = 0; k < n; k++)
+            linked[t->member_of[links[k].peer]] = true;
+    }
     for (uint32_t m = 0; linked != NULL && c->watch.lives != NULL && m < t->n_members; m++) {
         if (m == c->self)
             continue;
@@ -118,12 +122,15 @@ static int make(struct comm *c, struct err *err)
     c->first_rank = c->topo.first_rank[c->self];
     c->n_ranks = o->view.members[c->self].n_devices;
     topology_describe(&c->topo, c->text, sizeof(c->text));
-    c->ranks = aligned_alloc(64, c->n_ranks * sizeof(*c->ranks));
+    /* one more than needed, because a ps has no ranks */
+    c->ranks = aligned_alloc(64, (c->n_ranks + (size_t)1) * sizeof(*c->ranks));
     rc = c->ranks != NULL ? copy_names(c, o) : ERR_NOMEM;
     if (c->ranks != NULL)
-        memset(c->ranks, 0, c->n_ranks * sizeof(*c->ranks));
+        memset(c->ranks, 0, (c->n_ranks + (size_t)1) * sizeof(*c->ranks));
     for (uint32_t i = 0; i < c->n_ranks && rc == 0; i++)
         rc = make_rank(c, i);
+    if (rc == 0)
+        rc = channels_make(c);
     if (rc == 0)
         rc = make_slots(c);
     if (rc == 0)
@@ -137,6 +144,7 @@ static int make(struct comm *c, struct err *err)
 static void destroy(struct comm *c)
 {
     host_close(c);
+    channels_free(c);
     for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++) {
         for (uint32_t k = 0; c->ranks[i].links != NULL && k < c->ranks[i].n_links; k++)
             if (c->ranks[i].links[k].fd >= 0) {
@@ -208,6 +216,8 @@ int comm_connect(struct comm *c, struct err *err)
     rc = host_open(c, &why);
     if (rc == 0)
         rc = handshake(c, deadline_ns, &culprit, &why);
+    if (rc == 0)
+        rc = channels_open(c, &why);
     if (rc == 0)
         rc = comm_watch(c, &why);
     is_ours = rc < 0 && !comm_has_failed(c);

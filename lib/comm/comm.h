@@ -13,6 +13,10 @@
  * group do its work, each rank stands for its share of the leaves of that tree; the bits are then
  * those of the full group.
  *
+ * A member without replicas is a parameter server (ps). It takes part in no collective, shares no
+ * memory and needs no arena: ranks, links and bits of the other members are those of the group
+ * without the ps. Ranks and the service threads of the ps exchange messages (comm/channel.h).
+ *
  * A comm lives for one generation. Every call blocks the thread of its rank until it is done, a
  * peer is lost (ERR_PEER, with its name), the deadline expires (ERR_TIMEOUT, with the rank that did
  * not arrive), or comm_abort() is called (ERR_CANCELED). After a failure all further calls fail in
@@ -53,11 +57,12 @@ struct comm_loss {
 
 struct comm_opts {
     struct group_view view; /* generation, members, self; its key is not used */
-    const uint32_t *shares; /* [ranks] number of leaves of each rank (comm_share()); NULL: one
-                               each */
+    const uint32_t *shares; /* [ranks] number of leaves of each rank (comm_share()), also for a ps;
+                               NULL: one each */
     uint8_t key[COMM_KEY_BYTES]; /* secret that only the members know */
     struct comm_listener *listener; /* borrowed for the life of the comm; NULL with one member */
-    /* Shared region that contains every buffer of a call; valid for the life of the comm. */
+    /* Shared region that contains every buffer of a call; valid for the life of the comm. Not used
+       for a ps. */
     const struct device_mem *arena;
     bool shared_memory;   /* false: TCP also inside a host */
     bool encrypts;        /* links over TCP are under TLS; the same on all members */
@@ -134,7 +139,7 @@ void comm_close(struct comm *c);
 bool comm_close_quiet(struct comm *c, uint32_t wait_ms);
 
 uint32_t comm_world(const struct comm *c);      /* number of ranks */
-uint32_t comm_first_rank(const struct comm *c); /* first rank of this member */
+uint32_t comm_first_rank(const struct comm *c); /* first rank of this member, not a ps */
 const char *comm_describe(
     const struct comm *c); /* "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling" */
 
@@ -153,7 +158,7 @@ struct comm_range {
 struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count);
 
 /* The calls of a local rank are made one after the other, by any thread; `local` < n_ranks of this
- * member. The data is in the arena. dtype: TENSOR_F32, TENSOR_F64, TENSOR_I64. */
+ * member, which is no ps. The data is in the arena. dtype: TENSOR_F32, TENSOR_F64, TENSOR_I64. */
 
 /* In place: afterwards `data` of every rank contains the reduction over all ranks. */
 int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,

@@ -9,6 +9,8 @@
  *   share.c       the members of a host exchange their arenas, the shared page, and their tethers
  *   link_shm.c    the ranks of a host: barrier, the record of calls
  *   link_tcp.c    two ranks of different nodes: one step of a schedule
+ *   channel.c     messages between ranks and servers
+ *   channel_read.c         receives the bytes of the channels
  *   path.c        which data paths work
  *   fail.c        how a failure is recorded and spreads
  *   life.c        liveness of the members: the life lines, and the thread that watches them
@@ -47,6 +49,9 @@ enum {
                                      together */
     COMM_PATH_MS = 2000,          /* a path without acknowledgements for this long is dead */
     COMM_SLICE_MS = 50,           /* the longest sleep without a check for a failure */
+    /* How long a broken link waits for the life line, which knows the reason: on a busy machine the
+       thread that reads it may be that late. Only a link that breaks by itself waits for so long. */
+    COMM_LIFE_WAIT_MS = 300,
     COMM_PARKED_MAX = 1024,
 };
 
@@ -55,12 +60,12 @@ struct tls_stream;
 struct comm_link {
     int fd;        /* owned; -1 until connected */
     struct tls_stream *tls; /* owned; NULL: clear text */
-    uint32_t peer; /* rank */
+    uint32_t peer; /* point: a rank, or a server of a channel */
 };
 
 /* A connection that shows whether a member is alive; see life.c. */
 enum life_kind {
-    LIFE_LINE,   /* TCP, with a member of another host with which this member has links */
+    LIFE_LINE,   /* TCP, with a member of another host, or a ps, with which this member has links */
     LIFE_STAR,   /* Unix, between the leader of a host and another member, while they share
                     memory */
     LIFE_TETHER, /* the other end of the tether of a member of this host, see share.c */
@@ -97,6 +102,24 @@ struct comm_rank {
     bool yields;           /* never spins */
     bool torn;             /* a call failed in the middle: peers may still be in it */
     _Atomic bool inside;   /* the rank is inside a call */
+};
+
+struct channel; /* the receiving half of a link of an end; see channel_priv.h */
+struct channel_buffer;
+
+/* A local end of channels: a rank of this member, or a server if this member is a ps. */
+struct comm_end {
+    uint32_t n_links;           /* 0: a rank of a group without servers */
+    struct comm_link *links;    /* owned [n_links], in the order of the points */
+    struct channel *channels;   /* owned [n_links] */
+    int ready_fd;               /* owned; epoll instance of the links; -1 before channels_open() */
+    uint8_t *record;            /* owned; collects small parts for TLS; NULL: clear text */
+    uint32_t n_ready;           /* complete messages that were not delivered */
+    uint32_t n_more;            /* channels with bytes that epoll does not report */
+    uint32_t n_ended;           /* channels whose peer sends no more messages */
+    uint32_t turn;              /* the channel that is asked first for the next message */
+    struct channel *source;     /* of `delivered` */
+    struct channel_buffer *delivered; /* owned; the message that the caller uses; NULL: none */
 };
 
 /* The memory of the members of this host, as mapped in this process. */
@@ -162,10 +185,12 @@ struct comm_failure {
 struct comm {
     struct topology topo;
     uint64_t generation, deadline_ns; /* deadline of a call */
-    uint32_t self, host, first_rank, n_ranks;
+    uint32_t self, host, first_rank, n_ranks; /* n_ranks: 0 for a ps */
+    uint32_t first_point, n_ends; /* the ranks or servers of this member */
     char **names;            /* owned [n_members] */
     char text[192];          /* comm_describe() */
     struct comm_rank *ranks; /* owned [n_ranks]; each is used by its replica's thread */
+    struct comm_end *ends;   /* owned [n_ends]; each is used by one thread at a time */
     struct comm_host shm;
     struct comm_watch watch;
     struct comm_opts opts; /* its pointers belong to the caller until the member is connected */
@@ -178,6 +203,17 @@ static inline bool comm_has_failed(struct comm *c)
     return atomic_load_explicit(&c->failure.failed, memory_order_acquire) != 0;
 }
 
+/* The links of this member are n_ranks + n_ends lists. Returns list i. */
+static inline struct comm_link *comm_links(const struct comm *c, uint32_t i, uint32_t *n)
+{
+    const struct comm_rank *r = i < c->n_ranks && c->ranks != NULL ? &c->ranks[i] : NULL;
+    const struct comm_end *e = i >= c->n_ranks && c->ends != NULL ? &c->ends[i - c->n_ranks] : NULL;
+    struct comm_link *links = r != NULL ? r->links : e != NULL ? e->links : NULL;
+
+    *n = links == NULL ? 0 : r != NULL ? r->n_links : e->n_links;
+    return links;
+}
+
 static inline void comm_waits(const struct comm *c, bool waits)
 {
     if (c->owner.on_wait != NULL)
@@ -185,11 +221,11 @@ static inline void comm_waits(const struct comm *c, bool waits)
 }
 
 /* ---- fail.c ---- */
-/* "rank 3 (worker 1)" */
+/* "rank 3 (worker 1)" or "server 0 (ps 0)" */
 struct comm_text {
     char text[96];
 };
-struct comm_text comm_rank_text(const struct comm *c, uint32_t rank);
+struct comm_text comm_rank_text(const struct comm *c, uint32_t point);
 /* "all-reduce 17 of 1000 float32 (sum)" */
 struct comm_text comm_call_text(const struct comm_call *call);
 static inline size_t comm_call_element(const struct comm_call *call)
@@ -205,9 +241,11 @@ int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
 /* Calls comm_fail() with ERR_PATH: the kernel of the member acknowledged nothing for
  * COMM_PATH_MS. */
 int comm_path_lost(struct comm *c, uint32_t member);
-/* The link to a rank broke. Waits briefly for the life line of its member, which may report the
+/* The link to a point broke. Waits briefly for the life line of its member, which may report the
  * cause, and calls comm_fail(). */
-int comm_link_lost(struct comm *c, uint32_t rank, const char *why);
+int comm_link_lost(struct comm *c, uint32_t point, const char *why);
+/* Returns true if the member has closed its communicator in order. */
+bool comm_has_left(const struct comm *c, uint32_t member);
 /* Writes the text of the failure. Returns its code. */
 int comm_failure(struct comm *c, struct err *err);
 /* From now on a failure spreads at once. Returns false if there was one before; it spreads now. */
@@ -284,6 +322,13 @@ struct exchange {
 int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x);
 /* Sets TCP_NODELAY, keepalive and so on, for links and life lines. */
 void tcp_tune(int fd, bool is_settled); /* false: during the handshake */
+
+/* ---- channel.c ---- */
+/* Allocates the ends and their links, which the handshake connects. ERR_NOMEM; then
+ * channels_free() is called nevertheless. */
+int channels_make(struct comm *c);
+int channels_open(struct comm *c, struct err *err); /* after the links are connected */
+void channels_free(struct comm *c);                 /* closes the links, too */
 
 /* ---- collective.c ---- */
 /* Performs r->call on `data`. Returns -1 after a failure. */

@@ -15,15 +15,13 @@
 #include "base/check.h"
 #include "base/err.h"
 
-/* How long a broken link waits for the life line, which knows the reason: on a busy machine the thread that reads it may
- * be that late. Only a link that breaks by itself waits for so long. */
-enum { LIFE_WAIT_MS = 300 };
-
-struct comm_text comm_rank_text(const struct comm *c, uint32_t rank)
+struct comm_text comm_rank_text(const struct comm *c, uint32_t point)
 {
+    bool is_rank = point < c->topo.world;
     struct comm_text w;
 
-    snprintf(w.text, sizeof(w.text), "rank %u (%s)", rank, c->names[c->topo.member_of[rank]]);
+    snprintf(w.text, sizeof(w.text), "%s %u (%s)", is_rank ? "rank" : "server",
+             is_rank ? point : point - c->topo.world, c->names[c->topo.member_of[point]]);
     return w;
 }
 
@@ -86,11 +84,14 @@ void comm_send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char
 /* The links end: every thread that waits for one returns. */
 static void shut_links_down(struct comm *c)
 {
-    for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++)
-        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
-            if (c->ranks[i].links[k].fd >= 0)
-                /* no effect if the connection has ended */
-                (void)shutdown(c->ranks[i].links[k].fd, SHUT_RDWR);
+    for (uint32_t i = 0; i < c->n_ranks + c->n_ends; i++) {
+        uint32_t n;
+        const struct comm_link *links = comm_links(c, i, &n);
+
+        for (uint32_t k = 0; k < n; k++)
+            if (links[k].fd >= 0) /* no effect if the connection has ended */
+                (void)shutdown(links[k].fd, SHUT_RDWR);
+    }
 }
 
 static void spread(struct comm *c)
@@ -182,20 +183,26 @@ int comm_path_lost(struct comm *c, uint32_t member)
                      c->names[member], (double)COMM_PATH_MS / 1e3);
 }
 
-int comm_link_lost(struct comm *c, uint32_t rank, const char *why)
+bool comm_has_left(const struct comm *c, uint32_t member)
 {
-    uint32_t member = c->topo.member_of[rank];
-    struct timespec slice = { .tv_nsec = 1000000 };
     bool left = false;
 
-    for (int i = 0; i < LIFE_WAIT_MS && !comm_has_failed(c); i++)
-        syscall(SYS_futex, &c->failure.failed, FUTEX_WAIT, 0, &slice, NULL, 0);
     for (uint32_t i = 0; i < c->watch.n_lives; i++)
         left |= c->watch.lives[i].member == member && atomic_load(&c->watch.lives[i].left);
-    if (left)
+    return left;
+}
+
+int comm_link_lost(struct comm *c, uint32_t point, const char *why)
+{
+    uint32_t member = c->topo.member_of[point];
+    struct timespec slice = { .tv_nsec = 1000000 };
+
+    for (int i = 0; i < COMM_LIFE_WAIT_MS && !comm_has_failed(c); i++)
+        syscall(SYS_futex, &c->failure.failed, FUTEX_WAIT, 0, &slice, NULL, 0);
+    if (comm_has_left(c, member))
         return comm_fail(c, ERR_PEER, member, "%s has left, but is still needed",
-                         comm_rank_text(c, rank).text);
-    return comm_fail(c, ERR_PEER, member, "lost %s: %s", comm_rank_text(c, rank).text, why);
+                         comm_rank_text(c, point).text);
+    return comm_fail(c, ERR_PEER, member, "lost %s: %s", comm_rank_text(c, point).text, why);
 }
 
 int comm_failure(struct comm *c, struct err *err)

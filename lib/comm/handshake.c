@@ -53,6 +53,8 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
 
         buf_printf(&b, " %zu:%s %zu:%s %zu:%s %u", strlen(p->name), p->name, strlen(p->host_key),
                    p->host_key, strlen(p->data_address), p->data_address, p->n_devices);
+        if (p->n_servers != 0)
+            buf_printf(&b, " +%u", p->n_servers);
     }
     for (uint32_t r = 0; o->shares != NULL && r < world; r++)
         buf_printf(&b, " /%u", o->shares[r]);
@@ -136,8 +138,12 @@ static int list_wants(struct handshake_state *s)
     struct comm *c = s->c;
     size_t n = c->watch.n_lives;
 
-    for (uint32_t i = 0; i < c->n_ranks; i++)
-        n += c->ranks[i].n_links;
+    for (uint32_t i = 0; i < c->n_ranks + c->n_ends; i++) {
+        uint32_t n_links;
+
+        (void)comm_links(c, i, &n_links); /* only their number */
+        n += n_links;
+    }
     s->max_conns = n + HALF_OPEN_SPARE + COMM_PARKED_MAX;
     s->wants = calloc(n + 1, sizeof(*s->wants));
     s->conns = calloc(s->max_conns, sizeof(*s->conns));
@@ -161,6 +167,12 @@ static int list_wants(struct handshake_state *s)
                 return rc;
         }
     }
+    for (uint32_t i = 0; i < c->n_ends; i++)
+        for (uint32_t k = 0; k < c->ends[i].n_links; k++) {
+            struct comm_link *link = &c->ends[i].links[k];
+
+            want_link(s, link, c->first_point + i, c->topo.member_of[link->peer]);
+        }
     s->n_missing = s->n_wants;
     return 0;
 }
@@ -340,22 +352,14 @@ static int poll_wait_ms(const struct handshake_state *s, uint64_t deadline_ns)
                                                     : (int)((due - now) / 1000000 + 1);
 }
 
-static bool has_left(const struct comm *c, uint32_t member)
-{
-    bool left = false;
-
-    for (uint32_t i = 0; i < c->watch.n_lives; i++)
-        left |= c->watch.lives[i].member == member && atomic_load(&c->watch.lives[i].left);
-    return left;
-}
-
 /* Polls the connected links: a peer may die after its link and before its life line is connected.
  * The data of a link is not read here. */
 static void poll_links(const struct handshake_state *s, struct pollfd *out)
 {
     for (size_t i = 0; i < s->n_wants; i++) {
         const struct want *w = &s->wants[i];
-        bool watched = w->kind == HANDSHAKE_LINK && w->is_connected && !has_left(s->c, w->member);
+        bool watched =
+            w->kind == HANDSHAKE_LINK && w->is_connected && !comm_has_left(s->c, w->member);
 
         out[i] = (struct pollfd){ .fd = watched ? *w->fd : -1, .events = POLLRDHUP };
     }
@@ -364,7 +368,7 @@ static void poll_links(const struct handshake_state *s, struct pollfd *out)
 static void check_links(struct handshake_state *s, const struct pollfd *polls)
 {
     for (size_t i = 0; i < s->n_wants; i++)
-        if (polls[i].revents != 0 && !has_left(s->c, s->wants[i].member))
+        if (polls[i].revents != 0 && !comm_has_left(s->c, s->wants[i].member))
             (void)comm_fail(s->c, ERR_PEER, s->wants[i].member,
                             "%s died while connecting (its connection closed)",
                             s->c->names[s->wants[i].member]);

@@ -35,7 +35,7 @@ enum {
 };
 
 enum handshake_kind {
-    HANDSHAKE_LINK = 1, /* data between two ranks */
+    HANDSHAKE_LINK = 1, /* data between two points: ranks, or servers of a ps (channel.h) */
     HANDSHAKE_LIFE = 2, /* between two members: shows whether the other is alive */
     HANDSHAKE_HOST = 3, /* the same between the leader of a host and a member, over a Unix socket */
     HANDSHAKE_TEST = 4, /* a test of the path; the accepting side closes it (path.c) */
@@ -43,7 +43,7 @@ enum handshake_kind {
 
 struct handshake_hello {
     enum handshake_kind kind;
-    uint32_t from, to; /* LINK: ranks; else members */
+    uint32_t from, to; /* LINK: points; else members */
     uint64_t generation;
     uint8_t layout[32]; /* digest of members, ranks and options; must be equal on both sides */
     uint8_t nonce[HANDSHAKE_NONCE_BYTES];

@@ -12,7 +12,7 @@
 /* A connection that must be made. */
 struct want {
     enum handshake_kind kind;
-    uint32_t own, peer; /* LINK: ranks; else members */
+    uint32_t own, peer; /* LINK: points; else members */
     uint32_t member;    /* member of the peer */
     int *fd;            /* receives the socket */
     struct tls_stream **tls; /* receives its stream; NULL: the connection is in clear text */

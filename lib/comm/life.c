@@ -1,6 +1,6 @@
 /* life.c - liveness of the members, and how a member learns about a failure of another (fail.c).
  *
- * Two members that share links or a host have a life line: a connection that carries only one life
+ * Two members that share links, channels or a host have a life line: a connection that carries only one life
  * message (message.h) at its end, BYE or OVER. If the connection ends without a message, the peer
  * has died. A watcher thread sleeps on all life lines. The kernel wakes it as soon as the process
  * of a peer has ended, even if all replica threads are busy. OVER names the culprit and the reason,

@@ -187,7 +187,7 @@ void *host_small(struct comm *c, uint32_t rank, uint32_t number)
 
 void host_leave(struct comm *c)
 {
-    if (c->shm.page != NULL)
+    if (c->shm.page != NULL && c->n_ranks > 0)
         page_flag(c->shm.page, c->shm.slot_of[c->first_rank], c->n_ranks, PAGE_LEFT);
 }
 

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "comm/channel.h"
 #include "comm/reduce.h"
 
 /* Offsets of the fields. */
@@ -20,6 +21,9 @@ enum {
     HEAD_ZERO = 27,
     HEAD_ROOT = 28,
 
+    CHANNEL_ZERO = 4,
+    CHANNEL_BYTES = 8,
+
     LIFE_VERSION = 4,
     LIFE_WHAT = 8,
     LIFE_MEMBER = 12,
@@ -29,7 +33,8 @@ enum {
     LIFE_ZERO = 152,
 };
 
-static const uint8_t head_magic[4] = { 'x', 'c', 'h', 'g' }, life_magic[4] = { 'l', 'i', 'f', 'e' };
+static const uint8_t head_magic[4] = { 'x', 'c', 'h', 'g' }, life_magic[4] = { 'l', 'i', 'f', 'e' },
+                     channel_magic[4] = { 'm', 'e', 's', 'g' };
 
 _Static_assert(LIFE_WHY + COMM_WHY_BYTES == MESSAGE_LIFE_BYTES, "a reason fits");
 _Static_assert(LIFE_CORES + COMM_CORES_BYTES == LIFE_ZERO, "the cores end where the zeros begin");
@@ -106,6 +111,31 @@ int message_head_read(const uint8_t in[MESSAGE_HEAD_BYTES], uint32_t world, stru
         return rc;
     *out = call;
     *tag = bytes_get_u64(in + HEAD_TAG);
+    return 0;
+}
+
+/* ---- the head of a message on a channel ---- */
+
+void message_channel_write(size_t bytes, uint8_t out[MESSAGE_CHANNEL_BYTES])
+{
+    memcpy(out, channel_magic, sizeof(channel_magic));
+    bytes_set_u32(out + CHANNEL_ZERO, 0);
+    bytes_set_u64(out + CHANNEL_BYTES, bytes);
+}
+
+int message_channel_read(const uint8_t in[MESSAGE_CHANNEL_BYTES], size_t *bytes, struct err *err)
+{
+    uint64_t n = bytes_get_u64(in + CHANNEL_BYTES);
+    uint32_t zero = bytes_get_u32(in + CHANNEL_ZERO);
+
+    if (memcmp(in, channel_magic, sizeof(channel_magic)) != 0)
+        return bad_magic("a message", in, channel_magic, err);
+    if (zero != 0)
+        return err_set(err, ERR_PEER, "reserved bytes of a message are %u, expected 0", zero);
+    if (n > COMM_MESSAGE_MAX)
+        return err_set(err, ERR_PEER, "a message of %" PRIu64 " bytes, expected at most %d", n,
+                       COMM_MESSAGE_MAX);
+    *bytes = (size_t)n;
     return 0;
 }
 

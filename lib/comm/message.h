@@ -1,9 +1,9 @@
-/* message.h - the bytes of the two messages between members after the handshake: the head of an
- * exchange, and the life message. Pure: bytes in, a struct or an error out; no sockets.
+/* message.h - the bytes of the messages between members after the handshake: the head of an
+ * exchange, the head of a message on a channel, and the life message. Pure: bytes in, a struct or an error out; no sockets.
  * Threads: any.
  *
  * Integers are little-endian; "zero" means that the writer writes zeros and the reader rejects
- * anything else. Both formats belong to HANDSHAKE_VERSION (handshake_message.h): the HELLO in front
+ * anything else. All formats belong to HANDSHAKE_VERSION (handshake_message.h): the HELLO in front
  * of every connection rejects a peer of another version. A change of a byte below must increase
  * HANDSHAKE_VERSION.
  *
@@ -18,6 +18,12 @@
  *         26     1  u8    op: 0 sum, 1 max, 2 or (enum comm_op); 0 where nothing is reduced
  *         27     1  u8    zero
  *         28     4  u32   root: rank that sends a broadcast; 0 for all other calls
+ *
+ *   message head: precedes each message on a channel (channel.c)
+ *     offset  size  type  field
+ *          0     4  u32   magic "mesg"
+ *          4     4  u32   zero
+ *          8     8  u64   bytes that follow, <= COMM_MESSAGE_MAX
  *
  *   life message: on life lines, stars and tethers (life.c, share.c)
  *     offset  size  type  field
@@ -48,6 +54,7 @@ struct err;
 
 enum {
     MESSAGE_HEAD_BYTES = 32,
+    MESSAGE_CHANNEL_BYTES = 16,
     MESSAGE_LIFE_BYTES = 256,
     MESSAGE_LIFE_VERSION = 1,
     MESSAGE_KEY_BYTES = 32,
@@ -92,6 +99,11 @@ void message_head_write(const struct comm_call *call, uint64_t tag,
  * unchanged. */
 int message_head_read(const uint8_t in[MESSAGE_HEAD_BYTES], uint32_t world, struct comm_call *out,
                       uint64_t *tag, struct err *err);
+
+/* The head of a message of `bytes` bytes on a channel. */
+void message_channel_write(size_t bytes, uint8_t out[MESSAGE_CHANNEL_BYTES]);
+/* Errors: ERR_PEER; then *bytes is unchanged. */
+int message_channel_read(const uint8_t in[MESSAGE_CHANNEL_BYTES], size_t *bytes, struct err *err);
 
 enum life_what {
     LIFE_BYE = 1,  /* the sender closes its communicator in order */

@@ -51,10 +51,14 @@ void path_survey(const struct comm *c, struct comm_loss *loss)
     for (uint32_t i = 0; i < c->watch.n_lives; i++)
         if (c->watch.lives[i].kind == LIFE_LINE && path_is_silent(c->watch.lives[i].fd))
             path_add(loss, c->watch.lives[i].member);
-    for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++)
-        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
-            if (path_is_silent(c->ranks[i].links[k].fd))
-                path_add(loss, c->topo.member_of[c->ranks[i].links[k].peer]);
+    for (uint32_t i = 0; i < c->n_ranks + c->n_ends; i++) {
+        uint32_t n;
+        const struct comm_link *links = comm_links(c, i, &n);
+
+        for (uint32_t k = 0; k < n; k++)
+            if (path_is_silent(links[k].fd))
+                path_add(loss, c->topo.member_of[links[k].peer]);
+    }
 }
 
 /* ---- a test ---- */

@@ -57,10 +57,12 @@ struct cast {
     char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
 };
 
-/* "A2 B1": one member with two ranks on host A, one member with one rank on host B. */
+/* "A2 B1": one member with two ranks on host A, one member with one rank on host B. "b3" is a ps
+ * with three servers on host B. Workers and ps have the names "worker 0", "ps 0", ... */
 static inline void cast_init(struct cast *k, const char *layout, bool shared_memory,
                              size_t arena_bytes)
 {
+    uint32_t n_ps = 0;
     struct err err;
 
     memset(k, 0, sizeof(*k));
@@ -73,12 +75,15 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
     assert_true(k->stage != MAP_FAILED);
     for (const char *at = layout; *at != '\0'; k->n++) {
         uint32_t i = k->n, ranks = 0;
+        bool is_ps = *at >= 'a';
         int used = 0;
 
         assert_int_equal(sscanf(at, "%c%u %n", &k->hosts[i][0], &ranks, &used), 2);
         at += used;
         assert_true(i < CAST_MAX);
-        snprintf(k->names[i], sizeof(k->names[i]), "worker %u", i);
+        k->hosts[i][0] = (char)(is_ps ? k->hosts[i][0] - 'a' + 'A' : k->hosts[i][0]);
+        snprintf(k->names[i], sizeof(k->names[i]), "%s %u", is_ps ? "ps" : "worker",
+                 is_ps ? n_ps++ : i - n_ps);
         if (comm_listener_open("127.0.0.1", 0, 0, &k->listeners[i], &err) < 0)
             fail_msg("%s", err.text);
         snprintf(k->addresses[i], sizeof(k->addresses[i]), "%s",
@@ -86,7 +91,8 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
         k->members[i] = (struct group_member){ .name = k->names[i],
                                                .host_key = k->hosts[i],
                                                .data_address = k->addresses[i],
-                                               .n_devices = ranks };
+                                               .n_devices = is_ps ? 0 : ranks,
+                                               .n_servers = is_ps ? ranks : 0 };
         /* The sizes differ, as they do between unequal members. */
         if (device_mem_open(&k->arenas[i], arena_bytes * ranks + 4096 * i, true, &err) < 0)
             fail_msg("%s", err.text);
@@ -205,7 +211,7 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
                            .view.n_members = k->n,
                            .view.self = self,
                            .listener = k->listeners[self],
-                           .arena = &k->arenas[self],
+                           .arena = k->members[self].n_servers > 0 ? NULL : &k->arenas[self],
                            .shared_memory = k->shared_memory,
                            .encrypts = cast_encrypts,
                            .shares = k->shares[0] != 0 ? k->shares : NULL,
@@ -278,12 +284,12 @@ static inline void *cast_thread_run(void *arg)
     return NULL;
 }
 
-/* Runs a thread for every rank of this member. */
+/* Runs a thread for every rank, or server, of this member. */
 static inline void cast_ranks(struct cast *k, struct comm *c, uint32_t self,
                               void (*play)(struct cast *, struct comm *, uint32_t, uint32_t))
 {
     struct cast_thread t[16];
-    uint32_t n = k->members[self].n_devices;
+    uint32_t n = k->members[self].n_devices + k->members[self].n_servers;
 
     for (uint32_t i = 0; i < n; i++) {
         t[i] = (struct cast_thread){ .cast = k, .c = c, .self = self, .local = i, .play = play };

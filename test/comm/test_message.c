@@ -1,4 +1,4 @@
-/* The bytes of exchange heads and life messages, written out by hand, and what a reader rejects. */
+/* The bytes of exchange heads, message heads and life messages, written out by hand, and what a reader rejects. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "comm/channel.h"
 #include "comm/comm.h"
 #include "comm/message.h"
 
@@ -306,6 +307,53 @@ static void life_message_with_an_invalid_field_is_rejected(void **state)
         { 0, 0, NULL } });
 }
 
+/* ---- the head of a message on a channel ---- */
+
+static void channel_head_is_written_and_read_as_the_layout_states(void **state)
+{
+    static const uint8_t head[MESSAGE_CHANNEL_BYTES] = {
+        'm', 'e', 's', 'g', 0, 0, 0, 0, 3, 2, 1, 0, 0, 0, 0, 0 /* 0x010203 bytes */
+    };
+    uint8_t bytes[MESSAGE_CHANNEL_BYTES];
+    size_t n = 0;
+
+    (void)state;
+    message_channel_write(0x010203, bytes);
+    assert_memory_equal(bytes, head, sizeof(head));
+    assert_int_equal(message_channel_read(head, &n, NULL), 0);
+    assert_int_equal(n, 0x010203);
+    message_channel_write(COMM_MESSAGE_MAX, bytes);
+    assert_int_equal(message_channel_read(bytes, &n, NULL), 0);
+    assert_int_equal(n, COMM_MESSAGE_MAX);
+}
+
+static void channel_head_with_an_invalid_field_is_rejected(void **state)
+{
+    static const struct change changes[] = {
+        { 0, 'x', "bytes 0 to 3 are 78 65 73 67, expected the magic \"mesg\"" },
+        { 3, 0, "the magic \"mesg\"" },
+        { 4, 1, "reserved bytes of a message are 1" },
+        { 7, 0x80, "reserved bytes" },
+        { 8, 1, "a message of 268435457 bytes, expected at most 268435456" },
+        { 12, 1, "a message of 4563402752 bytes" },
+        { 15, 0xff, "expected at most 268435456" },
+    };
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
+        uint8_t bytes[MESSAGE_CHANNEL_BYTES];
+        size_t n = 77;
+
+        message_channel_write(COMM_MESSAGE_MAX, bytes);
+        bytes[changes[i].at] = changes[i].value;
+        assert_int_equal(message_channel_read(bytes, &n, &err), ERR_PEER);
+        if (strstr(err.text, changes[i].why) == NULL)
+            fail_msg("'%s' does not contain '%s'", err.text, changes[i].why);
+        assert_int_equal(n, 77);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +361,8 @@ int main(void)
         cmocka_unit_test(head_is_read_as_it_was_written),
         cmocka_unit_test(head_with_an_invalid_field_is_rejected),
         cmocka_unit_test(call_in_the_page_with_reserved_bytes_is_rejected),
+        cmocka_unit_test(channel_head_is_written_and_read_as_the_layout_states),
+        cmocka_unit_test(channel_head_with_an_invalid_field_is_rejected),
         cmocka_unit_test(life_message_is_written_as_the_layout_states),
         cmocka_unit_test(life_message_is_read_as_it_was_written),
         cmocka_unit_test(longest_reason_keeps_its_nul),

@@ -1,0 +1,478 @@
+/* channel.c - messages between ranks and servers; see channel.h.
+ *
+ * A channel is a link: one TCP connection. Each message is preceded by a head (message.h). A local
+ * end waits on one epoll instance with all of its links. channel_read.c receives.
+ *
+ *   reading    comm_receive() stops reading a channel at its first complete message, so the kernel
+ *              slows down a sender that is too fast. While comm_send() is blocked, it reads without
+ *              this limit: a peer that is itself blocked in comm_send() always makes progress.
+ *   the end    A connection that ends between two messages may belong to a member that has left in
+ *              order or has died. The life line of the member decides (life.c). */
+#include "comm/channel.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/errno_text.h"
+#include "base/fault.h"
+#include "comm/channel_priv.h"
+#include "tls/tls.h"
+
+enum {
+    RECORD_BYTES = 16 << 10, /* the longest record of TLS */
+    SEND_PARTS = 64,         /* per system call */
+    NAMED_MAX = 3,           /* limit of points in a message */
+};
+#define NS_PER_MS ((uint64_t)1000000)
+
+/* A wait of a call. */
+struct wait {
+    uint64_t limit_ns; /* UINT64_MAX: none */
+    uint64_t since_ns; /* nothing has happened since then */
+    bool waits;        /* comm_waits(c, true) was called */
+};
+
+static struct wait wait_begin(uint64_t limit_after_ns)
+{
+    uint64_t now = clock_ns();
+
+    return (struct wait){ .limit_ns = limit_after_ns < UINT64_MAX - now ? now + limit_after_ns
+                                                                        : UINT64_MAX,
+                          .since_ns = now };
+}
+
+/* Returns the time to sleep, at most COMM_SLICE_MS. */
+static int wait_sleeps(struct comm *c, struct wait *w)
+{
+    uint64_t now = clock_ns(), rest = w->limit_ns > now ? w->limit_ns - now : 0;
+
+    w->waits = true;
+    comm_waits(c, true);
+    return rest < COMM_SLICE_MS * NS_PER_MS ? (int)(rest / NS_PER_MS + 1) : COMM_SLICE_MS;
+}
+
+static void wait_ends(struct comm *c, struct wait *w)
+{
+    if (w->waits)
+        comm_waits(c, false);
+    w->waits = false;
+}
+
+/* ---- what is wrong if no message arrives ---- */
+
+/* Writes the points that have sent the fewest messages. Returns their member, or the first of
+ * their members if other points have sent more; COMM_NO_MEMBER: unknown. */
+static uint32_t find_late(const struct comm *c, const struct comm_end *e, char *out, size_t size)
+{
+    uint64_t least = UINT64_MAX;
+    uint32_t named = 0, culprit = COMM_NO_MEMBER;
+    bool one_member = true;
+    size_t used = 0;
+
+    for (uint32_t k = 0; k < e->n_links; k++)
+        least = e->channels[k].n_messages < least ? e->channels[k].n_messages : least;
+    for (uint32_t k = 0; k < e->n_links; k++) {
+        uint32_t member = c->topo.member_of[e->links[k].peer];
+
+        if (e->channels[k].n_messages != least)
+            continue;
+        one_member = one_member && (culprit == COMM_NO_MEMBER || culprit == member);
+        culprit = culprit == COMM_NO_MEMBER ? member : culprit;
+        if (named++ < NAMED_MAX && used < size)
+            used += (size_t)snprintf(out + used, size - used, "%s%s", used > 0 ? ", " : "",
+                                     comm_rank_text(c, e->links[k].peer).text);
+    }
+    if (named > NAMED_MAX && used < size)
+        snprintf(out + used, size - used, " and %u more", named - NAMED_MAX);
+    return one_member || named < e->n_links ? culprit : COMM_NO_MEMBER;
+}
+
+/* A connection has ended, but its member is neither dead nor has it left. */
+static int check_ended(struct comm *c, const struct comm_end *e, uint64_t now)
+{
+    for (uint32_t k = 0; e->n_ended > 0 && k < e->n_links; k++) {
+        uint32_t point = e->links[k].peer, member = c->topo.member_of[point];
+        uint64_t ended_ns = e->channels[k].ended_ns;
+
+        if (ended_ns != 0 && now - ended_ns >= COMM_LIFE_WAIT_MS * NS_PER_MS &&
+            !comm_has_left(c, member))
+            return comm_fail(c, ERR_PEER, member, "lost %s: it closed the connection",
+                             comm_rank_text(c, point).text);
+    }
+    return 0;
+}
+
+static int check_paths(struct comm *c, const struct comm_end *e, const struct wait *w, uint64_t now)
+{
+    for (uint32_t k = 0; now - w->since_ns >= COMM_PATH_MS * NS_PER_MS && k < e->n_links; k++)
+        if (e->channels[k].ended_ns == 0 && path_is_silent(e->links[k].fd))
+            return comm_path_lost(c, c->topo.member_of[e->links[k].peer]);
+    return 0;
+}
+
+/* All channels have ended: comm_fail() with the one that ended last. */
+static int all_ended(struct comm *c, const struct comm_end *e)
+{
+    uint32_t last = 0;
+
+    for (uint32_t k = 1; k < e->n_links; k++)
+        last = e->channels[k].ended_ns > e->channels[last].ended_ns ? k : last;
+    return comm_link_lost(c, e->links[last].peer, "it closed the connection");
+}
+
+/* ---- comm_receive() ---- */
+
+static bool deliver(struct comm_end *e, struct comm_message *out)
+{
+    for (uint32_t i = 0; e->n_ready > 0 && i < e->n_links; i++) {
+        uint32_t k = (e->turn + i) % e->n_links;
+        struct channel *ch = &e->channels[k];
+
+        if (ch->first == NULL)
+            continue;
+        e->delivered = ch->first;
+        e->source = ch;
+        ch->first = ch->first->next;
+        e->n_ready--;
+        e->turn = k + 1;
+        *out = (struct comm_message){ .from = e->links[k].peer,
+                                      .bytes = e->delivered->bytes,
+                                      .data = e->delivered->data };
+        return true;
+    }
+    return false;
+}
+
+/* Waits for bytes once. Returns 0; 1: the limit is reached; -1 after comm_fail(). */
+static int wait_for_bytes(struct comm *c, struct comm_end *e, struct wait *w)
+{
+    uint64_t now;
+    int n;
+
+    if (e->n_more > 0)
+        return channel_read_more(c, e, false);
+    if (e->n_ended == e->n_links)
+        return all_ended(c, e);
+    n = channel_read_ready(c, e, false, wait_sleeps(c, w));
+    if (n < 0)
+        return -1;
+    now = clock_ns();
+    if (n > 0)
+        w->since_ns = now;
+    else if (check_ended(c, e, now) < 0 || check_paths(c, e, w, now) < 0)
+        return -1;
+    return e->n_ready == 0 && now >= w->limit_ns;
+}
+
+static int fail_late(struct comm *c, uint32_t local)
+{
+    char late[COMM_WHY_BYTES] = "";
+    uint32_t culprit = find_late(c, &c->ends[local], late, sizeof(late));
+
+    return comm_fail(
+        c, ERR_TIMEOUT, culprit, "%s has received no message within %.3g s; fewest so far from %s",
+        comm_rank_text(c, c->first_point + local).text, (double)c->deadline_ns / 1e9, late);
+}
+
+int comm_receive(struct comm *c, uint32_t local, struct comm_message *out, uint64_t timeout_ms,
+                 struct err *err)
+{
+    struct comm_end *e = &c->ends[local];
+    uint64_t limit_ns = timeout_ms == 0                       ? c->deadline_ns
+                        : timeout_ms < UINT64_MAX / NS_PER_MS ? timeout_ms * NS_PER_MS
+                                                              : UINT64_MAX;
+    struct wait w = wait_begin(limit_ns);
+    int rc = 0;
+
+    CHECK(local < c->n_ends);
+    if (e->delivered != NULL)
+        channel_release(e->source, e->delivered);
+    e->delivered = NULL;
+    if (!comm_has_failed(c))
+        CHECK(c->failure.is_connected && e->n_links > 0);
+    while (rc == 0 && !comm_has_failed(c) && !deliver(e, out))
+        rc = wait_for_bytes(c, e, &w);
+    wait_ends(c, &w);
+    if (rc > 0 && timeout_ms != 0)
+        return err_set(err, ERR_TIMEOUT, "no message within %llu ms",
+                       (unsigned long long)timeout_ms);
+    if (rc > 0)
+        (void)fail_late(c, local);
+    return e->delivered != NULL ? 0 : comm_failure(c, err);
+}
+
+/* ---- comm_send() ---- */
+
+/* A message being sent: its head, then its parts. */
+struct outgoing {
+    uint8_t head[MESSAGE_CHANNEL_BYTES];
+    const struct iovec *parts;
+    uint32_t n_parts, part; /* part: index + 1 of the present part; 0: the head */
+    size_t at;              /* bytes of the present part that were sent */
+    size_t rest;            /* bytes of the message that were not sent */
+};
+
+static struct iovec part_of(const struct outgoing *o, uint32_t i)
+{
+    return i == 0 ? (struct iovec){ (void *)o->head, sizeof(o->head) } : o->parts[i - 1];
+}
+
+static void advance(struct outgoing *o, size_t n)
+{
+    o->rest -= n;
+    o->at += n;
+    while (o->part <= o->n_parts && o->at >= part_of(o, o->part).iov_len) {
+        o->at -= part_of(o, o->part).iov_len;
+        o->part++;
+    }
+}
+
+/* Lists the bytes to send. Returns the number of entries; empty parts have none. */
+static size_t list_rest(const struct outgoing *o, struct iovec out[SEND_PARTS])
+{
+    size_t n = 0, at = o->at;
+
+    for (uint32_t i = o->part; i <= o->n_parts && n < SEND_PARTS; i++, at = 0) {
+        struct iovec v = part_of(o, i);
+
+        if (v.iov_len > at)
+            out[n++] = (struct iovec){ (uint8_t *)v.iov_base + at, v.iov_len - at };
+    }
+    return n;
+}
+
+/* Sends one record. Small parts are collected; after EAGAIN the same bytes are collected again. */
+static ssize_t send_record(struct comm_end *e, struct tls_stream *tls, const struct iovec *v,
+                           size_t n)
+{
+    size_t used = 0;
+
+    if (v[0].iov_len >= RECORD_BYTES)
+        return tls_stream_send(tls, v[0].iov_base, v[0].iov_len);
+    for (size_t i = 0; i < n && used < RECORD_BYTES; i++) {
+        size_t room = RECORD_BYTES - used, bytes = v[i].iov_len < room ? v[i].iov_len : room;
+
+        memcpy(e->record + used, v[i].iov_base, bytes);
+        used += bytes;
+    }
+    return tls_stream_send(tls, e->record, used);
+}
+
+/* Returns the number of bytes sent; 0: none now; -1 after comm_fail(). */
+static ssize_t send_some(struct comm *c, struct comm_end *e, const struct comm_link *link,
+                         const struct outgoing *o)
+{
+    struct iovec v[SEND_PARTS];
+    struct msghdr m = { .msg_iov = v, .msg_iovlen = list_rest(o, v) };
+    ssize_t n;
+
+    if (fault_hit("comm.send"))
+        n = -1, errno = ECONNRESET;
+    else
+        n = link->tls != NULL ? send_record(e, link->tls, v, m.msg_iovlen)
+                              : sendmsg(link->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0)
+        return n;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n < 0 && comm_is_path_dead(errno))
+        return comm_path_lost(c, c->topo.member_of[link->peer]);
+    return comm_link_lost(c, link->peer, n == 0 ? "it closed the connection" : errno_text(errno));
+}
+
+/* Waits until the link accepts more bytes, and reads what arrives meanwhile. Returns -1 after
+ * comm_fail(). */
+static int wait_for_room(struct comm *c, struct comm_end *e, const struct comm_link *link,
+                         struct wait *w)
+{
+    struct pollfd p[2] = { { .fd = link->fd, .events = POLLOUT },
+                           { .fd = e->ready_fd, .events = POLLIN } };
+    uint64_t now;
+    int n;
+
+    if (channel_read_more(c, e, true) < 0)
+        return -1;
+    n = poll(p, 2, e->n_more > 0 ? 0 : wait_sleeps(c, w));
+    if (comm_has_failed(c) || (n > 0 && p[1].revents != 0 && channel_read_ready(c, e, true, 0) < 0))
+        return -1;
+    now = clock_ns();
+    if (n > 0 && p[0].revents != 0)
+        w->since_ns = now;
+    else if (now - w->since_ns >= COMM_PATH_MS * NS_PER_MS && path_is_silent(link->fd))
+        return comm_path_lost(c, c->topo.member_of[link->peer]);
+    if (now < w->limit_ns)
+        return 0;
+    return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[link->peer],
+                     "%s has not received a message within %.3g s",
+                     comm_rank_text(c, link->peer).text, (double)c->deadline_ns / 1e9);
+}
+
+/* Returns the index of the channel to a point. */
+static uint32_t channel_to(const struct comm *c, uint32_t to)
+{
+    const struct topology *t = &c->topo;
+
+    CHECK(to < t->world + t->n_servers && t->member_of[to] != c->self);
+    if (c->n_ranks > 0) {
+        CHECK(to >= t->world); /* two ranks have no channel */
+        return to - t->world;
+    }
+    return to < c->first_point ? to : to - c->n_ends; /* without the servers of this ps */
+}
+
+int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *parts,
+              uint32_t n_parts, struct err *err)
+{
+    struct comm_end *e = &c->ends[local];
+    struct outgoing o = { .parts = parts, .n_parts = n_parts };
+    struct wait w = wait_begin(c->deadline_ns);
+    const struct comm_link *link;
+    int rc = 0;
+
+    CHECK(local < c->n_ends);
+    link = &e->links[channel_to(c, to)];
+    for (uint32_t i = 0; i < n_parts; i++) {
+        o.rest += parts[i].iov_len;
+        if (parts[i].iov_len > COMM_MESSAGE_MAX || o.rest > COMM_MESSAGE_MAX)
+            return err_set(err, ERR_INPUT, "a message to %s has more than %d bytes",
+                           comm_rank_text(c, to).text, COMM_MESSAGE_MAX);
+    }
+    message_channel_write(o.rest, o.head);
+    o.rest += sizeof(o.head);
+    if (!comm_has_failed(c))
+        CHECK(c->failure.is_connected);
+    while (rc == 0 && o.rest > 0 && !comm_has_failed(c)) {
+        ssize_t n = send_some(c, e, link, &o);
+
+        if (n > 0) {
+            advance(&o, (size_t)n);
+            wait_ends(c, &w);
+        } else {
+            rc = n < 0 ? -1 : wait_for_room(c, e, link, &w);
+        }
+    }
+    wait_ends(c, &w);
+    return rc < 0 || o.rest > 0 ? comm_failure(c, err) : 0;
+}
+
+/* ---- points ---- */
+
+uint32_t comm_servers(const struct comm *c)
+{
+    return c->topo.n_servers;
+}
+
+uint32_t comm_first_point(const struct comm *c)
+{
+    return c->first_point;
+}
+
+uint32_t comm_point_member(const struct comm *c, uint32_t point)
+{
+    CHECK(point < c->topo.world + c->topo.n_servers);
+    return c->topo.member_of[point];
+}
+
+/* ---- opening and closing ---- */
+
+static int make_end(struct comm *c, struct comm_end *e)
+{
+    const struct topology *t = &c->topo;
+    uint32_t n = 0;
+
+    e->links = calloc((size_t)t->world + t->n_servers, sizeof(*e->links));
+    if (e->links == NULL)
+        return ERR_NOMEM;
+    for (uint32_t p = c->n_ranks > 0 ? t->world : 0; p < t->world + t->n_servers; p++)
+        if (t->member_of[p] != c->self)
+            e->links[n++] = (struct comm_link){ .fd = -1, .peer = p };
+    e->n_links = n;
+    e->channels = calloc((size_t)n + 1, sizeof(*e->channels));
+    if (c->opts.encrypts && n > 0) {
+        e->record = malloc(RECORD_BYTES);
+        if (e->record == NULL)
+            return ERR_NOMEM;
+    }
+    return e->channels != NULL ? 0 : ERR_NOMEM;
+}
+
+int channels_make(struct comm *c)
+{
+    const struct topology *t = &c->topo;
+    uint32_t n =
+        c->n_ranks > 0 ? c->n_ranks : t->first_server[c->self + 1] - t->first_server[c->self];
+    int rc = 0;
+
+    c->first_point = c->n_ranks > 0 ? c->first_rank : t->world + t->first_server[c->self];
+    c->ends = calloc(n, sizeof(*c->ends));
+    if (c->ends == NULL)
+        return ERR_NOMEM;
+    c->n_ends = n;
+    for (uint32_t i = 0; i < n; i++)
+        c->ends[i].ready_fd = -1;
+    for (uint32_t i = 0; i < n && t->n_servers > 0 && rc == 0; i++)
+        rc = make_end(c, &c->ends[i]);
+    return rc;
+}
+
+int channels_open(struct comm *c, struct err *err)
+{
+    for (uint32_t i = 0; i < c->n_ends; i++) {
+        struct comm_end *e = &c->ends[i];
+
+        if (e->n_links == 0)
+            continue;
+        e->ready_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (e->ready_fd < 0)
+            return err_sys(err, errno, "make an epoll instance");
+        for (uint32_t k = 0; k < e->n_links; k++) {
+            struct epoll_event event = { .events = EPOLLIN, .data.u32 = k };
+
+            if (epoll_ctl(e->ready_fd, EPOLL_CTL_ADD, e->links[k].fd, &event) < 0)
+                return err_sys(err, errno, "add a connection to an epoll instance");
+            /* the handshake of TLS may have read more than its own bytes */
+            channel_set_more(e, &e->channels[k], e->links[k].tls != NULL);
+        }
+    }
+    return 0;
+}
+
+static void free_end(struct comm_end *e)
+{
+    for (uint32_t k = 0; k < e->n_links; k++) {
+        if (e->links[k].fd >= 0) {
+            tls_stream_free(e->links[k].tls);
+            close(e->links[k].fd);
+        }
+        if (e->channels == NULL)
+            continue;
+        channel_buffer_free(e->channels[k].first);
+        channel_buffer_free(e->channels[k].current);
+        channel_buffer_free(e->channels[k].idle);
+    }
+    if (e->delivered != NULL)
+        e->delivered->next = NULL;
+    channel_buffer_free(e->delivered);
+    if (e->ready_fd >= 0)
+        close(e->ready_fd);
+    free(e->links);
+    free(e->channels);
+    free(e->record);
+}
+
+void channels_free(struct comm *c)
+{
+    for (uint32_t i = 0; i < c->n_ends; i++)
+        free_end(&c->ends[i]);
+    free(c->ends);
+}

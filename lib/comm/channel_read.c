@@ -1,0 +1,221 @@
+/* channel_read.c - receives the bytes of the channels of a local end, and makes messages of them.
+ *
+ * The bytes before a head is complete are received into `ahead`, so that a small message needs one
+ * system call. The rest of a large message is received directly into its buffer. Complete messages
+ * wait in the queue of their channel; their buffers are used again. */
+#include "comm/channel_priv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/errno_text.h"
+#include "base/fault.h"
+#include "tls/tls.h"
+
+enum {
+    BUFFER_BYTES_MIN = 4096,
+    TURN_BYTES = 1 << 20, /* received from a channel before the next one gets its turn */
+    EVENTS = 64,
+};
+
+/* ---- buffers ---- */
+
+void channel_buffer_free(struct channel_buffer *b)
+{
+    while (b != NULL) {
+        struct channel_buffer *next = b->next;
+
+        free(b->data);
+        free(b);
+        b = next;
+    }
+}
+
+/* Returns a buffer for `bytes` bytes, an unused one if possible; NULL: out of memory. */
+static struct channel_buffer *buffer_acquire(struct channel *ch, size_t bytes)
+{
+    struct channel_buffer *b = ch->idle;
+    size_t capacity = BUFFER_BYTES_MIN;
+
+    if (b != NULL)
+        ch->idle = b->next;
+    else
+        b = calloc(1, sizeof(*b));
+    if (b == NULL)
+        return NULL;
+    b->next = NULL;
+    if (bytes > b->capacity || b->data == NULL) {
+        while (capacity < bytes)
+            capacity *= 2;
+        free(b->data);
+        b->data = aligned_alloc(64, capacity);
+        b->capacity = b->data != NULL ? capacity : 0;
+    }
+    b->bytes = bytes;
+    if (b->data != NULL)
+        return b;
+    channel_buffer_free(b);
+    return NULL;
+}
+
+void channel_release(struct channel *ch, struct channel_buffer *b)
+{
+    b->next = ch->idle;
+    ch->idle = b;
+}
+
+/* ---- receiving ---- */
+
+void channel_set_more(struct comm_end *e, struct channel *ch, bool more)
+{
+    e->n_more += more;
+    e->n_more -= ch->has_more;
+    ch->has_more = more;
+}
+
+static void end_channel(struct comm_end *e, uint32_t k)
+{
+    e->channels[k].ended_ns = clock_ns();
+    e->n_ended++;
+    /* epoll would report the end again and again */
+    (void)epoll_ctl(e->ready_fd, EPOLL_CTL_DEL, e->links[k].fd, NULL);
+}
+
+/* Returns the number of bytes received; 0: none until epoll reports more; -1 after comm_fail(). */
+static ssize_t receive_some(struct comm *c, struct comm_end *e, uint32_t k, void *to, size_t bytes)
+{
+    const struct comm_link *link = &e->links[k];
+    const struct channel *ch = &e->channels[k];
+    bool is_between = ch->current == NULL && ch->ahead_at == ch->ahead_end;
+    ssize_t n;
+
+    if (fault_hit("comm.recv"))
+        n = -1, errno = ECONNRESET;
+    else
+        n = link->tls != NULL ? tls_stream_recv(link->tls, to, bytes)
+                              : recv(link->fd, to, bytes, MSG_DONTWAIT);
+    if (n > 0)
+        return n;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n < 0 && comm_is_path_dead(errno))
+        return comm_path_lost(c, c->topo.member_of[link->peer]);
+    if (!is_between || (n < 0 && errno != ECONNRESET && errno != EPIPE))
+        return comm_link_lost(c, link->peer,
+                              n == 0 ? "it closed the connection" : errno_text(errno));
+    end_channel(e, k);
+    return 0;
+}
+
+/* Begins the message whose head is in `ahead`, with the bytes of it that are there, too. */
+static int begin_message(struct comm *c, struct comm_end *e, uint32_t k)
+{
+    struct channel *ch = &e->channels[k];
+    uint32_t point = e->links[k].peer;
+    size_t bytes, present;
+    struct err err;
+
+    if (message_channel_read(ch->ahead + ch->ahead_at, &bytes, &err) < 0)
+        return comm_fail(c, ERR_PEER, c->topo.member_of[point], "%s sent an invalid message: %s",
+                         comm_rank_text(c, point).text, err.text);
+    ch->ahead_at += MESSAGE_CHANNEL_BYTES;
+    ch->current = buffer_acquire(ch, bytes);
+    if (ch->current == NULL)
+        return comm_fail(c, ERR_NOMEM, c->self, "%s: a message of %zu bytes from %s: out of memory",
+                         c->names[c->self], bytes, comm_rank_text(c, point).text);
+    present = ch->ahead_end - ch->ahead_at < bytes ? ch->ahead_end - ch->ahead_at : bytes;
+    memcpy(ch->current->data, ch->ahead + ch->ahead_at, present);
+    ch->ahead_at += present;
+    ch->n_in = present;
+    return 0;
+}
+
+static void finish_message(struct comm_end *e, struct channel *ch)
+{
+    if (ch->first == NULL)
+        ch->first = ch->current;
+    else
+        ch->last->next = ch->current;
+    ch->last = ch->current;
+    ch->current = NULL;
+    ch->n_messages++;
+    e->n_ready++;
+}
+
+static bool has_head(const struct channel *ch)
+{
+    return ch->current == NULL && ch->ahead_end - ch->ahead_at >= MESSAGE_CHANNEL_BYTES;
+}
+
+/* Receives into the present message, or into `ahead`. Returns as receive_some(). */
+static ssize_t receive_next(struct comm *c, struct comm_end *e, uint32_t k, size_t most)
+{
+    struct channel *ch = &e->channels[k];
+    size_t rest;
+    ssize_t n;
+
+    if (ch->current != NULL) {
+        rest = ch->current->bytes - ch->n_in;
+        n = receive_some(c, e, k, ch->current->data + ch->n_in, rest < most ? rest : most);
+        ch->n_in += n > 0 ? (size_t)n : 0;
+        return n;
+    }
+    rest = ch->ahead_end - ch->ahead_at; /* less than a head */
+    memmove(ch->ahead, ch->ahead + ch->ahead_at, rest);
+    ch->ahead_at = 0;
+    ch->ahead_end = rest;
+    n = receive_some(c, e, k, ch->ahead + rest, sizeof(ch->ahead) - rest);
+    ch->ahead_end += n > 0 ? (size_t)n : 0;
+    return n;
+}
+
+/* Reads what has arrived: until one message is complete, or all: until nothing is left or the turn
+ * ends. Returns -1 after comm_fail(). */
+static int read_channel(struct comm *c, struct comm_end *e, uint32_t k, bool all)
+{
+    struct channel *ch = &e->channels[k];
+    const struct tls_stream *tls = e->links[k].tls;
+    size_t got = 0;
+    ssize_t n = 1; /* 0: nothing is left */
+    bool stops = false;
+
+    while (!stops && n > 0) {
+        if (has_head(ch) && begin_message(c, e, k) < 0)
+            return -1;
+        if (ch->current != NULL && ch->n_in == ch->current->bytes) {
+            finish_message(e, ch);
+            stops = !all;
+        } else if (got >= TURN_BYTES || ch->ended_ns != 0) {
+            stops = true;
+        } else {
+            n = receive_next(c, e, k, TURN_BYTES);
+            got += n > 0 ? (size_t)n : 0;
+        }
+    }
+    channel_set_more(e, ch, has_head(ch) || (n > 0 && tls != NULL && tls_stream_has_bytes(tls)));
+    return n < 0 ? -1 : 0;
+}
+
+int channel_read_more(struct comm *c, struct comm_end *e, bool all)
+{
+    for (uint32_t k = 0; e->n_more > 0 && k < e->n_links; k++)
+        if (e->channels[k].has_more && read_channel(c, e, k, all) < 0)
+            return -1;
+    return 0;
+}
+
+int channel_read_ready(struct comm *c, struct comm_end *e, bool all, int wait_ms)
+{
+    struct epoll_event events[EVENTS];
+    int n = epoll_wait(e->ready_fd, events, EVENTS, wait_ms);
+
+    for (int i = 0; i < n; i++)
+        if (read_channel(c, e, events[i].data.u32, all) < 0)
+            return -1;
+    return n < 0 ? 0 : n; /* EINTR: retry */
+}
