@@ -18,12 +18,22 @@ const struct group_member *group_view_find(const struct group_view *v, uint32_t 
     return low < v->n_members && v->members[low].rank == rank ? &v->members[low] : NULL;
 }
 
+uint32_t group_view_n_trainers(const struct group_view *v)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < v->n_members; i++)
+        n += v->members[i].n_servers == 0;
+    return n;
+}
+
 uint32_t group_view_choose_coordinator(const struct group_view *v)
 {
     uint32_t best = 0;
 
     for (uint32_t i = 1; i < v->n_members; i++)
-        if (v->members[i].storage_failures < v->members[best].storage_failures)
+        if (v->members[i].n_servers == 0 &&
+            v->members[i].storage_failures < v->members[best].storage_failures)
             best = i;
     return best;
 }

@@ -28,10 +28,9 @@ struct group_member { /* one task of a view */
     uint64_t held;             /* newest step whose complete state the task has; 0: no state */
     uint32_t storage_failures; /* failed writes since the last checkpoint that the task wrote */
 
-    /* Connection data. NULL and 0 in the views of lib/member. */
+    /* Connection data. NULL and 0 in the views of lib/member, except n_servers. */
     uint32_t n_devices;       /* replicas of the task, which are its ranks in the communicator */
-    uint32_t n_servers;       /* service threads of a parameter server, whose n_devices is 0; 0: a
-                                 training task */
+    uint32_t n_servers; /* service threads of a parameter server, whose n_devices is 0; 0: a training task */
     const char *name;         /* "worker 1", for messages */
     const char *data_address; /* "ip:port" of its data port, for members of other hosts */
     const char *host_key;     /* members with equal strings can share memory (comm_host_key()) */
@@ -40,7 +39,7 @@ struct group_member { /* one task of a view */
 struct group_view {
     uint64_t generation; /* 0: no view */
     uint32_t n_members;
-    const struct group_member *members; /* [n_members], by rank */
+    const struct group_member *members; /* [n_members], by rank: training tasks, then servers */
     uint32_t self;          /* index of this task; 0 in a view that this task has not adopted */
     uint32_t coordinator;   /* index of the member that leads, writes checkpoints and exports */
     uint64_t newest_step;   /* newest step that a member holds; 0: no member holds state */
@@ -52,8 +51,11 @@ struct group_view {
 /* Returns the member with this rank of the cluster; NULL if the task is not in the view. */
 const struct group_member *group_view_find(const struct group_view *v, uint32_t rank);
 
-/* Returns the index of the member that should coordinate: the lowest rank among the members with
- * the fewest storage failures. */
+/* Returns the number of training tasks, which precede the parameter servers in the view. */
+uint32_t group_view_n_trainers(const struct group_view *v);
+
+/* Returns the index of the member that should coordinate: the lowest rank among the training tasks
+ * with the fewest storage failures. A parameter server never coordinates. */
 uint32_t group_view_choose_coordinator(const struct group_view *v);
 
 /* Copies the view with its members and strings into `memory`. NULL strings stay NULL. Returns false

@@ -15,26 +15,31 @@ static const struct row {
     size_t offset; /* of the field that is compared */
     size_t shown;  /* of the field that is printed */
     const char *what, *remedy;
+    bool is_of_trainers; /* compared only between training tasks: depends on the devices */
 } rows[] = {
-#define ROW(compare_, show_, what_, remedy_)                                                       \
+#define ROW(compare_, show_, what_, remedy_, ...)                                                  \
     {                                                                                              \
         offsetof(struct member_ident, compare_), offsetof(struct member_ident, show_), what_,      \
-            remedy_                                                                                \
+            remedy_, __VA_ARGS__                                                                   \
     }
     ROW(version, version, "the version of trainerd",
         "versions that differ in the last number alone can train together: run one release on every "
-        "task"),
+        "task", false),
     ROW(protocol, protocol, "the protocol",
-        "these versions cannot train together: stop all tasks, then start them with one version"),
-    ROW(cluster_hash, cluster, "the cluster", "give every task the same cluster specification"),
-    ROW(job_digest, job_digest, "the digest of the job", "give every task the same job file"),
-    ROW(devices, devices, "the kind of device", "use the same --devices on every task"),
+        "these versions cannot train together: stop all tasks, then start them with one version",
+        false),
+    ROW(cluster_hash, cluster, "the cluster", "give every task the same cluster specification",
+        false),
+    ROW(job_digest, job_digest, "the digest of the job", "give every task the same job file",
+        false),
+    ROW(devices, devices, "the kind of device", "use the same --devices on every task", true),
     ROW(kernels, kernels, "kernel library and instruction set",
-        "sums would differ in the last bits: use hosts and releases of one kind"),
+        "sums would differ in the last bits: use hosts and releases of one kind", true),
     ROW(code, code, "the code that computes",
         "the results of these versions may differ in the last bits: stop all tasks, then start them "
-        "with one version"),
-    ROW(nccl, nccl, "the version of NCCL", "install the same NCCL on every task"),
+        "with one version",
+        false),
+    ROW(nccl, nccl, "the version of NCCL", "install the same NCCL on every task", true),
 #undef ROW
 };
 
@@ -108,6 +113,7 @@ bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devic
                          const struct member_ident *ours, uint32_t our_devices, char *out,
                          size_t n_out)
 {
+    bool both_train = their_devices > 0 && our_devices > 0;
     char keys[KEYS_BYTES];
 
     for (size_t r = 0; r < COUNT_OF(rows); r++) {
@@ -115,7 +121,7 @@ bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devic
         char a_text[EXCERPT_BYTES + 8], b_text[EXCERPT_BYTES + 8];
         size_t same = 0;
 
-        if (is_equal(&rows[r], theirs, ours))
+        if ((rows[r].is_of_trainers && !both_train) || is_equal(&rows[r], theirs, ours))
             continue;
         if (rows[r].offset == offsetof(struct member_ident, job_digest) &&
             member_job_difference(theirs->job, ours->job, keys, sizeof(keys))) {
@@ -130,7 +136,7 @@ bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devic
                  a_text, b_text, rows[r].remedy);
         return false;
     }
-    if (their_devices != our_devices) {
+    if (both_train && their_devices != our_devices) {
         snprintf(out, n_out,
                  "the number of devices differs: it has %u, the coordinator has %u; "
                  "use the same --devices on every task",

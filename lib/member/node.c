@@ -36,7 +36,8 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
     struct member_node *n = calloc(1, sizeof(*n));
 
     CHECK(o->world > 0 && o->self < o->world && o->incarnation != 0);
-    CHECK(o->min_world > 0 && o->min_world <= o->world);
+    CHECK(o->n_ps < o->world && o->min_world > 0 && o->min_world <= o->world - o->n_ps);
+    CHECK((o->n_servers > 0) == (o->self >= o->world - o->n_ps));
     if (n == NULL)
         return NULL;
     n->opts = *o;

@@ -24,8 +24,17 @@
  *   LEADING    accepts joining tasks, publishes views, watches the members
  *   ENDED      the process ends
  *
- * The coordinator of a view is the task with the fewest storage failures; among equals, the task
- * with the lowest rank. It need not be the task that published the view. Therefore a chief that
+ * Parameter servers. The last n_ps ranks of the cluster are parameter servers. They are members of
+ * the views, and the loss of one ends a view like the loss of a training task, but
+ * - a parameter server never leads and never coordinates: it seeks until a training task leads;
+ * - it holds no step (held is 0), so it never owns the newest state, and it has no position, so the
+ *   step watchdog never blames it;
+ * - min_world, majorities and the record of the lease count training tasks alone: a view has at
+ *   least min_world training tasks and, if the cluster has parameter servers, one of them;
+ * - the job is complete when all training tasks of the view have done all steps.
+ *
+ * The coordinator of a view is the training task with the fewest storage failures; among equals, the
+ * task with the lowest rank. It need not be the task that published the view. Therefore a chief that
  * returns joins the acting leader like any joining task, and the next view makes the chief the
  * coordinator. A coordinator that cannot write to its storage (event STORAGE) ends the view, and
  * the next view has another coordinator; no process ends. A leader without a view (it gathers)
@@ -152,6 +161,8 @@ enum {
     MEMBER_GATHER_LEAVE_MS = 250, /* a leaving leader, after its save, waits this long for other
                                      tasks that were asked to leave, too */
     MEMBER_LOG_MS = 2000,        /* interval of the log lines about missing tasks */
+    MEMBER_PS_PATIENCE_MS = 5000, /* a parameter server joins another leader that probes it, if its
+                                     own leader has published no view for this long */
     MEMBER_MINORITY_MS = 2000,   /* longer than the detection of a loss and a redirection take */
     MEMBER_HOLD_MS = 3000,       /* a lease that was not renewed for this long is not held any
                                     more */
@@ -173,7 +184,7 @@ enum {
 enum member_kind {
     /* member to leader */
     MEMBER_MSG_JOIN,  /* The group continues until READY arrives. generation: highest known, or that
-                         of the view if is_attaching; ident, n_devices; ranks: dead data paths for
+                         of the view if is_attaching; ident, n_devices, n_servers; ranks: dead data paths for
                          which the task was evicted */
     MEMBER_MSG_READY, /* Training has stopped. generation: of the last view, 0: none; held;
                          storage_failures */
@@ -223,7 +234,7 @@ struct member_msg { /* a field that the kind does not use is 0 and not sent; the
     uint32_t storage_failures; /* of the sender, as in struct group_member */
     bool is_staying;           /* REDIRECT: the sender stays a member */
     bool is_leader_silent;     /* TROUBLE */
-    uint32_t n_devices;
+    uint32_t n_devices, n_servers;
     const struct member_ident *ident;
     struct member_progress progress;
     const struct group_view *view;
@@ -301,8 +312,11 @@ struct member_node_opts { /* copied */
     uint64_t incarnation; /* random, not 0 */
     const char *const *names, *const *addresses; /* [world] */
     const struct member_ident *ident;
-    uint32_t n_devices;
-    uint32_t min_world;   /* smallest size of a view, 1..world; world: a view needs all tasks */
+    uint32_t n_devices;   /* replicas of this task; 0: a parameter server */
+    uint32_t n_ps;        /* the last ranks of the cluster, this many, are parameter servers */
+    uint32_t n_servers;   /* service threads of this task; 0: a training task */
+    uint32_t min_world;   /* fewest training tasks of a view, 1..world - n_ps. A view also needs a
+                             parameter server, if n_ps > 0 */
     uint64_t rejoin_ms;   /* wait for a lost task, and at the start for the first view */
     uint64_t deadline_ms; /* exit code 138 after this time without progress outside a connected
                              view */

@@ -35,6 +35,21 @@ static enum verdict decide(const struct member_node *n)
     return differing > agreeing + unknown ? WE_DIFFER : UNDECIDED;
 }
 
+/* Returns whether the task joins in the role that the cluster gives it; else writes the reason. */
+static bool has_role(const struct member_node *n, uint32_t rank, const struct member_msg *m,
+                     char *out, size_t n_out)
+{
+    bool serves = m->n_servers > 0;
+
+    if (serves == node_is_ps(n, rank))
+        return true;
+    snprintf(out, n_out, "it joins as a %s, but is a %s for this task; give every task the same job "
+                         "file and the same cluster specification",
+             serves ? "parameter server" : "training task",
+             serves ? "training task" : "parameter server");
+    return false;
+}
+
 bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m,
                          uint64_t now_ms)
 {
@@ -43,7 +58,8 @@ bool node_check_identity(struct member_node *n, uint32_t rank, const struct memb
     enum verdict verdict;
     const char *text;
 
-    p->absence.is_mismatched = !member_ident_agrees(m->ident, m->n_devices, n->opts.ident,
+    p->absence.is_mismatched = !has_role(n, rank, m, why, sizeof(why)) ||
+                               !member_ident_agrees(m->ident, m->n_devices, n->opts.ident,
                                                     n->opts.n_devices, why, sizeof(why));
     if (!p->absence.is_mismatched)
         return true;
@@ -79,7 +95,8 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
     if (!node_begin_event(n) || !p->is_joined || p->incarnation == join->incarnation)
         return true;
     *refusal = (struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = MEMBER_CONTINUE };
-    if (!member_ident_agrees(join->ident, join->n_devices, n->opts.ident, n->opts.n_devices, why,
+    if (!has_role(n, rank, join, why, sizeof(why)) ||
+        !member_ident_agrees(join->ident, join->n_devices, n->opts.ident, n->opts.n_devices, why,
                              sizeof(why))) {
         refusal->code = CODE_INPUT;
         refusal->text =

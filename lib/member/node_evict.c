@@ -62,7 +62,7 @@ static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
     uint32_t successor = MEMBER_NO_RANK;
 
     n->seek.dead_paths = node_dead_paths_of(n, n->opts.self);
-    for (uint32_t i = n->opts.world; i-- > 0;)
+    for (uint32_t i = node_n_trainers(n); i-- > 0;)
         if (i != n->opts.self && n->peers[i].is_joined && n->peers[i].is_in_view &&
             n->peers[i].quarantine.until == 0)
             successor = i;

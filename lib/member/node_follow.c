@@ -18,15 +18,48 @@ static void close_out(struct member_node *n)
     n->out.is_accepted = false;
 }
 
+/* A parameter server calls the training tasks of the last view, then all training tasks. */
+static uint32_t candidate_of_ps(const struct member_node *n, uint32_t i)
+{
+    uint32_t n_view = n->view.generation > 0 ? group_view_n_trainers(&n->view) : 0;
+
+    if (i < n_view)
+        return n->view.members[i].rank;
+    return i - n_view < node_n_trainers(n) ? i - n_view : MEMBER_NO_RANK;
+}
+
 /* Returns the i-th task to call: the lower ranks of the last view; without a view, all lower ranks.
  * NO_RANK: there is no i-th task. */
 static uint32_t candidate(const struct member_node *n, uint32_t i)
 {
+    if (node_is_ps(n, n->opts.self))
+        return candidate_of_ps(n, i);
     if (n->view.generation > 0)
         return i < n->view.n_members && n->view.members[i].rank < n->opts.self
                    ? n->view.members[i].rank
                    : MEMBER_NO_RANK;
     return i < n->opts.self ? i : MEMBER_NO_RANK;
+}
+
+/* No training task accepts this parameter server, which cannot lead: it calls all of them again
+ * later, or ends if it was asked to leave. */
+static void call_again(struct member_node *n, uint64_t now_ms)
+{
+    uint32_t rounds = n->seek.tries / node_n_trainers(n);
+    uint64_t pause_ms = (uint64_t)MEMBER_PROBE_MS << (rounds < 8 ? rounds : 8);
+
+    if (n->leave.is_requested && n->own.training <= NODE_STOPPED) {
+        node_end(n, 143, "stopped; no training task leads");
+        return;
+    }
+    if (now_ms - n->clock.logged_ms >= MEMBER_LOG_MS) {
+        n->clock.logged_ms = now_ms;
+        node_log(n, false, node_print(n, "waiting: %s", node_missing_text(n)));
+    }
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        n->peers[i].absence.is_silent = false;
+    n->seek.candidate = 0;
+    n->seek.retry_ms = now_ms + (pause_ms < MEMBER_PROBE_MS_MAX ? pause_ms : MEMBER_PROBE_MS_MAX);
 }
 
 /* Skips the tasks that led this task and fell silent: they do not get the time of another call. */
@@ -42,6 +75,8 @@ static void call_next(struct member_node *n, uint64_t now_ms)
         rank = candidate(n, ++n->seek.candidate);
     if (rank != MEMBER_NO_RANK)
         node_open_out(n, rank, false, now_ms);
+    else if (node_is_ps(n, n->opts.self))
+        call_again(n, now_ms);
     else
         node_lead(n, now_ms);
 }
@@ -168,10 +203,11 @@ static void on_wait(struct member_node *n, const struct member_msg *m, uint64_t 
 static bool is_valid_view(const struct member_node *n, const struct group_view *v)
 {
     const struct group_member *self = group_view_find(v, n->opts.self);
+    uint32_t n_trainers = group_view_n_trainers(v);
 
     return n->own.training == NODE_STOPPED && v->n_members > 0 && self != NULL &&
            self->incarnation == n->opts.incarnation && v->generation > n->view.generation &&
-           v->n_members >= n->opts.min_world;
+           node_is_large_enough(n, n_trainers, v->n_members - n_trainers);
 }
 
 static void on_view(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
@@ -224,7 +260,8 @@ static void on_over(struct member_node *n, const struct member_msg *m, uint64_t 
 
 static void on_redirect(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    if (m->rank == n->opts.self && n->state == MEMBER_FOLLOWING) { /* this task leads now */
+    if (m->rank == n->opts.self && n->state == MEMBER_FOLLOWING &&
+        !node_is_ps(n, n->opts.self)) { /* this task leads now */
         n->peers[n->out.rank].has_left = !m->is_staying;
         close_out(n);
         if (n->is_alive)
@@ -233,7 +270,7 @@ static void on_redirect(struct member_node *n, const struct member_msg *m, uint6
         node_lead(n, now_ms);
         return;
     }
-    if (m->rank >= n->opts.world || m->rank == n->opts.self || n->seek.hops++ >= NODE_HOPS) {
+    if (m->rank >= node_n_trainers(n) || m->rank == n->opts.self || n->seek.hops++ >= NODE_HOPS) {
         n->seek.hops = 0;
         seek_again(n, now_ms);
         return;

@@ -34,8 +34,32 @@ void node_consider_status(struct member_node *n, uint32_t rank, const struct mem
                       long */
     else if (rank < n->opts.self && w->leader < n->opts.self)
         to = w->leader;
-    if (to != MEMBER_NO_RANK && to < n->opts.world && to != n->opts.self)
+    if (to < node_n_trainers(n) && to != n->opts.self)
         join_leader(n, to, now_ms);
+}
+
+/* A task that leads probed this parameter server, which cannot lead: joins it, if no other leader
+ * has accepted this task, or if that leader has published no view for a while because it is cut off
+ * from the other tasks. */
+static void follow_prober(struct member_node *n, uint32_t rank, const struct member_status *w,
+                          uint64_t now_ms)
+{
+    bool has_waited = n->state == MEMBER_FOLLOWING && n->own.training <= NODE_STOPPED &&
+                      !n->is_alive && now_ms - n->out.called_ms > MEMBER_PS_PATIENCE_MS;
+
+    if (w->leader != rank || node_is_ps(n, rank) || rank == n->out.rank ||
+        now_ms < n->seek.refused_until)
+        return;
+    if (n->state == MEMBER_SEEKING && n->out.rank == MEMBER_NO_RANK) {
+        node_open_out(n, rank, false, now_ms);
+    } else if (has_waited) {
+        node_add_action(n, MEMBER_CLOSE_OUT);
+        n->out.rank = MEMBER_NO_RANK;
+        n->out.is_accepted = false;
+        n->state = MEMBER_SEEKING;
+        n->seek.candidate = 0;
+        node_open_out(n, rank, false, now_ms);
+    }
 }
 
 void member_node_status(const struct member_node *n, struct member_status *out)
@@ -58,7 +82,10 @@ void member_node_probed(struct member_node *n, uint32_t rank, const struct membe
     n->peers[rank].absence.is_dead = n->peers[rank].absence.is_silent = false;
     if (!n->peers[rank].is_joined)
         n->peers[rank].incarnation = theirs->incarnation;
-    node_consider_status(n, rank, theirs, now_ms);
+    if (node_is_ps(n, n->opts.self))
+        follow_prober(n, rank, theirs, now_ms);
+    else
+        node_consider_status(n, rank, theirs, now_ms);
 }
 
 void node_probe_answered(struct member_node *n, const struct member_event *e, uint64_t now_ms)
@@ -116,9 +143,10 @@ static uint64_t newest_held(const struct member_node *n)
     return newest;
 }
 
+/* Returns the joined training task with the lowest rank, which leads next; NO_RANK: none. */
 static uint32_t lowest_other(const struct member_node *n)
 {
-    for (uint32_t i = 0; i < n->opts.world; i++)
+    for (uint32_t i = 0; i < node_n_trainers(n); i++)
         if (i != n->opts.self && n->peers[i].is_joined)
             return i;
     return MEMBER_NO_RANK;
@@ -140,7 +168,10 @@ static void leave_group(struct member_node *n, uint64_t now_ms)
     }
     if (lowest_other(n) != MEMBER_NO_RANK && now_ms - n->save.ended_ms < MEMBER_GATHER_LEAVE_MS)
         return; /* other tasks may have been asked to leave, too: one checkpoint serves all */
-    node_hand_over_links(n, lowest_other(n), false);
+    if (lowest_other(n) != MEMBER_NO_RANK)
+        node_hand_over_links(n, lowest_other(n), false);
+    else
+        node_redirect_links(n, MEMBER_NO_RANK); /* the parameter servers wait for a leader */
     node_end(n, failed ? 138 : 143, text);
 }
 
@@ -254,7 +285,7 @@ static bool is_task_expected(const struct member_node *n, uint64_t now_ms)
 void node_gather(struct member_node *n, uint64_t now_ms)
 {
     bool all_at_rest = true;
-    uint32_t present;
+    uint32_t n_trainers, n_ps;
     /* A task that leaves needs no model and no data. */
     bool can_act = n->own.training == NODE_STOPPED ||
                    (n->own.training == NODE_OPENING && n->leave.is_requested);
@@ -269,9 +300,13 @@ void node_gather(struct member_node *n, uint64_t now_ms)
         return;
     if (handle_leavers(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
         return;
-    present = node_n_present(n);
+    n_trainers = node_n_present_trainers(n);
+    n_ps = node_n_present(n) - n_trainers;
     n->lead.blocked = NULL;
-    if (present < n->opts.world && (present < n->opts.min_world || is_task_expected(n, now_ms)))
+    if (n->opts.n_ps > 0 && n_ps == 0 && n_trainers >= n->opts.min_world)
+        n->lead.blocked = "no parameter server is present";
+    if (n_trainers + n_ps < n->opts.world &&
+        (!node_is_large_enough(n, n_trainers, n_ps) || is_task_expected(n, now_ms)))
         return;
     if (!node_may_publish(n, now_ms))
         (void)node_storage_hand_over(n, now_ms);

@@ -24,13 +24,13 @@ void node_hand_over_leadership(struct member_node *n, uint32_t successor, uint64
     n->seek.retry_ms = now_ms + MEMBER_RETRY_MS;
 }
 
-/* Returns the present task with the fewest failures, at most as many as this task; NO_RANK:
+/* Returns the present training task with the fewest failures, at most as many as this task; NO_RANK:
  * none. */
 static uint32_t successor_of(const struct member_node *n)
 {
     uint32_t successor = MEMBER_NO_RANK;
 
-    for (uint32_t i = 0; i < n->opts.world; i++)
+    for (uint32_t i = 0; i < node_n_trainers(n); i++)
         if (i != n->opts.self && node_is_present(n, i) &&
             n->peers[i].storage_failures <= n->peers[n->opts.self].storage_failures &&
             (successor == MEMBER_NO_RANK ||

@@ -11,7 +11,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
 {
     struct peer *self = &n->peers[n->opts.self];
 
-    CHECK(n->out.rank == MEMBER_NO_RANK);
+    CHECK(n->out.rank == MEMBER_NO_RANK && !node_is_ps(n, n->opts.self));
     n->state = MEMBER_LEADING;
     n->storage.has_failed = false;
     node_refuse_attaching(n, 0, now_ms);
@@ -133,6 +133,7 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
     if (p->incarnation != m->incarnation)
         node_reset_reach(n, rank);
     p->incarnation = m->incarnation;
+    p->n_servers = m->n_servers;
     p->joined_ms = now_ms;
     p->absence.last_error[0] = '\0';
     if (!node_check_identity(n, rank, m, now_ms))
@@ -173,7 +174,7 @@ static void on_ready(struct member_node *n, uint32_t rank, const struct member_m
         return; /* sent before the present view */
     p->is_ready = true;
     p->is_complete = false;
-    p->held = m->held;
+    p->held = node_is_ps(n, rank) ? 0 : m->held;
     p->storage_failures = m->storage_failures;
     if (n->state != MEMBER_LEADING)
         return;
@@ -217,7 +218,7 @@ static void on_complete(struct member_node *n, uint32_t rank, const struct membe
 {
     struct peer *p = &n->peers[rank];
 
-    if (!p->is_in_view || m->generation != n->view.generation)
+    if (!p->is_in_view || m->generation != n->view.generation || node_is_ps(n, rank))
         return;
     p->is_complete = true;
     p->held = m->held;
@@ -346,19 +347,22 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
     return p;
 }
 
-/* Returns the task with the lowest position; NO_RANK if it is unknown. *others_ahead: false if all
- * tasks have the same position. A task whose training has stopped delays no task. */
+/* Returns the training task with the lowest position; NO_RANK if it is unknown. *others_ahead: false
+ * if all training tasks have the same position. A task whose training has stopped delays no task. A
+ * parameter server has no position: it answers the training tasks. */
 static uint32_t find_straggler(const struct member_node *n, struct member_progress *last,
                                bool *others_ahead, uint64_t now_ms)
 {
     uint32_t rank = MEMBER_NO_RANK;
     bool is_done = false;
 
-    *others_ahead = n->view.n_members == 1;
+    *others_ahead = group_view_n_trainers(&n->view) == 1;
     for (uint32_t i = 0; i < n->view.n_members; i++) {
         uint32_t r = n->view.members[i].rank;
         struct member_progress p = progress_of(n, r, now_ms);
 
+        if (n->view.members[i].n_servers > 0)
+            continue;
         is_done |= n->peers[r].is_complete;
         if (n->peers[r].is_ready || n->peers[r].is_complete ||
             (r == n->opts.self && n->own.training == NODE_STOPPED)) {

@@ -78,6 +78,7 @@ void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint
                                               .is_attaching = is_attaching,
                                               .ident = n->opts.ident,
                                               .n_devices = n->opts.n_devices,
+                                              .n_servers = n->opts.n_servers,
                                               .ranks = n->seek.dead_paths.at,
                                               .n_ranks = is_attaching ? 0 : n->seek.dead_paths.n,
                                               .text = "" });

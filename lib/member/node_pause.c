@@ -49,8 +49,8 @@ void node_end_if_complete(struct member_node *n)
     for (uint32_t i = 0; i < n->view.n_members; i++) {
         const struct peer *p = &n->peers[n->view.members[i].rank];
 
-        if (!p->is_joined || !p->is_complete)
-            return;
+        if (n->view.members[i].n_servers == 0 && (!p->is_joined || !p->is_complete))
+            return; /* a parameter server has no steps of its own */
     }
     node_end_all(n, 0, "the job is complete");
 }

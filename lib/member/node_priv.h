@@ -67,12 +67,20 @@ uint64_t node_retry_ms(uint32_t failures);
 /* Present: joined, training stopped, not attaching and not in quarantine. */
 bool node_is_present(const struct member_node *n, uint32_t rank);
 uint32_t node_n_present(const struct member_node *n);
+/* The training tasks of the cluster, which have the lowest ranks, and those that are present. */
+uint32_t node_n_trainers(const struct member_node *n);
+uint32_t node_n_present_trainers(const struct member_node *n);
+/* Returns true if the task is a parameter server. */
+bool node_is_ps(const struct member_node *n, uint32_t rank);
+/* Returns true if a group of this many training tasks and parameter servers may train. */
+bool node_is_large_enough(const struct member_node *n, uint32_t n_trainers, uint32_t n_ps);
 /* Returns the present tasks as a view with generation 0; valid until the next event. */
 const struct group_view *node_present_view(struct member_node *n);
 /* Returns true if the task was in the last view and its training has not stopped yet. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
 bool node_has_leaving_task(const struct member_node *n);
-bool node_is_full_view(const struct group_view *v, uint32_t world);
+/* Returns true if the view has every training task: then no other group can train. */
+bool node_has_all_trainers(const struct member_node *n, const struct group_view *v);
 
 /* ---- node_text.c; the texts are valid until the next event ---- */
 

@@ -3,10 +3,11 @@
 
 /* ---- the record ---- */
 
-/* Without a record the group is the whole cluster. */
+/* Ranks of training tasks alone: parameter servers do not decide which group trains. Without a
+ * record the group is the whole cluster. */
 static uint32_t n_recorded(const struct member_node *n)
 {
-    return n->lease.record.token == 0 || n->lease.record.n_members == 0 ? n->opts.world
+    return n->lease.record.token == 0 || n->lease.record.n_members == 0 ? node_n_trainers(n)
                                                                         : n->lease.record.n_members;
 }
 
@@ -102,7 +103,7 @@ static bool may_take(struct member_node *n, uint64_t now_ms)
 
 bool node_may_publish(struct member_node *n, uint64_t now_ms)
 {
-    if (node_n_present(n) == n->opts.world)
+    if (node_n_present_trainers(n) == node_n_trainers(n))
         return true;
     if (!n->opts.has_lease) {
         if (has_majority(n))
@@ -144,9 +145,11 @@ void node_request_lease(struct member_node *n, uint64_t now_ms)
 
 static bool is_recorded(const struct member_node *n)
 {
-    if (!n->lease.record.is_mine || n->lease.record.n_members != n->view.n_members)
+    uint32_t n_trainers = group_view_n_trainers(&n->view);
+
+    if (!n->lease.record.is_mine || n->lease.record.n_members != n_trainers)
         return false;
-    for (uint32_t i = 0; i < n->view.n_members; i++)
+    for (uint32_t i = 0; i < n_trainers; i++)
         if (n->lease.record.members[i] != n->view.members[i].rank)
             return false;
     return true;
@@ -164,7 +167,7 @@ void node_keep_lease(struct member_node *n, uint64_t now_ms)
         node_poll_lease(n, now_ms);
         return;
     }
-    if (!n->lease.record.is_mine && !node_is_full_view(&n->view, n->opts.world) &&
+    if (!n->lease.record.is_mine && !node_has_all_trainers(n, &n->view) &&
         n->lease.record.holder < n->opts.world &&
         group_view_find(&n->view, n->lease.record.holder) == NULL && !n->lease.record.is_over &&
         !holder_is_gone(n)) {

@@ -33,6 +33,30 @@ uint32_t node_n_present(const struct member_node *n)
     return present;
 }
 
+uint32_t node_n_trainers(const struct member_node *n)
+{
+    return n->opts.world - n->opts.n_ps;
+}
+
+uint32_t node_n_present_trainers(const struct member_node *n)
+{
+    uint32_t present = 0;
+
+    for (uint32_t i = 0; i < node_n_trainers(n); i++)
+        present += node_is_present(n, i);
+    return present;
+}
+
+bool node_is_ps(const struct member_node *n, uint32_t rank)
+{
+    return rank >= node_n_trainers(n);
+}
+
+bool node_is_large_enough(const struct member_node *n, uint32_t n_trainers, uint32_t n_ps)
+{
+    return n_trainers >= n->opts.min_world && (n->opts.n_ps == 0 || n_ps > 0);
+}
+
 const struct group_view *node_present_view(struct member_node *n)
 {
     struct group_view *v = arena_alloc(&n->actions.memory, sizeof(*v));
@@ -49,7 +73,8 @@ const struct group_view *node_present_view(struct member_node *n)
         members[v->n_members] = (struct group_member){ .rank = i,
                                                        .incarnation = p->incarnation,
                                                        .held = p->held,
-                                                       .storage_failures = p->storage_failures };
+                                                       .storage_failures = p->storage_failures,
+                                                       .n_servers = p->n_servers };
         if (p->held > v->newest_step) {
             v->newest_step = p->held;
             v->newest_member = v->n_members;
@@ -69,7 +94,7 @@ bool node_is_stopping(const struct member_node *n, uint32_t rank)
            member->incarnation == p->incarnation;
 }
 
-bool node_is_full_view(const struct group_view *v, uint32_t world)
+bool node_has_all_trainers(const struct member_node *n, const struct group_view *v)
 {
-    return v->n_members == world;
+    return group_view_n_trainers(v) == node_n_trainers(n);
 }

@@ -33,7 +33,7 @@ bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_m
 
     if (n->storage.unsaved_ms == 0)
         n->storage.unsaved_ms = now_ms;
-    is_over = n->view.n_members < 2 || now_ms - n->storage.unsaved_ms > n->opts.deadline_ms;
+    is_over = group_view_n_trainers(&n->view) < 2 || now_ms - n->storage.unsaved_ms > n->opts.deadline_ms;
     if (n->is_alive && n->state == MEMBER_LEADING && is_over)
         return false;
     count_failure(n, text);
@@ -73,7 +73,7 @@ void node_storage(struct member_node *n, const struct member_event *e, uint64_t 
     if (n->state != MEMBER_LEADING || !has_lasted(n, now_ms))
         return;
     count_failure(n, trouble);
-    if (n->lead.phase != NODE_GATHERING && n->view.n_members > 1)
+    if (n->lead.phase != NODE_GATHERING && group_view_n_trainers(&n->view) > 1)
         node_end_view(n, MEMBER_NO_RANK,
                       node_print(n, "%s cannot write to the storage: %s",
                                  node_name(n, n->opts.self), trouble),
@@ -106,7 +106,7 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
     }
     /* the record may be of another cluster: only ranks of this cluster are valid */
     for (uint32_t i = 0; i < l->n_members; i++)
-        if (l->members[i] < n->opts.world && n_members < n->opts.world)
+        if (l->members[i] < node_n_trainers(n) && n_members < node_n_trainers(n))
             n->lease.members[n_members++] = l->members[i];
     if (l->text[0] != '\0' && strcmp(l->text, n->storage.lease_error) != 0)
         node_log(n, true, node_print(n, "lease: %s", l->text));

@@ -74,6 +74,11 @@ const char *node_missing_text(struct member_node *n)
     struct buf b = { 0 };
     const char *text;
 
+    if (n->state != MEMBER_LEADING && n->out.rank == MEMBER_NO_RANK &&
+        node_is_ps(n, n->opts.self))
+        return node_print(n, "no training task leads: %s%s%s", node_name(n, 0),
+                          n->peers[0].absence.last_error[0] != '\0' ? ": " : "",
+                          n->peers[0].absence.last_error);
     if (n->state != MEMBER_LEADING)
         return n->out.rank != MEMBER_NO_RANK && n->out.is_accepted
                    ? node_print(n, "%s leads and has no group yet", node_name(n, n->out.rank))
@@ -151,7 +156,7 @@ bool member_node_needs_lease(const struct member_node *n)
 {
     return n->opts.has_lease && n->is_alive &&
            n->view.members[n->view.coordinator].rank == n->opts.self &&
-           !node_is_full_view(&n->view, n->opts.world);
+           !node_has_all_trainers(n, &n->view);
 }
 
 const char *member_node_cause(const struct member_node *n)

@@ -100,6 +100,7 @@ struct peer { /* the entry of this task is used, too */
     bool is_complete;          /* it has done all steps of the present view */
     uint32_t storage_failures; /* of its last READY, or of the view */
     uint64_t held;
+    uint32_t n_servers; /* of its last JOIN: as in struct group_member */
 
     bool is_leaving; /* it asked to be released */
     bool has_left;   /* it was released or has left: no task waits for it */

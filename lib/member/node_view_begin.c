@@ -54,7 +54,8 @@ static void store_view(struct member_node *n, const struct group_view *v)
         n->view_members[i] = (struct group_member){ .rank = m->rank,
                                                     .incarnation = m->incarnation,
                                                     .held = m->held,
-                                                    .storage_failures = m->storage_failures };
+                                                    .storage_failures = m->storage_failures,
+                                                    .n_servers = m->n_servers };
         if (m->rank == n->opts.self)
             n->view.self = i;
         else
@@ -74,6 +75,11 @@ void node_adopt_view(struct member_node *n, const struct group_view *v, const ch
     if (v->generation > n->highest_generation)
         n->highest_generation = v->generation;
     n->is_alive = true;
+    /* a parameter server holds no step: the step of the view shows that the group has advanced */
+    if (node_is_ps(n, n->opts.self) && v->newest_step > n->deadline.step) {
+        n->deadline.step = v->newest_step;
+        n->deadline.no_step_ms = 0;
+    }
     n->own.is_connected = n->storage.has_failed = false;
     n->seek.dead_paths.n = 0;
     n->own.training = NODE_RUNNING;

@@ -49,6 +49,20 @@ static void coordinator_is_the_lowest_rank_with_the_fewest_storage_failures(void
     assert_int_equal(group_view_choose_coordinator(&without_failures), 1);
 }
 
+static void parameter_server_never_coordinates(void **state)
+{
+    struct group_member mixed[] = { members[0], members[1], members[2] };
+    const struct group_view v = { .n_members = 3, .members = mixed };
+
+    (void)state;
+    mixed[2].n_servers = 2;
+    mixed[2].storage_failures = 0;
+    assert_int_equal(group_view_choose_coordinator(&v), 1);
+    assert_int_equal(group_view_n_trainers(&v), 2);
+    mixed[1].n_servers = 1;
+    assert_int_equal(group_view_choose_coordinator(&v), 0);
+}
+
 static void copy_contains_every_field_and_its_own_strings(void **state)
 {
     struct arena memory = { 0 };
@@ -94,6 +108,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(member_is_found_by_its_rank_only),
         cmocka_unit_test(coordinator_is_the_lowest_rank_with_the_fewest_storage_failures),
+        cmocka_unit_test(parameter_server_never_coordinates),
         cmocka_unit_test(copy_contains_every_field_and_its_own_strings),
         cmocka_unit_test(copy_without_memory_leaves_the_output_unchanged),
     };

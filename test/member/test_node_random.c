@@ -1,6 +1,6 @@
 /* test_node_random.c - thousands of small clusters with random faults; sim/sim_scenario.c states
  * the expected outcome. SEEDS=n runs n seeds from FIRST on, until FINDINGS of them fail; SEED=n
- * runs one and prints its log. test/sim/mutate shows that the scenarios find injected errors. */
+ * runs one and prints its log, PS_SEED=n one with parameter servers. test/sim/mutate shows that the scenarios find injected errors. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -27,15 +27,16 @@ static uint64_t asked(const char *name, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static void random_faults_tasks_regroup_or_log_the_reason(void **state)
+typedef const char *scenario_fn(uint64_t seed, bool tell);
+
+static void run_seeds(scenario_fn *scenario, uint64_t n)
 {
-    uint64_t first = asked("FIRST", 1), n = asked("SEEDS", SEEDS), found = 0, seed;
+    uint64_t first = asked("FIRST", 1), found = 0, seed;
     clock_t begin = clock();
     double seconds;
 
-    (void)state;
     for (seed = first; seed < first + n && found < asked("FINDINGS", FINDINGS); seed++) {
-        const char *finding = sim_random_scenario(seed, false);
+        const char *finding = scenario(seed, false);
 
         found += finding != NULL;
         if (finding != NULL)
@@ -49,12 +50,27 @@ static void random_faults_tasks_regroup_or_log_the_reason(void **state)
                  n);
 }
 
+static void random_faults_tasks_regroup_or_log_the_reason(void **state)
+{
+    (void)state;
+    run_seeds(sim_random_scenario, asked("SEEDS", SEEDS));
+}
+
+static void random_faults_with_parameter_servers_tasks_regroup_or_log_the_reason(void **state)
+{
+    (void)state;
+    run_seeds(sim_ps_scenario, asked("SEEDS", SEEDS) / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_faults_tasks_regroup_or_log_the_reason),
+        cmocka_unit_test(random_faults_with_parameter_servers_tasks_regroup_or_log_the_reason),
     };
 
+    if (getenv("PS_SEED") != NULL)
+        return sim_ps_scenario(asked("PS_SEED", 0), true) != NULL;
     if (getenv("SEED") != NULL)
         return sim_random_scenario(asked("SEED", 0), true) != NULL;
     return cmocka_run_group_tests_name("member/node_random", tests, NULL, NULL);

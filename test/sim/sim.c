@@ -268,7 +268,9 @@ static void start(struct sim *s, uint32_t rank)
         .names = s->names,
         .addresses = s->addresses,
         .ident = &t->ident,
-        .n_devices = 1,
+        .n_devices = sim_is_ps(s, rank) ? 0 : 1,
+        .n_ps = s->opts.n_ps,
+        .n_servers = sim_is_ps(s, rank) ? 1 + rank % 2 : 0,
         .min_world = s->opts.min_world,
         .rejoin_ms = s->opts.rejoin_ms,
         .deadline_ms = s->opts.deadline_ms,
@@ -477,7 +479,8 @@ struct sim *sim_new(const struct sim_opts *opts)
         struct sim_task *t = &s->tasks[i];
         char text[32];
 
-        snprintf(text, sizeof(text), "worker %u", i);
+        snprintf(text, sizeof(text), sim_is_ps(s, i) ? "ps %u" : "worker %u",
+                 sim_is_ps(s, i) ? i - (o->world - o->n_ps) : i);
         s->names[i] = strdup(text);
         snprintf(text, sizeof(text), "10.0.%u.%u:1", i / 256 % 256, i % 256);
         s->addresses[i] = strdup(text);

@@ -29,7 +29,8 @@ enum {
 struct sim_opts {
     uint32_t world;
     uint64_t seed;
-    uint32_t min_world;                        /* 0: 1 */
+    uint32_t n_ps;      /* the tasks with the highest ranks, this many, are parameter servers */
+    uint32_t min_world; /* training tasks; 0: 1 */
     uint64_t rejoin_ms, deadline_ms, grace_ms; /* as in member_node_opts; 0: 500, 30000, 5000 */
     bool no_lease;                             /* no shared storage */
     uint64_t steps;                            /* length of the job; 0: no end */
@@ -127,6 +128,8 @@ bool sim_until_ended(struct sim *s, uint64_t limit_ms); /* no process runs or wi
 /* Runs the random scenario of a seed to its end. Returns NULL, or the finding, which is valid until
  * the next call. tell: prints the log, and aborts on a finding. */
 const char *sim_random_scenario(uint64_t seed, bool tell);
+/* The same with parameter servers, which suffer the same faults. */
+const char *sim_ps_scenario(uint64_t seed, bool tell);
 /* The same for scenarios in which the storage fails (sim_storage.c). */
 const char *sim_storage_scenario(uint64_t seed, bool tell);
 

@@ -22,17 +22,23 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v)
 {
     const char *name = s->names[rank];
     uint64_t newest = 0, g = v->generation;
+    uint32_t n_trainers = group_view_n_trainers(v), all = s->opts.world - s->opts.n_ps;
 
     if (g == 0 || v->n_members == 0 || v->n_members > s->opts.world) {
         sim_fail_run(s, "%s publishes generation %" PRIu64 " of %u tasks", name, g, v->n_members);
         return;
     }
-    if (v->n_members < s->opts.min_world)
-        sim_fail_run(s, "%s publishes a view of %u tasks, below min_world %u", name, v->n_members,
-                     s->opts.min_world);
-    if (s->opts.no_lease && 2 * v->n_members <= s->opts.world)
-        sim_fail_run(s, "%s publishes a view of %u of %u tasks: no majority, and no shared storage",
-                     name, v->n_members, s->opts.world);
+    if (n_trainers < s->opts.min_world)
+        sim_fail_run(s, "%s publishes a view of %u training tasks, below min_world %u", name,
+                     n_trainers, s->opts.min_world);
+    if (s->opts.no_lease && 2 * n_trainers <= all)
+        sim_fail_run(s, "%s publishes a view of %u of %u training tasks: no majority, and no shared storage",
+                     name, n_trainers, all);
+    if (s->opts.n_ps > 0 && v->n_members == n_trainers)
+        sim_fail_run(s, "%s publishes generation %" PRIu64 " without a parameter server", name, g);
+    if (sim_is_ps(s, rank) || sim_is_ps(s, v->members[v->coordinator].rank))
+        sim_fail_run(s, "%s publishes generation %" PRIu64 ", coordinated by %s", name, g,
+                     s->names[v->members[v->coordinator].rank]);
     for (uint32_t i = 0; i < v->n_members; i++) {
         const struct group_member *member = &v->members[i];
 
@@ -43,6 +49,10 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v)
             return;
         }
         newest = member->held > newest ? member->held : newest;
+        if ((member->n_servers > 0) != sim_is_ps(s, member->rank) ||
+            (member->n_servers > 0 && member->held > 0))
+            sim_fail_run(s, "generation %" PRIu64 " gives %s the role of another task", g,
+                         s->names[member->rank]);
         if (v->newest_member == i && v->newest_step > 0 && member->held != v->newest_step)
             sim_fail_run(s,
                          "generation %" PRIu64 " names %s as holder of step %" PRIu64
@@ -124,7 +134,7 @@ void sim_judge_permit(struct sim *s, uint32_t rank, struct sim_group *g)
 {
     uint64_t now = ++s->number, first = g->first_permit;
 
-    if (g->view.n_members < s->opts.world && !s->opts.no_lease &&
+    if (group_view_n_trainers(&g->view) < s->opts.world - s->opts.n_ps && !s->opts.no_lease &&
         !member_node_needs_lease(s->tasks[rank].node))
         sim_fail_run(s, "%s permits a step in a view of %u of %u tasks without the lease",
                      s->names[rank], g->view.n_members, s->opts.world);
@@ -179,7 +189,7 @@ void sim_judge_end(struct sim *s, uint32_t rank, int code, const char *text)
         sim_fail_run(s, "%s ends with 143, but was not asked to stop", name);
     if (code == 2 && !t->may_end_2)
         sim_fail_run(s, "%s ends with 2 (%s), but the input is valid", name, text);
-    if (code != 0 && code != 143 && strstr(text, "worker ") == NULL)
+    if (code != 0 && code != 143 && strstr(text, "worker ") == NULL && strstr(text, "ps ") == NULL)
         sim_fail_run(s, "%s ends with %d, and no task is named: %s", name, code, text);
 }
 
@@ -192,6 +202,8 @@ void sim_judge_event(struct sim *s, uint32_t rank)
         return;
     if (member_node_state(t->node) == MEMBER_ENDED)
         sim_fail_run(s, "%s has ended without an END action", s->names[rank]);
+    if (member_node_state(t->node) == MEMBER_LEADING && sim_is_ps(s, rank))
+        sim_fail_run(s, "%s leads", s->names[rank]);
     generation = member_node_view(t->node)->generation;
     if (generation != 0 && t->train.phase != REST &&
         generation != s->groups.at[t->train.group]->view.generation)

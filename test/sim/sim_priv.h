@@ -85,9 +85,10 @@ enum { LINK_CALLING, LINK_UP, LINK_FAILED };
 struct sim_group { /* one published view */
     struct group_view view;
     struct group_member *members; /* owned; the members of `view` */
-    uint64_t ranks[WORDS];        /* mask of their ranks */
+    uint64_t ranks[WORDS];        /* mask of the ranks of the training tasks */
     uint32_t author, author_serial;
-    uint32_t joined, given; /* members that connect; that contributed to the step after `step` */
+    uint32_t joined, given; /* members that connect; training tasks that contributed to the step
+                               after `step` */
     uint64_t step;          /* newest step that all members reduced */
     uint64_t stuck_ms;      /* begin of the wait for the network; 0: it does not wait */
     bool is_connected, is_broken, will_pause;
@@ -195,6 +196,11 @@ struct sim {
     struct buf finding;
     bool is_broken;
 };
+
+static inline bool sim_is_ps(const struct sim *s, uint32_t rank)
+{
+    return rank >= s->opts.world - s->opts.n_ps;
+}
 
 /* sim_time.c */
 void sim_print(struct sim *s, uint32_t rank, const char *fmt, ...)

@@ -160,12 +160,12 @@ static void calm(struct sim *s, bool some_stay_dead)
             sim_start(s, i);
 }
 
-/* Returns the number of tasks that run or will be started again. */
-static uint32_t expected(const struct sim *s)
+/* Returns the number of tasks of the ranks [from, to) that run or will be started again. */
+static uint32_t expected_of(const struct sim *s, uint32_t from, uint32_t to)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < s->opts.world; i++) {
+    for (uint32_t i = from; i < to; i++) {
         int code = s->tasks[i].exit_code;
         bool comes = code == SIM_RUNNING || code == 138 || code == SIM_KILLED;
 
@@ -175,9 +175,18 @@ static uint32_t expected(const struct sim *s)
     return n;
 }
 
-static bool can_train(const struct sim *s, uint32_t n)
+static uint32_t expected(const struct sim *s)
 {
-    return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > s->opts.world);
+    return expected_of(s, 0, s->opts.world);
+}
+
+/* Whether the tasks that run or will be started again can form a group. */
+static bool can_train(const struct sim *s)
+{
+    uint32_t all = s->opts.world - s->opts.n_ps, n = expected_of(s, 0, all);
+
+    return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > all) &&
+           (s->opts.n_ps == 0 || expected_of(s, all, s->opts.world) > 0);
 }
 
 /* Returns the number of tasks whose training hangs. In a first step the watchdog finds each only at
@@ -200,7 +209,7 @@ static void expect_reasons(struct sim *s)
 
         if (t->node == NULL || t->started_ms + 6000 > s->now_ms)
             continue;
-        if (t->said_ms + 3 * MEMBER_LOG_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
+        if (t->said_ms + 3 * MEMBER_LOG_MS < s->now_ms || (strstr(t->said, "worker ") == NULL && strstr(t->said, "ps ") == NULL))
             sim_fail_run(s, "%s waits and does not log the missing task; its last line: %s",
                          s->names[i], t->said);
     }
@@ -236,7 +245,7 @@ static void finish(struct sim *s, uint64_t calm_ms)
         sim_kill(s, (uint32_t)below(s, world));
     }
     if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + 35000 * n_stuck(s)) && !s->is_broken) {
-        if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
+        if (!can_train(s) || (s->complete_step != 0 && s->opts.no_lease))
             return; /* too few tasks are left, or a task that joined too late cannot see that the
                        job is done */
         sim_fail_run(s, "the job is not completed: %u tasks live, %s", sim_alive(s),
@@ -250,7 +259,7 @@ static void finish(struct sim *s, uint64_t calm_ms)
         /* Without shared storage, a task that is alone at the end cannot see that the job is
            done. */
         if (code == 138 &&
-            (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
+            (!can_train(s) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIM_KILLED && (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
@@ -378,13 +387,13 @@ static void play(struct sim *s)
     sim_print(s, SIM_ALL, "%u tasks must form a group", n);
     if (n == 0)
         return;
-    if (!can_train(s, n)) {
+    if (!can_train(s)) {
         expect_reasons(s);
         return;
     }
     for (uint64_t until = s->now_ms + limit; !sim_until_together(s, n, 1000);) {
         n = expected(s); /* a task that was asked to leave may end only now */
-        if (s->is_broken || !can_train(s, n))
+        if (s->is_broken || !can_train(s))
             return;
         if (is_quarantined(s))
             until = s->now_ms + limit;
@@ -405,24 +414,40 @@ static void play(struct sim *s)
         finish(s, calm_ms);
 }
 
-const char *sim_random_scenario(uint64_t seed, bool tell)
+static const char *run(const struct sim_opts *opts)
 {
     static char finding[2 * TEXT];
-    struct sim_opts o = draw(seed, tell);
+    struct sim_opts o = *opts;
     struct sim *s = sim_new(&o);
     bool is_broken;
 
     sim_print(s, SIM_ALL,
-            "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64 " ms, step %" PRIu64
+            "seed %" PRIu64 ": world %u with %u ps, min_world %u, %s, rejoin %" PRIu64 " ms, step %" PRIu64
             " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms",
-            seed, o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
+            o.seed, o.world, o.n_ps, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
             o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
     play(s);
     is_broken = sim_finding(s) != NULL;
     if (is_broken)
         snprintf(finding, sizeof(finding), "%s", sim_finding(s));
-    if (tell)
+    if (o.tell)
         printf("%s", sim_log(s));
     sim_free(s);
     return is_broken ? finding : NULL;
+}
+
+const char *sim_random_scenario(uint64_t seed, bool tell)
+{
+    struct sim_opts o = draw(seed, tell);
+
+    return run(&o);
+}
+
+const char *sim_ps_scenario(uint64_t seed, bool tell)
+{
+    struct sim_opts o = draw(seed, tell);
+
+    o.n_ps = 1 + (uint32_t)(seed % 3);
+    o.world += o.n_ps;
+    return run(&o);
 }

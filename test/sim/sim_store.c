@@ -70,8 +70,8 @@ void sim_store_request(struct sim *s, uint32_t rank, const struct member_action 
     } else {
         free(l->members);
         l->members = sim_alloc(d->view->n_members * sizeof(*l->members) + 1);
-        l->n_members = d->view->n_members;
-        for (uint32_t i = 0; i < d->view->n_members; i++)
+        l->n_members = group_view_n_trainers(d->view);
+        for (uint32_t i = 0; i < l->n_members; i++)
             l->members[i] = d->view->members[i].rank;
         l->wants_take = d->request;
         l->take_after = d->token;
@@ -293,7 +293,7 @@ static bool is_saving_last(const struct sim *s, uint32_t rank)
 static bool gives_up(struct sim *s, uint32_t rank, const char *trouble)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint64_t limit_ms = member_node_view(t->node)->n_members > 1 ? FAILED_MS : s->opts.deadline_ms;
+    uint64_t limit_ms = group_view_n_trainers(member_node_view(t->node)) > 1 ? FAILED_MS : s->opts.deadline_ms;
 
     if (s->now_ms - t->save.began_ms < limit_ms)
         return false;

@@ -14,7 +14,17 @@ enum {
     AGAIN_MS = 20,
     LEASE_AGAIN_MS = 5,
 };
-enum what { T_CONNECTED, T_RECEIVED, T_GIVES, T_APPLIES, T_ABORTED, T_BROKEN, T_PATH_DEAD, T_LATE };
+enum what {
+    T_CONNECTED,
+    T_RECEIVED,
+    T_GIVES,
+    T_APPLIES,
+    T_ABORTED,
+    T_BROKEN,
+    T_PATH_DEAD,
+    T_LATE,
+    T_UNUSED, /* a parameter server: all training tasks have ended the generation */
+};
 enum news { NEWS_PAUSED, NEWS_ABORTED, NEWS_COMPLETE, NEWS_FAILED };
 
 static struct sim_group *group(struct sim *s, uint32_t rank)
@@ -73,6 +83,27 @@ static bool is_in(const struct sim *s, uint32_t rank, const struct sim_group *g)
     return t->node != NULL && t->train.phase != REST && s->groups.at[t->train.group] == g;
 }
 
+/* The training tasks end a generation, whether paused or complete; a parameter server ends it after
+ * all of them. */
+static void end_servers(struct sim *s, struct sim_group *g)
+{
+    for (uint32_t i = 0; i < g->view.n_members; i++)
+        if (!sim_is_ps(s, g->view.members[i].rank) &&
+            !s->tasks[g->view.members[i].rank].train.is_over &&
+            is_in(s, g->view.members[i].rank, g))
+            return;
+    for (uint32_t i = 0; i < g->view.n_members; i++)
+        if (sim_is_ps(s, g->view.members[i].rank) && is_in(s, g->view.members[i].rank, g))
+            later(s, g->view.members[i].rank, sim_delay(s), T_UNUSED, 0);
+}
+
+/* A training task has paused or is complete. */
+static void end_run(struct sim *s, uint32_t rank, enum news what)
+{
+    news(s, rank, what, MEMBER_NO_RANK);
+    end_servers(s, group(s, rank));
+}
+
 /* ---- a group ---- */
 
 bool sim_same_view(const struct group_view *a, const struct group_view *b)
@@ -101,7 +132,8 @@ uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct group_view *v)
     g->view = *v;
     g->view.members = g->members;
     for (uint32_t i = 0; i < v->n_members && v->members[i].rank < 64 * WORDS; i++)
-        g->ranks[v->members[i].rank / 64] |= (uint64_t)1 << v->members[i].rank % 64;
+        if (v->members[i].n_servers == 0)
+            g->ranks[v->members[i].rank / 64] |= (uint64_t)1 << v->members[i].rank % 64;
     g->author = rank;
     g->author_serial = s->tasks[rank].serial;
     if (!VEC_PUSH(s->groups, g))
@@ -232,6 +264,8 @@ static void reduce(struct sim *s, uint32_t at)
     for (uint32_t i = 0; i < g->view.n_members; i++) {
         uint32_t rank = g->view.members[i].rank;
 
+        if (sim_is_ps(s, rank))
+            continue;
         s->tasks[rank].train.will_apply = true;
         later(s, rank, sim_delay(s), T_APPLIES, 2 * g->step + g->will_pause);
     }
@@ -329,7 +363,7 @@ static void step_on(struct sim *s, uint32_t rank)
         if (is_first)
             sim_store_save(s, rank, t->held, false, true);
         else
-            news(s, rank, NEWS_COMPLETE, MEMBER_NO_RANK);
+            end_run(s, rank, NEWS_COMPLETE);
         return;
     }
     if (is_first && s->opts.save_every > 0 && t->held > 0 && t->held % s->opts.save_every == 0)
@@ -342,6 +376,11 @@ static void connected(struct sim *s, uint32_t rank)
 {
     struct sim_task *t = &s->tasks[rank];
 
+    if (sim_is_ps(s, rank)) {
+        enter(s, rank, COMPUTING);
+        sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = group(s, rank)->view.generation });
+        return;
+    }
     if (t->train.phase == CONNECTING && t->held != group(s, rank)->step) {
         enter(s, rank, RECEIVING);
         t->held = 0; /* the state is being overwritten */
@@ -353,6 +392,16 @@ static void connected(struct sim *s, uint32_t rank)
     t->train.phase = COMPUTING;
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = group(s, rank)->view.generation });
     step_on(s, rank);
+}
+
+/* A step needs the answers of all parameter servers. */
+static bool servers_answer(const struct sim *s, const struct sim_group *g)
+{
+    for (uint32_t i = 0; i < g->view.n_members; i++)
+        if (sim_is_ps(s, g->view.members[i].rank) &&
+            s->tasks[g->view.members[i].rank].train.is_stuck)
+            return false;
+    return true;
 }
 
 static void gives(struct sim *s, uint32_t rank)
@@ -372,7 +421,8 @@ static void gives(struct sim *s, uint32_t rank)
     }
     enter(s, rank, GIVEN);
     g->will_pause |= t->train.asked_pause;
-    if (++g->given == g->view.n_members && !g->is_broken && !is_held_up(s, t->train.group))
+    if (++g->given == group_view_n_trainers(&g->view) && !g->is_broken && servers_answer(s, g) &&
+        !is_held_up(s, t->train.group))
         reduce(s, t->train.group);
 }
 
@@ -389,7 +439,7 @@ static void applies(struct sim *s, uint32_t rank, uint64_t step, bool pauses)
     if (t->train.asked_abort)
         return; /* the update completes nevertheless */
     if (pauses && (s->opts.steps == 0 || step < s->opts.steps))
-        news(s, rank, NEWS_PAUSED, MEMBER_NO_RANK);
+        end_run(s, rank, NEWS_PAUSED);
     else
         step_on(s, rank);
 }
@@ -457,7 +507,7 @@ void sim_train_last_saved(struct sim *s, uint32_t rank)
     if (t->phase == SAVING_LAST && !t->is_over && !t->asked_abort) {
         s->complete_step = s->tasks[rank].held;
         sim_print(s, rank, "the last checkpoint is verified");
-        news(s, rank, NEWS_COMPLETE, MEMBER_NO_RANK);
+        end_run(s, rank, NEWS_COMPLETE);
     }
 }
 
@@ -472,7 +522,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
             return;
         if (!g->is_connected)
             connect_all(s, e->link);
-        else if (g->given == g->view.n_members)
+        else if (g->given == group_view_n_trainers(&g->view))
             reduce(s, e->link);
         return;
     }
@@ -493,6 +543,10 @@ void sim_train_event(struct sim *s, struct sim_event *e)
         return;
     case T_APPLIES:
         applies(s, e->to, e->b / 2, e->b & 1);
+        return;
+    case T_UNUSED:
+        if (!t->asked_abort && !t->is_stuck)
+            news(s, e->to, NEWS_PAUSED, MEMBER_NO_RANK);
         return;
     case T_BROKEN:
     case T_PATH_DEAD:
@@ -541,6 +595,8 @@ void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *ou
                                      .phase = names[t->phase] };
     if (t->phase != REST)
         out->phase_ms = sim_clock(s, rank) - t->since_ms;
+    if (sim_is_ps(s, rank) && t->phase != REST)
+        out->place = UINT64_MAX; /* it never delays a step */
     if (t->phase > RECEIVING && t->phase < SAVING_LAST && t->steps >= 3 && !t->waits_for_lease)
         out->limit_ms = 10 * s->opts.step_ms + 300;
     if (t->waits_for_lease)
