@@ -52,10 +52,6 @@ static void call_again(struct member_node *n, uint64_t now_ms)
         node_end(n, 143, "stopped; no training task leads");
         return;
     }
-    if (now_ms - n->clock.logged_ms >= MEMBER_LOG_MS) {
-        n->clock.logged_ms = now_ms;
-        node_log(n, false, node_print(n, "waiting: %s", node_missing_text(n)));
-    }
     for (uint32_t i = 0; i < n->opts.world; i++)
         n->peers[i].absence.is_silent = false;
     n->seek.candidate = 0;
@@ -119,6 +115,11 @@ static uint64_t call_ms(const struct member_node *n)
 
 void node_seek_tick(struct member_node *n, uint64_t now_ms)
 {
+    /* a training task that finds no leader leads soon, and then logs the missing tasks */
+    if (node_is_ps(n, n->opts.self) && now_ms - n->clock.logged_ms >= MEMBER_LOG_MS) {
+        n->clock.logged_ms = now_ms;
+        node_log(n, false, node_print(n, "waiting: %s", node_missing_text(n)));
+    }
     if (n->out.rank != MEMBER_NO_RANK && now_ms - n->out.called_ms > call_ms(n)) {
         snprintf(n->peers[n->out.rank].absence.last_error,
                  sizeof(n->peers[n->out.rank].absence.last_error), "no answer for %.1f s",

@@ -103,6 +103,30 @@ static void versions_of_one_release_agree(void **state)
     }
 }
 
+/* A parameter server has no devices of training: what depends on them is not compared. */
+static void parameter_server_agrees_with_a_worker_of_other_devices(void **state)
+{
+    struct member_ident ours = { .version = "0.1.3", .job_digest = "j", .cluster_hash = "c",
+                                 .cluster = "{}", .devices = "cuda", .kernels = "cudnn", .nccl = "2",
+                                 .protocol = "control 1", .code = "1234", .job = "" };
+    struct member_ident theirs = ours;
+    char out[600];
+
+    (void)state;
+    theirs.devices = "cpu";
+    theirs.kernels = "onednn";
+    theirs.nccl = "";
+    assert_true(member_ident_agrees(&theirs, 0, &ours, 4, out, sizeof(out)));
+    assert_true(member_ident_agrees(&ours, 4, &theirs, 0, out, sizeof(out)));
+    assert_false(member_ident_agrees(&theirs, 4, &ours, 4, out, sizeof(out)));
+    theirs.job_digest = "other";
+    assert_false(member_ident_agrees(&theirs, 0, &ours, 4, out, sizeof(out)));
+    assert_non_null(strstr(out, "the digest of the job differs"));
+    theirs = ours;
+    theirs.code = "5678";
+    assert_false(member_ident_agrees(&theirs, 0, &ours, 4, out, sizeof(out)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -110,6 +134,7 @@ int main(void)
         cmocka_unit_test(job_difference_of_equal_or_unknown_jobs_is_none),
         cmocka_unit_test(job_difference_longer_than_its_buffer_is_cut),
         cmocka_unit_test(versions_of_one_release_agree),
+        cmocka_unit_test(parameter_server_agrees_with_a_worker_of_other_devices),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
