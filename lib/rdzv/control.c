@@ -71,11 +71,13 @@ static void fill_figures(const struct rdzv *r, uint32_t rank, Trainerd__V1__Task
         out->samples_per_second = p->samples_per_second;
         out->last_trouble = make_text(p->last_trouble, WIRE_TROUBLE_BYTES, a);
         out->n_devices = r->opts.n_devices;
+        out->n_servers = r->opts.n_servers;
         is_known = rdzv_step_time(p, t);
     } else if (f != NULL) {
         out->samples_per_second = f->samples_per_second;
         out->last_trouble = make_text(f->trouble, WIRE_TROUBLE_BYTES, a);
         out->n_devices = rdzv_joined_get(r->joined, rank)->n_devices;
+        out->n_servers = rdzv_joined_get(r->joined, rank)->n_servers;
         is_known = f->step_time.seconds > 0;
         t->seconds = f->step_time.seconds;
         t->data = f->step_time.data;

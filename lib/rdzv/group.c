@@ -216,6 +216,8 @@ struct rdzv_group *rdzv_group_new(struct rdzv *r, rdzv_perform_fn *perform)
                                                           .addresses = addresses,
                                                           .ident = &o->ident,
                                                           .n_devices = o->n_devices,
+                                                          .n_ps = o->n_ps,
+                                                          .n_servers = o->n_servers,
                                                           .min_world = o->min_world,
                                                           .rejoin_ms = o->rejoin_ms,
                                                           .deadline_ms = o->deadline_ms,

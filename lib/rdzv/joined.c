@@ -26,6 +26,7 @@ void rdzv_joined_store(struct rdzv_joined *t, const struct group_member *m)
 
     own->incarnation = m->incarnation;
     own->n_devices = m->n_devices;
+    own->n_servers = m->n_servers;
     replace_string(&own->data_address, m->data_address);
     replace_string(&own->host_key, m->host_key);
 }

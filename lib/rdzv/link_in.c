@@ -179,6 +179,7 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     rdzv_joined_store(l->r->joined, &(struct group_member){ .rank = rank,
                                                             .incarnation = j->incarnation,
                                                             .n_devices = j->n_devices,
+                                                            .n_servers = j->n_servers,
                                                             .data_address = j->data_address,
                                                             .host_key = j->host_key });
     rdzv_in_set_context(call, seat);

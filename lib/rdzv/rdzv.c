@@ -111,6 +111,7 @@ static int open_all(struct rdzv *r, struct err *err)
     rdzv_joined_store(r->joined, &(struct group_member){ .rank = r->opts.self,
                                                          .incarnation = r->opts.incarnation,
                                                          .n_devices = r->opts.n_devices,
+                                                         .n_servers = r->opts.n_servers,
                                                          .data_address = r->opts.data_address,
                                                          .host_key = r->opts.host_key });
     r->links = rdzv_links_new(r);

@@ -87,8 +87,9 @@ struct rdzv_action {
 struct rdzv_opts {
     struct loop *loop;
     const char *version, *job_name;
-    const struct rdzv_task *tasks; /* [world] the training tasks by rank; copied */
-    uint32_t world;
+    const struct rdzv_task *tasks; /* [world] training tasks, then parameter servers; copied */
+    uint32_t world;                /* tasks of the group */
+    uint32_t n_ps;                 /* the last ranks, this many, are parameter servers */
     uint32_t self;
     uint64_t incarnation;          /* random, not 0, new for every process */
     const char *listen;            /* host:port to bind: the address of this task, or
@@ -98,7 +99,7 @@ struct rdzv_opts {
     const char *token; /* with certificates from files: the token that a caller of Checkpoint, Drain
                           and Stop must send as a bearer token. NULL: its certificate decides */
     struct member_ident ident;     /* copied */
-    uint32_t n_devices;
+    uint32_t n_devices, n_servers; /* of this task, as in struct member_node_opts */
     const char *data_address, *host_key;
     /* as in struct member_node_opts */
     uint32_t min_world;

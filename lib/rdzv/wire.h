@@ -26,6 +26,7 @@ enum {
     WIRE_MEMORY_MAX = 8 << 20, /* limit of a message in memory */
     WIRE_PHASE_BYTES = 32,     /* of the name of a phase, with the NUL */
     WIRE_DEVICES_MAX = 4096,   /* limit of the devices of a task */
+    WIRE_SERVERS_MAX = 64,     /* limit of the service threads of a parameter server */
     WIRE_ADDRESS_BYTES = 321,  /* of an address, with the NUL */
 };
 #define WIRE_NUMBER_MAX ((uint64_t)1 << 62) /* limit of a generation, a step, a time */
@@ -46,7 +47,7 @@ struct wire_cluster {
     const struct rdzv_task *tasks;
     uint32_t world;
 };
-/* Returns MEMBER_NO_RANK if the task is no training task of this cluster. */
+/* Returns MEMBER_NO_RANK if the task is not in this cluster. */
 uint32_t wire_rank(const struct wire_cluster *c, const Trainerd__V1__Task *t);
 void wire_fill_task(const struct wire_cluster *c, uint32_t rank, Trainerd__V1__Task *out);
 

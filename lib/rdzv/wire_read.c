@@ -136,8 +136,14 @@ static int check_incarnation(uint64_t incarnation, struct err *err)
                             : err_set(err, ERR_INPUT, "incarnation: 0, expected a random number");
 }
 
-static int check_devices(uint32_t n, struct err *err)
+/* A training task has devices; a parameter server has service threads in their place. */
+static int check_devices(uint32_t n, uint32_t n_servers, struct err *err)
 {
+    if (n_servers > WIRE_SERVERS_MAX || (n_servers > 0 && n > 0))
+        return err_set(err, ERR_INPUT, "n_servers: %u with %u devices, expected 0, or 1 to %d without devices",
+                       n_servers, n, WIRE_SERVERS_MAX);
+    if (n_servers > 0)
+        return 0;
     return n > 0 && n <= WIRE_DEVICES_MAX
                ? 0
                : err_set(err, ERR_INPUT, "n_devices: %u, expected 1 to %d", n, WIRE_DEVICES_MAX);
@@ -195,7 +201,7 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
     if (rc == 0)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
     if (rc == 0)
-        rc = check_devices(m->n_devices, r->err);
+        rc = check_devices(m->n_devices, m->n_servers, r->err);
     if (rc < 0)
         return rc;
     *ident = (struct member_ident){ .version = m->version,
@@ -213,6 +219,7 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
     out->held = m->step_held;
     out->is_attaching = m->attaching;
     out->n_devices = m->n_devices;
+    out->n_servers = m->n_servers;
     out->ident = ident;
     return read_ranks(r, "dead_paths", m->dead_paths, m->n_dead_paths, out);
 }
@@ -338,15 +345,19 @@ static int read_view_member(const struct reader *r, const Trainerd__V1__Member *
     if (rc == 0)
         rc = check_strings(m, strings, COUNT_OF(strings), r->err);
     if (rc == 0)
-        rc = check_devices(m->n_devices, r->err);
+        rc = check_devices(m->n_devices, m->n_servers, r->err);
     if (rc == 0)
         rc = check_numbers(&(struct number){ "step_held", m->step_held }, 1, r->err);
+    if (rc == 0 && m->n_servers > 0 && m->step_held > 0)
+        rc = err_set(r->err, ERR_INPUT, "step_held: %llu, expected 0 of a parameter server",
+                     (unsigned long long)m->step_held);
     if (rc < 0)
         return rc;
     out->incarnation = m->incarnation;
     out->held = m->step_held;
     out->storage_failures = m->storage_failures;
     out->n_devices = m->n_devices;
+    out->n_servers = m->n_servers;
     out->name = r->c->tasks[out->rank].name;
     out->data_address = m->data_address;
     out->host_key = m->host_key;
@@ -378,6 +389,11 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
         if (rc == 0 && i > 0 && members[i].rank <= members[i - 1].rank)
             rc = err_set(r->err, ERR_INPUT, "task: %s after %s, expected the order of ranks",
                          r->c->tasks[members[i].rank].name, r->c->tasks[members[i - 1].rank].name);
+        if (rc == 0 && members[i].n_servers == 0 && i > 0 && members[i - 1].n_servers > 0)
+            rc = err_set(r->err, ERR_INPUT, "n_servers: 0, expected training tasks before parameter servers");
+        if (rc == 0 && i == 0 && members[i].n_servers > 0)
+            rc = err_set(r->err, ERR_INPUT, "n_servers: %u, expected a training task first",
+                         members[i].n_servers);
         if (rc < 0)
             return err_wrap(r->err, rc, "members[%u]", i);
         newest = members[i].held > newest ? members[i].held : newest;

@@ -73,6 +73,7 @@ static void *write_join(const struct writer *w, const struct member_msg *m)
     j->cluster = (char *)m->ident->cluster;
     j->devices = (char *)m->ident->devices;
     j->n_devices = m->n_devices;
+    j->n_servers = m->n_servers;
     j->kernels = (char *)m->ident->kernels;
     j->nccl = (char *)m->ident->nccl;
     j->protocol = (char *)(m->ident->protocol != NULL ? m->ident->protocol : "");
@@ -181,6 +182,7 @@ static Trainerd__V1__Member *write_member(const struct writer *w, const struct g
     m->task = task(w->a, w->c, f->rank);
     m->incarnation = f->incarnation;
     m->n_devices = f->n_devices;
+    m->n_servers = f->n_servers;
     m->data_address = (char *)f->data_address;
     m->host_key = (char *)f->host_key;
     m->step_held = f->held;

@@ -77,7 +77,8 @@ static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct e
     check_text(&out);
     CHECK(out.kind <= MEMBER_MSG_LEAVE || out.kind == MEMBER_MSG_BEAT);
     if (out.kind == MEMBER_MSG_JOIN) {
-        CHECK(out.n_devices > 0 && out.n_devices <= WIRE_DEVICES_MAX && out.incarnation != 0);
+        CHECK(out.n_devices <= WIRE_DEVICES_MAX && out.n_servers <= WIRE_SERVERS_MAX);
+        CHECK((out.n_devices > 0) != (out.n_servers > 0) && out.incarnation != 0);
         check_fact(out.ident->version, 64);
         check_fact(out.ident->cluster, WIRE_BYTES_MAX);
         check_fact(out.ident->kernels, 256);
@@ -105,6 +106,7 @@ static void check_view(const struct group_view *v)
     }
     CHECK(v->newest_step == newest && v->newest_member < v->n_members &&
           v->coordinator < v->n_members);
+    CHECK(v->members[v->coordinator].n_servers == 0);
     CHECK(v->members[v->newest_member].held == newest || newest == 0);
 }
 

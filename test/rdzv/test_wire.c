@@ -43,6 +43,7 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
     assert_true(a->held == b->held && a->rank == b->rank && a->code == b->code);
     assert_true(a->is_all == b->is_all && a->is_attaching == b->is_attaching);
     assert_int_equal(a->n_devices, b->n_devices);
+    assert_int_equal(a->n_servers, b->n_servers);
     assert_string_equal(a->text, b->text);
     assert_true(a->progress.held == b->progress.held && a->progress.place == b->progress.place);
     assert_true(a->progress.phase_ms == b->progress.phase_ms);
@@ -82,6 +83,12 @@ static void member_message_survives_the_wire(void **state)
           .n_devices = 3,
           .ranks = two_ranks,
           .n_ranks = 2,
+          .text = "",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_JOIN,
+          .incarnation = 1,
+          .ident = &ident,
+          .n_servers = 64,
           .text = "",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_REACHED,
@@ -170,7 +177,8 @@ static void assert_same_view(const struct group_view *a, const struct group_view
         const struct group_member *m = &a->members[i], *o = &b->members[i];
 
         assert_true(m->rank == o->rank && m->incarnation == o->incarnation && m->held == o->held &&
-                    m->storage_failures == o->storage_failures && m->n_devices == o->n_devices);
+                    m->storage_failures == o->storage_failures && m->n_devices == o->n_devices &&
+                    m->n_servers == o->n_servers);
         assert_string_equal(m->name, cluster.tasks[m->rank].name);
         assert_string_equal(m->data_address, o->data_address);
         assert_string_equal(m->host_key, o->host_key);
@@ -397,6 +405,12 @@ static void invalid_view_is_refused_with_the_field(void **state)
         { 11, "View: newest_step 5, held by members[0]: that member holds 4, the newest held is 5" },
         { 12, "View: members[0]: task: 'worker' 9 is no training task of this cluster" },
         { 13, "View: members[0]: task: missing" },
+        { 14, "View: members[1]: step_held: 5, expected 0 of a parameter server" },
+        { 15, "View: members[0]: n_servers: 1, expected a training task first" },
+        { 16, "View: members[1]: n_servers: 2 with 1 devices, expected 0, or 1 to 64 without devices" },
+        { 17, "View: members[1]: n_servers: 65 with 0 devices, expected 0, or 1 to 64 without devices" },
+        { 18, "View: members[1]: n_devices: 0, expected 1 to 4096" },
+        { 19, "View: newest_step 5, held by members[1]: that member holds 0, the newest held is 4" },
     };
     struct view_fixture f;
 
@@ -449,6 +463,30 @@ static void invalid_view_is_refused_with_the_field(void **state)
             break;
         case 13:
             f.members[0].task = NULL;
+            break;
+        case 14:
+            f.members[1].n_devices = 0;
+            f.members[1].n_servers = 2;
+            break;
+        case 15:
+            f.members[0].n_devices = 0;
+            f.members[0].n_servers = 1;
+            f.members[0].step_held = 0;
+            break;
+        case 16:
+            f.members[1].n_servers = 2;
+            break;
+        case 17:
+            f.members[1].n_devices = 0;
+            f.members[1].n_servers = 65;
+            break;
+        case 18:
+            f.members[1].n_devices = 0;
+            break;
+        case 19:
+            f.members[1].n_devices = 0;
+            f.members[1].n_servers = 2;
+            f.members[1].step_held = 0;
             break;
         default:
             break;
