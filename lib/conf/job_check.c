@@ -569,13 +569,35 @@ static int check_needs(const struct checker *k)
     return 0;
 }
 
+/* Refuses the values of /parameter_server that this version does not support. */
+static int check_ps(const struct checker *k)
+{
+    const struct ps_settings *p = &k->c->ps;
+    const struct {
+        const char *pointer;
+        bool is_refused;
+        const char *supported;
+    } rows[] = {
+        { "/parameter_server/dense", p->dense != PS_DENSE_WORKERS, "\"workers\"" },
+        { "/parameter_server/staleness", p->staleness > 0, "0" },
+        { "/parameter_server/staleness_kind", p->staleness_kind != PS_STALENESS_EXACT, "\"exact\"" },
+    };
+
+    for (size_t i = 0; k->c->has_ps && i < COUNT_OF(rows); i++)
+        if (rows[i].is_refused)
+            return json_error(k->doc, value_at(k->doc, rows[i].pointer), k->err,
+                              "this value is not supported by this version; write %s, or remove the key",
+                              rows[i].supported);
+    return 0;
+}
+
 int conf_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_export, check_weights_names, check_scale,
-        check_evaluator,
+        check_evaluator, check_ps,
     };
     const struct checker k = { doc, c, err };
 

@@ -18,7 +18,8 @@ struct differ {
 
 static void compare(struct differ *d, const struct conf_key *k, const char *path)
 {
-    bool is_list = k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP;
+    bool is_list =
+        k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP || k->type == CONF_KEY_CHOICE;
     struct conf_change change = { .pointer = path, .is_live = (k->flags & CONF_KEY_LIVE) != 0 };
 
     buf_reset(&d->from);
@@ -35,6 +36,12 @@ static void compare(struct differ *d, const struct conf_key *k, const char *path
     d->each(d->arg, &change);
 }
 
+/* Whether an optional object is in the job. Its absence is one change, whatever its keys are. */
+static bool is_given(const struct conf_key *k, const char *job)
+{
+    return *(const bool *)(job + k->at);
+}
+
 /* Compares the keys of an object. The base of every value is the job itself: lists and maps, whose
  * items have another base, are compared as a whole. */
 static void compare_object(struct differ *d, const char *parent)
@@ -43,7 +50,13 @@ static void compare_object(struct differ *d, const char *parent)
 
     for (const struct conf_key *k = NULL; (k = conf_key_next(parent, k)) != NULL;) {
         conf_key_path(k, path);
-        if (k->type == CONF_KEY_OBJECT)
+        if (k->flags & CONF_KEY_OPTIONAL && is_given(k, d->was) != is_given(k, d->now))
+            d->each(d->arg, &(struct conf_change){ .pointer = path,
+                                                   .from = is_given(k, d->was) ? "{}" : "nothing",
+                                                   .to = is_given(k, d->now) ? "{}" : "nothing" });
+        else if (k->flags & CONF_KEY_OPTIONAL && !is_given(k, d->now))
+            continue;
+        else if (k->type == CONF_KEY_OBJECT)
             compare_object(d, path);
         else
             compare(d, k, path);

@@ -17,7 +17,8 @@ static_assert(offsetof(struct graph_rename, graph) == 0, "the name comes first")
 /* In the order in which keys are printed. A key that determines whether others apply (a type, a rule)
  * precedes them in the same table. */
 static const struct conf_key_table *const tables[] = {
-    &conf_keys_model, &conf_keys_data, &conf_keys_train, &conf_keys_optimizer, &conf_keys_run,
+    &conf_keys_model, &conf_keys_data, &conf_keys_train, &conf_keys_optimizer, &conf_keys_ps,
+    &conf_keys_run,
 };
 
 /* Returns the row after `k` in all tables; `k` NULL: the first. Returns NULL after the last. */
@@ -95,6 +96,12 @@ bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value)
     return false;
 }
 
+unsigned conf_key_chosen(const struct conf_key *k, const void *base)
+{
+    return *(const unsigned *)((const char *)base +
+                               (k->type == CONF_KEY_CHOICE ? k->chosen : k->at));
+}
+
 bool conf_key_applies(const struct conf_key *k, const void *base)
 {
     const struct conf_key *on;
@@ -103,5 +110,5 @@ bool conf_key_applies(const struct conf_key *k, const void *base)
         return true;
     on = conf_key_find(k->parent, k->when.key);
     CHECK(on != NULL && on < k);
-    return (k->when.words >> *(const unsigned *)((const char *)base + on->at) & 1u) != 0;
+    return (k->when.words >> conf_key_chosen(on, base) & 1u) != 0;
 }

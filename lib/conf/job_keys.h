@@ -30,6 +30,8 @@ enum conf_key_type {
     CONF_KEY_LIST, /* array of items (row "*"); struct: the items, and a uint32_t count */
     /* object with any names; as a list, and an item starts with its name, a const char * */
     CONF_KEY_MAP,
+    /* one of the words, or a list as above; struct: an enum at `chosen`, 0: the list */
+    CONF_KEY_CHOICE,
 };
 
 enum conf_key_flags {
@@ -41,6 +43,9 @@ enum conf_key_flags {
     CONF_KEY_ALLOCATED = 32, /* list: the struct has a pointer to the items */
     CONF_KEY_FREE = 64,      /* not part of the digest: may change between two starts of a run */
     CONF_KEY_LIVE = 128,     /* may change while the process runs; also CONF_KEY_FREE */
+    /* object: its absence differs from an empty object. struct: a bool, false if it is absent; its
+     * keys are then 0 and not printed */
+    CONF_KEY_OPTIONAL = 256,
 };
 
 struct conf_word {
@@ -51,11 +56,12 @@ struct conf_word {
 struct conf_key {
     const char *parent, *name;
     enum conf_key_type type;
-    size_t at; /* offset in struct conf, or in the item of the list or map; 0 for an object */
+    /* offset in struct conf, or in the item of the list or map; 0 for an object that is not optional */
+    size_t at;
     unsigned flags;
     uint64_t lo, hi;          /* integers: range; lists and maps: range of the number of items */
     double min, max;          /* CONF_KEY_F64: range */
-    const struct conf_word *words; /* CONF_KEY_ENUM, CONF_KEY_EITHER */
+    const struct conf_word *words; /* CONF_KEY_ENUM, CONF_KEY_EITHER, CONF_KEY_CHOICE */
     uint32_t n_words;
     /* The default as JSON, a word without quotes. NULL: the key is required, or has `instead`, or
      * job_check.c derives the default from other keys, as `doc` describes. */
@@ -66,6 +72,7 @@ struct conf_key {
         uint32_t words;  /* bit v: the word with the value v, which is below 32 */
     } when;
     size_t count, stride; /* lists and maps: offset of the count, size of an item in bytes */
+    size_t chosen;        /* CONF_KEY_CHOICE: offset of the value of the word */
     const char *doc;      /* documentation, complete sentences */
 };
 
@@ -84,6 +91,9 @@ void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES]);
 const char *conf_key_word(const struct conf_key *k, unsigned value);
 /* Sets *value to the value of a word; false: the key has no such word. */
 bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value);
+/* The value of the word of CONF_KEY_ENUM or CONF_KEY_CHOICE in the struct at `base`; of the latter 0:
+ * a list. */
+unsigned conf_key_chosen(const struct conf_key *k, const void *base);
 /* Whether `when` holds for the struct (or list item) at `base`. Its earlier rows must be set. */
 bool conf_key_applies(const struct conf_key *k, const void *base);
 

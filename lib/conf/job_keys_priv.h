@@ -19,6 +19,7 @@ extern const struct conf_key_table conf_keys_model;     /* /name, /model */
 extern const struct conf_key_table conf_keys_data;      /* /data */
 extern const struct conf_key_table conf_keys_train;     /* /train, /elastic, /detection, /health */
 extern const struct conf_key_table conf_keys_optimizer; /* /optimizer */
+extern const struct conf_key_table conf_keys_ps;        /* /parameter_server */
 /* /communication, /checkpoint, /evaluator, /summary, /log, /export */
 extern const struct conf_key_table conf_keys_run;
 
@@ -38,12 +39,14 @@ extern const struct conf_key_table conf_keys_run;
 #define PORTS CONF_KEY_PORTS
 #define LIST CONF_KEY_LIST
 #define MAP CONF_KEY_MAP
+#define CHOICE CONF_KEY_CHOICE
 #define REQUIRED CONF_KEY_REQUIRED
 #define NULLABLE CONF_KEY_NULLABLE
 #define ABOVE_MIN CONF_KEY_ABOVE_MIN
 #define BELOW_MAX CONF_KEY_BELOW_MAX
 #define UNIQUE CONF_KEY_UNIQUE
 #define ALLOCATED CONF_KEY_ALLOCATED
+#define OPTIONAL CONF_KEY_OPTIONAL
 #define FREE CONF_KEY_FREE
 #define LIVE (CONF_KEY_FREE | CONF_KEY_LIVE)
 

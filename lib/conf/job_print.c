@@ -75,6 +75,7 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
     case CONF_KEY_OBJECT:
     case CONF_KEY_LIST:
     case CONF_KEY_MAP:
+    case CONF_KEY_CHOICE:
         break;
     }
     CHECK(!"not a scalar");
@@ -99,21 +100,32 @@ static void print_item(struct printer *p, const struct conf_key *item, const cha
     }
 }
 
-/* Prints a list of scalars on one line, [a, b], and other lists and maps with one entry per
+static bool has_items(const struct conf_key *k)
+{
+    return k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP || k->type == CONF_KEY_CHOICE;
+}
+
+/* Prints the word of a choice, a list of scalars on one line, [a, b], and other lists and maps with one entry per
  * line. */
 static void print_items(struct printer *p, const struct conf_key *k, const char *key,
                         const char *base)
 {
+    bool is_list = k->type != CONF_KEY_MAP;
     const char *items = base + k->at;
     uint32_t n = *(const uint32_t *)(base + k->count);
     const struct conf_key *item;
     char path[CONF_KEY_PATH_BYTES];
 
+    if (k->type == CONF_KEY_CHOICE && conf_key_chosen(k, base) != 0) {
+        conf_out_key(&p->out, key);
+        buf_json(p->out.buf, conf_key_word(k, conf_key_chosen(k, base)));
+        return;
+    }
     conf_key_path(k, path);
     item = conf_key_find(path, "*");
     if (k->flags & CONF_KEY_ALLOCATED)
         items = *(const char *const *)items;
-    if (k->type == CONF_KEY_LIST && item->type != CONF_KEY_OBJECT) {
+    if (is_list && item->type != CONF_KEY_OBJECT) {
         conf_out_key(&p->out, key);
         buf_str(p->out.buf, "[");
         for (uint32_t i = 0; i < n; i++) {
@@ -123,22 +135,24 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
         buf_str(p->out.buf, "]");
         return;
     }
-    conf_out_open(&p->out, key, k->type == CONF_KEY_LIST ? '[' : '{');
+    conf_out_open(&p->out, key, is_list ? '[' : '{');
     for (uint32_t i = 0; i < n; i++) {
         const char *at = items + i * k->stride;
 
-        print_item(p, item, k->type == CONF_KEY_LIST ? NULL : *(const char *const *)at, at);
+        print_item(p, item, is_list ? NULL : *(const char *const *)at, at);
     }
-    conf_out_close(&p->out, k->type == CONF_KEY_LIST ? ']' : '}');
+    conf_out_close(&p->out, is_list ? ']' : '}');
 }
 
-/* Whether a key is printed. Two kinds of keys are omitted because a job file may not have them:
- * keys that do not apply, and of two keys that exclude each other the one that is not given (its
+/* Whether a key is printed. Optional objects that are absent are omitted, and two kinds of keys that
+ * a job file may not have: keys that do not apply, and of two keys that exclude each other the one that is not given (its
  * value is 0). */
 static bool is_printed(const struct printer *p, const struct conf_key *k, const char *base)
 {
     if (p->is_canonical && k->flags & CONF_KEY_FREE)
         return false;
+    if (k->flags & CONF_KEY_OPTIONAL)
+        return *(const bool *)(base + k->at);
     if (k->instead != NULL && k->type == CONF_KEY_PATH)
         return *(const char *const *)(base + k->at) != NULL;
     if (k->instead != NULL && k->type == CONF_KEY_LIST)
@@ -162,7 +176,7 @@ static void print_object(struct printer *p, const char *parent, const char *base
             conf_out_open(&p->out, k->name, '{');
             print_object(p, path, base);
             conf_out_close(&p->out, '}');
-        } else if (k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP) {
+        } else if (has_items(k)) {
             print_items(p, k, k->name, base);
         } else {
             conf_out_key(&p->out, k->name);
@@ -177,7 +191,7 @@ void conf_print_value(const struct conf_key *k, const void *base, struct buf *ou
 
     if (!is_printed(&p, k, base))
         buf_str(out, "nothing");
-    else if (k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP)
+    else if (has_items(k))
         print_items(&p, k, k->name, base);
     else
         print_scalar(&p, k, (const char *)base + k->at);

@@ -37,6 +37,7 @@ static const struct {
                          "a port or a range, as in 7000, \"7000-7010\" or [7000, 7010]" },
     [CONF_KEY_LIST] = { cJSON_Array, "an array" },
     [CONF_KEY_MAP] = { cJSON_Object, "an object" },
+    [CONF_KEY_CHOICE] = { cJSON_String | cJSON_Array, "a word or an array" },
 };
 
 enum { MAX_NAMES = 64, MAX_WORDS = 32, FOUND_BYTES = 96, LIST_BYTES = 512 };
@@ -158,6 +159,20 @@ static int read_enum(const struct reader *r, const struct conf_key *k, const cJS
     for (uint32_t i = 0; i < k->n_words; i++)
         words[i] = k->words[i].word;
     return refuse_word(r, value, "the word", value->valuestring, words, k->n_words);
+}
+
+static int read_items(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                      char *base);
+
+static int read_choice(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                       char *base)
+{
+    unsigned *word = (unsigned *)(base + k->chosen);
+
+    if (cJSON_IsString(value))
+        return read_enum(r, k, value, word);
+    *word = 0;
+    return read_items(r, k, value, base);
 }
 
 static int read_either(const struct reader *r, const struct conf_key *k, const cJSON *value,
@@ -327,8 +342,12 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
         return refuse_type(r, k, value);
     switch (k->type) {
     case CONF_KEY_OBJECT:
+        if (k->flags & CONF_KEY_OPTIONAL)
+            *(bool *)at = true;
         conf_key_path(k, path);
         return read_object(r, path, value, base);
+    case CONF_KEY_CHOICE:
+        return read_choice(r, k, value, base);
     case CONF_KEY_STRING:
     case CONF_KEY_PATH:
         return read_string(r, k, value, (const char **)at);
@@ -390,6 +409,9 @@ static void set_default(const struct conf_key *k, char *base)
     case CONF_KEY_F64:
         *(double *)at = strtod(k->fallback, NULL);
         return;
+    case CONF_KEY_CHOICE:
+        (void)conf_key_value(k, k->fallback, (unsigned *)(base + k->chosen)); /* one of the words */
+        return;
     case CONF_KEY_OBJECT:
     case CONF_KEY_STRING:
     case CONF_KEY_PATH:
@@ -400,7 +422,8 @@ static void set_default(const struct conf_key *k, char *base)
     }
 }
 
-/* Sets the default of an absent key. An absent object is treated as an empty one. */
+/* Sets the default of an absent key. An absent object is treated as an empty one, unless it is
+ * optional. */
 static int read_absent(const struct reader *r, const struct conf_key *k, char *base)
 {
     char path[CONF_KEY_PATH_BYTES];
@@ -409,6 +432,8 @@ static int read_absent(const struct reader *r, const struct conf_key *k, char *b
         set_default(k, base);
         return 0;
     }
+    if (k->flags & CONF_KEY_OPTIONAL)
+        return 0;
     conf_key_path(k, path);
     return read_object(r, path, NULL, base);
 }
@@ -418,6 +443,7 @@ static int refuse_inapplicable(const struct reader *r, const struct conf_key *k,
 {
     const struct conf_key *on = conf_key_find(k->parent, k->when.key);
     const char *fitting[MAX_WORDS] = { NULL };
+    bool is_list = on->type == CONF_KEY_CHOICE && conf_key_chosen(on, base) == 0;
     size_t n = 0;
     char list[LIST_BYTES];
 
@@ -425,9 +451,10 @@ static int refuse_inapplicable(const struct reader *r, const struct conf_key *k,
         if (k->when.words >> on->words[i].value & 1u)
             fitting[n++] = on->words[i].word;
     quoted_list(list, sizeof(list), fitting, n);
-    return json_error(r->doc, value, r->err, "is used only where %s/%s is %s%s, but that is \"%s\"",
-                      k->parent, on->name, n > 1 ? "one of " : "", list,
-                      conf_key_word(on, *(const unsigned *)(base + on->at)));
+    return json_error(r->doc, value, r->err, "is used only where %s/%s is %s%s, but that is %s%s%s",
+                      k->parent, on->name, n > 1 ? "one of " : "", list, is_list ? "" : "\"",
+                      is_list ? "a list" : conf_key_word(on, conf_key_chosen(on, base)),
+                      is_list ? "" : "\"");
 }
 
 /* Rejects the absence of a key. `near` is the object that lacks the key. */

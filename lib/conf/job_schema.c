@@ -74,7 +74,7 @@ static void schema_value(struct conf_out *o, const struct conf_key *k);
 
 static void schema_items(struct conf_out *o, const struct conf_key *k)
 {
-    bool is_list = k->type == CONF_KEY_LIST;
+    bool is_list = k->type != CONF_KEY_MAP;
     const struct conf_key *item;
     char path[CONF_KEY_PATH_BYTES];
 
@@ -117,6 +117,19 @@ static void schema_ports(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, '}');
 }
 
+/* Prints the schema of a word or a list. */
+static void schema_choice(struct conf_out *o, const struct conf_key *k)
+{
+    conf_out_open(o, "anyOf", '[');
+    conf_out_open(o, NULL, '{');
+    words(o, "enum", k, UINT32_MAX);
+    conf_out_close(o, '}');
+    conf_out_open(o, NULL, '{');
+    schema_items(o, k);
+    conf_out_close(o, '}');
+    conf_out_close(o, ']');
+}
+
 static void describe(struct conf_out *o, const struct conf_key *k)
 {
     char text[1024];
@@ -130,7 +143,8 @@ static void describe(struct conf_out *o, const struct conf_key *k)
 static void schema_value(struct conf_out *o, const struct conf_key *k)
 {
     bool above = (k->flags & CONF_KEY_ABOVE_MIN) != 0, below = (k->flags & CONF_KEY_BELOW_MAX) != 0;
-    bool has_words = k->type == CONF_KEY_ENUM || k->type == CONF_KEY_EITHER;
+    bool has_words =
+        k->type == CONF_KEY_ENUM || k->type == CONF_KEY_EITHER || k->type == CONF_KEY_CHOICE;
     char path[CONF_KEY_PATH_BYTES];
 
     describe(o, k);
@@ -168,6 +182,9 @@ static void schema_value(struct conf_out *o, const struct conf_key *k)
     case CONF_KEY_LIST:
     case CONF_KEY_MAP:
         schema_items(o, k);
+        break;
+    case CONF_KEY_CHOICE:
+        schema_choice(o, k);
         break;
     }
     if (k->fallback != NULL) {

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "opts/data.h"
 #include "opts/optim.h"
+#include "opts/ps.h"
 #include "opts/train.h"
 
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
@@ -113,6 +114,9 @@ struct conf {
     struct optim_settings optimizer;
     struct conf_group *groups; /* of parameters */
     uint32_t n_groups;
+
+    bool has_ps;           /* the job uses the ps tasks of the cluster */
+    struct ps_settings ps; /* zeroed without has_ps */
 
     struct {
         enum conf_comm implementation;

@@ -39,6 +39,20 @@ static const struct job_refusal job_refusals[] = {
 { P1("/communication", "{'data_port':'a-b'}"), "/communication/data_port", "ports from 1 to 65535" },
 { P1("/communication", "{'data_port':[7000]}"), "/communication/data_port", "ports from 1 to 65535" },
 { P1("/communication", "{'data_port':true}"), "/communication/data_port", "expected a port or a range" },
+/* parameter servers */
+{ P1("/parameter_server", "null"), "/parameter_server", "expected an object, found null" },
+{ P1("/parameter_server", "{'tables':'all'}"), "/parameter_server/tables", "the word \"all\" is not known; expected one of: \"auto\", \"none\"" },
+{ P1("/parameter_server", "{'tables':[]}"), "/parameter_server/tables", "expected 1 to 1024 entries, found 0" },
+{ P1("/parameter_server", "{'tables':[3]}"), "/parameter_server/tables/0", "expected a string, found the number 3" },
+{ P1("/parameter_server", "{'tables':null}"), "/parameter_server/tables", "expected a word or an array, found null" },
+{ P1("/parameter_server", "{'tables':'none','min_shard_bytes':1}"), "/parameter_server/min_shard_bytes", "is used only where /parameter_server/tables is \"auto\", but that is \"none\"" },
+{ P1("/parameter_server", "{'tables':['a'],'min_shard_bytes':1}"), "/parameter_server/min_shard_bytes", "is used only where /parameter_server/tables is \"auto\", but that is a list" },
+{ P1("/parameter_server", "{'min_shard_bytes':0}"), "/parameter_server/min_shard_bytes", "expected an integer from 1" },
+{ P1("/parameter_server", "{'replicas':0}"), "/parameter_server/replicas", "expected an integer from 1 to 8" },
+{ P1("/parameter_server", "{'replicas':9}"), "/parameter_server/replicas", "expected an integer from 1 to 8" },
+{ P1("/parameter_server", "{'staleness':5}"), "/parameter_server/staleness", "expected an integer from 0 to 4" },
+{ P1("/parameter_server", "{'lookahead_steps':9}"), "/parameter_server/lookahead_steps", "expected an integer from 0 to 8" },
+{ P1("/parameter_server", "{'servers':2}"), "/parameter_server/servers", "the key \"servers\" is not known" },
 /* missing keys */
 { P1("/model", NULL), "", "\"model\" is missing. The network" },
 { P1("/data", NULL), "", "\"data\" is missing." },
@@ -262,6 +276,9 @@ static const struct job_refusal job_contradictions[] = {
 { P1("/export", "{'safetensors':'./net.onnx'}"), "/export/safetensors", "this file would overwrite /model/onnx: choose another file" },
 { P2("/model/weights", "'w'", "/export", "{'safetensors':'w'}"), "/export/safetensors", "this file would overwrite /model/weights: choose another file" },
 { P1("/export", "{'onnx':'./net.onnx'}"), "/export/onnx", "this file would overwrite /model/onnx: choose another file" },
+{ P1("/parameter_server", "{'dense':'ps'}"), "/parameter_server/dense", "this value is not supported by this version; write \"workers\", or remove the key" },
+{ P1("/parameter_server", "{'staleness':1}"), "/parameter_server/staleness", "this value is not supported by this version; write 0, or remove the key" },
+{ P1("/parameter_server", "{'staleness_kind':'bounded'}"), "/parameter_server/staleness_kind", "this value is not supported by this version; write \"exact\", or remove the key" },
 };
 
 /* Values at the limits of the allowed ranges. */
@@ -372,6 +389,10 @@ P1("/communication", "{'data_port':null}"),
 P1("/checkpoint", "{'directory':'c','every_steps':1,'every_seconds':0.5,'max_to_keep':0,'restart_from_scratch':true}"),
 P1("/summary", "{'directory':'logs'}"),
 P1("/export", "{'onnx':'out/net.onnx'}"),
+P1("/parameter_server", "{}"),
+P1("/parameter_server", "{'tables':'none'}"),
+P1("/parameter_server", "{'tables':['emb*','user?.weight'],'replicas':8}"),
+P1("/parameter_server", "{'tables':'auto','min_shard_bytes':1,'dense':'workers','staleness':0,'staleness_kind':'exact','lookahead_steps':0,'replicas':1}"),
 P1("/export", "{}"),
 };
 /* clang-format on */

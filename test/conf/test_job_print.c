@@ -447,6 +447,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
                             "'max_to_keep':3}"), true },
         { P1("/summary", "{'directory':'s'}"), true },
         { P1("/export", "{'onnx':'o'}"), true },
+        { P1("/parameter_server", "{}"), false },
         /* a default that is given, and other forms of the same value */
         { P1("/train/seed", "0"), true },
         { P1("/optimizer/learning_rate", "1.0e-1"), true },
@@ -512,6 +513,58 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
 }
 /* clang-format on */
 
+/* Of /parameter_server only the keys that decide where rows are or which bits result. */
+static void digest_with_parameter_servers_changes_only_with_the_layout(void **state)
+{
+    static const struct {
+        struct job_patch patches[JOB_MAX_PATCHES];
+        bool is_same;
+    } rows[] = {
+        { P1("/parameter_server", "{'replicas':1,'lookahead_steps':0}"), true },
+        { P1("/parameter_server", "{'tables':'auto','min_shard_bytes':262144,'staleness':0}"), true },
+        { P1("/parameter_server", "{'min_shard_bytes':1}"), false },
+        { P1("/parameter_server", "{'tables':'none'}"), false },
+        { P1("/parameter_server", "{'tables':['a']}"), false },
+    };
+    const struct job_patch base_patch[JOB_MAX_PATCHES] = P1("/parameter_server", "{}");
+    struct conf *base = job_patched(base_patch);
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct conf *c = job_patched(rows[i].patches);
+
+        assert_int_equal(strcmp(c->digest, base->digest) == 0, rows[i].is_same);
+        conf_free(c);
+    }
+    conf_free(base);
+}
+
+static void parameter_server_section_gives_its_values_and_defaults(void **state)
+{
+    const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } },
+                           defaults[JOB_MAX_PATCHES] = P1("/parameter_server", "{}"),
+                           listed[JOB_MAX_PATCHES] = P1("/parameter_server", "{'tables':['a','b*'],'replicas':1}");
+    struct conf *c = job_patched(none);
+
+    (void)state;
+    assert_false(c->has_ps);
+    assert_int_equal(c->ps.replicas, 0);
+    conf_free(c);
+    c = job_patched(defaults);
+    assert_true(c->has_ps);
+    assert_int_equal(c->ps.tables, PS_TABLES_AUTO);
+    assert_int_equal(c->ps.min_shard_bytes, 262144);
+    assert_int_equal(c->ps.replicas, 2);
+    assert_int_equal(c->ps.lookahead_steps, 2);
+    assert_int_equal(c->ps.dense, PS_DENSE_WORKERS);
+    conf_free(c);
+    c = job_patched(listed);
+    assert_int_equal(c->ps.tables, PS_TABLES_LISTED);
+    assert_int_equal(c->ps.n_patterns, 2);
+    assert_string_equal(c->ps.patterns[1], "b*");
+    conf_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -520,6 +573,8 @@ int main(void)
         cmocka_unit_test(print_contains_every_default),
         cmocka_unit_test(digest_is_of_the_canonical_text),
         cmocka_unit_test(digest_changes_only_with_keys_that_determine_the_result),
+        cmocka_unit_test(digest_with_parameter_servers_changes_only_with_the_layout),
+        cmocka_unit_test(parameter_server_section_gives_its_values_and_defaults),
     };
 
     return cmocka_run_group_tests_name("conf/job_print", tests, NULL, NULL);

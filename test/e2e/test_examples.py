@@ -106,7 +106,7 @@ def arrays(folder, job):
         np.save(os.path.join(folder, "arrays", part + "-label.npy"), rng.integers(0, 3, 16))
 
 
-MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
+MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "table_dlrm_ps": table, "finetune_csv": csv}
 # These jobs use the data of the demo.
 READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16"}
 TASKS = {"elastic": 4}
@@ -116,7 +116,7 @@ GPU_ALONE = {"gpu_float16"}
 @test
 def example_jobs_all_have_a_test():
     names = {os.path.basename(p)[:-len(".json")] for p in glob.glob(os.path.join(ROOT, "config", "*.json"))}
-    assert names - {"job.schema", "cluster-two-hosts", "grafana-dashboard"} == set(MAKE) | READY, names
+    assert names - {"job.schema", "cluster-two-hosts", "cluster-ps", "grafana-dashboard"} == set(MAKE) | READY, names
 
 
 def run_small(name, prepare, devices):

@@ -1,0 +1,50 @@
+/* job_keys_ps.c - the keys of /parameter_server. */
+#include "conf/job_keys_priv.h"
+
+static const struct conf_word tables[] = {
+    { "auto", PS_TABLES_AUTO },
+    { "none", PS_TABLES_NONE },
+};
+static const struct conf_word denses[] = {
+    { "workers", PS_DENSE_WORKERS },
+    { "ps", PS_DENSE_SERVERS },
+};
+static const struct conf_word kinds[] = {
+    { "exact", PS_STALENESS_EXACT },
+    { "bounded", PS_STALENESS_BOUNDED },
+};
+
+/* clang-format off */
+static const struct conf_key rows[] = {
+{ "", "parameter_server", OBJECT, AT(has_ps), OPTIONAL,
+  .doc = "If given, the ps tasks of the cluster take part in the job and keep embedding tables; other parameters "
+         "stay on the workers. Needs at least one ps task. Absent: ps tasks are not used." },
+{ "/parameter_server", "tables", CHOICE, AT(ps.patterns), ALLOCATED, .lo = 1, .hi = 1024, WORDS(tables),
+  .chosen = AT(ps.tables), .count = AT(ps.n_patterns), .stride = sizeof(const char *), .fallback = "auto",
+  .doc = "The embedding tables that ps tasks keep. auto: all of at least min_shard_bytes; none: no table; a list: "
+         "those that a pattern with *, ? and [...] matches." },
+{ "/parameter_server/tables", "*", STRING,
+  .doc = "A pattern that matches the names of initializers." },
+{ "/parameter_server", "min_shard_bytes", U64, AT(ps.min_shard_bytes), .lo = 1, .hi = INT64_MAX,
+  .fallback = "262144",
+  .when = { "tables", BIT(PS_TABLES_AUTO) },
+  .doc = "Tables of fewer bytes stay on the workers." },
+{ "/parameter_server", "dense", ENUM, AT(ps.dense), WORDS(denses), .fallback = "workers",
+  .doc = "Where the parameters that are no such tables are. workers: on every worker, and all-reduced; ps is not "
+         "supported." },
+{ "/parameter_server", "replicas", U32, AT(ps.replicas), FREE, .lo = 1, .hi = 8, .fallback = "2",
+  .doc = "The number of ps tasks that hold the same rows, at most the number of ps tasks: with 2, any one of them "
+         "may fail without a loss of steps." },
+{ "/parameter_server", "staleness", U32, AT(ps.staleness), .hi = 4, .fallback = "0",
+  .doc = "The number of steps by which the rows that a step reads may be older than the step; above 0 is not "
+         "supported." },
+{ "/parameter_server", "staleness_kind", ENUM, AT(ps.staleness_kind), WORDS(kinds), .fallback = "exact",
+  .doc = "exact: each step reads rows of exactly that age, so that results are repeatable; bounded, at most that "
+         "age, is not supported." },
+{ "/parameter_server", "lookahead_steps", U32, AT(ps.lookahead_steps), FREE, .hi = 8, .fallback = "2",
+  .doc = "The number of steps whose rows a worker requests ahead; 0: it requests the rows of a step when the step "
+         "begins." },
+};
+/* clang-format on */
+
+const struct conf_key_table conf_keys_ps = { rows, COUNT_OF(rows) };
