@@ -152,7 +152,9 @@ static int make_table(struct cluster_draft *d, struct err *err)
     c->n_tasks = (uint32_t)d->entries.n;
     c->world = d->count[CLUSTER_CHIEF] + d->count[CLUSTER_WORKER];
     c->tasks = arena_array(&c->mem, c->n_tasks, sizeof(*c->tasks));
-    c->ranks = arena_array(&c->mem, c->world + 1, sizeof(struct cluster_task *));
+    c->group = c->world;
+    c->n_ps = d->count[CLUSTER_PS];
+    c->ranks = arena_array(&c->mem, c->world + c->n_ps + 1, sizeof(struct cluster_task *));
     if (c->tasks == NULL || c->ranks == NULL)
         return cluster_nomem(err);
     for (uint32_t i = 0; i < c->n_tasks; i++) {
@@ -163,11 +165,14 @@ static int make_table(struct cluster_draft *d, struct err *err)
     CHECK(c->self != NULL);
     set_ranks(c);
     set_chief(d);
-    if (d->count[CLUSTER_PS] > 0 && c->self->rank != CLUSTER_NO_RANK)
+    if (c->n_ps > 0 && c->self->rank != CLUSTER_NO_RANK) {
         cluster_note(d,
                      "the %" PRIu32
                      " ps tasks are not used: gradients are reduced among the training tasks",
-                     d->count[CLUSTER_PS]);
+                     c->n_ps);
+        if (d->notes.n > 0 && !d->failed)
+            c->ps_note = d->notes.at[d->notes.n - 1];
+    }
     return cluster_make_canonical(c, err);
 }
 
@@ -210,6 +215,34 @@ int cluster_resolve(const struct cluster_opts *opts, struct cluster **out, struc
         return rc;
     }
     *out = d.c;
+    return 0;
+}
+
+int cluster_use_ps(struct cluster *c, struct err *err)
+{
+    uint32_t kept = 0;
+
+    CHECK(c->group == c->world);
+    if (c->is_dynamic)
+        return err_set(err, ERR_INPUT,
+                       "%s: parameter servers need the list of all workers and ps tasks, but this text lists only "
+                       "the ps tasks and this task (enableDynamicWorker of Kubeflow); give every task the whole "
+                       "cluster", c->source);
+    if (c->n_ps == 0)
+        return err_set(err, ERR_INPUT,
+                       "%s: the job has /parameter_server, but the cluster lists no ps task; add \"ps\": "
+                       "[\"HOST:PORT\"] to the cluster of every task, or remove the section from the job", c->source);
+    for (uint32_t i = 0; i < c->n_tasks; i++) {
+        if (c->tasks[i].type != CLUSTER_PS)
+            continue;
+        c->tasks[i].rank = c->group;
+        c->ranks[c->group++] = &c->tasks[i];
+    }
+    for (uint32_t i = 0; i < c->n_notes; i++)
+        if (c->notes[i] != c->ps_note)
+            c->notes[kept++] = c->notes[i];
+    c->n_notes = kept;
+    c->ps_note = NULL;
     return 0;
 }
 

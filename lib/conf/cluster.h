@@ -26,6 +26,10 @@ struct err;
 /* Resolves the cluster. On success the caller owns *out and frees it with cluster_free(). Errors:
  * ERR_INPUT (also a --cluster file that does not exist), ERR_NOMEM, ERR_IO. */
 int cluster_resolve(const struct cluster_opts *opts, struct cluster **out, struct err *err);
+/* The job uses the ps tasks: gives them the ranks after the training tasks, in the order of their
+ * indices, and removes the note that they are not used. Called once, and before the cluster is
+ * shared. Errors: ERR_INPUT (no ps task, or the text does not list the whole cluster). */
+int cluster_use_ps(struct cluster *c, struct err *err);
 /* Accepts NULL. */
 void cluster_free(struct cluster *c);
 

@@ -15,7 +15,9 @@ enum { CLUSTER_NO_RANK = UINT32_MAX };
 struct cluster_task {
     enum cluster_type type;
     uint32_t index;
-    uint32_t rank;       /* chief first, then workers by index; CLUSTER_NO_RANK for ps, evaluator */
+    /* chief first, then workers by index; CLUSTER_NO_RANK for an evaluator, and for ps before
+     * cluster_use_ps() */
+    uint32_t rank;
     const char *address; /* "host:port" or "[v6]:port", as written; NULL: not listed */
     const char *host;    /* without brackets and trailing dot */
     uint16_t port;
@@ -43,7 +45,9 @@ struct cluster {
     struct cluster_task *tasks; /* [n_tasks] by job name and index, as in the canonical form */
     uint32_t n_tasks;
     uint32_t world; /* number of training tasks: chiefs + workers; local: 1, dynamic ps: 0 */
-    struct cluster_task **ranks; /* [world] the training tasks by rank */
+    uint32_t n_ps;  /* number of ps tasks */
+    uint32_t group; /* number of tasks with a rank: world, with cluster_use_ps() world + n_ps */
+    struct cluster_task **ranks; /* [group] the training tasks by rank, then the ps tasks by index */
     struct cluster_task *self;   /* this task, never NULL; local: worker 0 without an address */
     /* This task is chief 0, or worker 0 of a cluster without a chief. tf profile: false on every task
      * if the job "chief" is named but empty. The coordinator is always ranks[0]. */
@@ -58,6 +62,7 @@ struct cluster {
     const char *index_source;
     const char **notes; /* [n_notes] warnings and decisions for the log, in order */
     uint32_t n_notes;
+    const char *ps_note; /* that of `notes` which says that ps tasks are not used; NULL: none */
 };
 
 /* Returns "chief", "worker", "ps" or "evaluator". */

@@ -234,6 +234,73 @@ static void kubeflow_in_every_form_is_accepted(void **state)
     kit_check_rows(kubeflow, COUNT_OF(kubeflow));
 }
 
+static struct cluster *resolved(const char *text)
+{
+    const struct cluster_row row = { .id = "ps", .text = text };
+    struct cluster *c = NULL;
+    struct err err = { 0 };
+
+    if (kit_resolve(&row, CLUSTER_STRICT, &c, &err) != 0)
+        fail_msg("%s", err.text);
+    return c;
+}
+
+static void used_ps_tasks_have_the_ranks_after_the_workers(void **state)
+{
+    static const char text[] = CLUSTER("\"ps\":{\"5\":\"q:1\",\"1\":\"p:1\"}," WITH_CHIEF, T("ps", 5));
+    static const char worker[] =
+        CLUSTER("\"ps\":[\"p:1\"],\"worker\":[\"a:1\"],\"evaluator\":[\"e:1\"]", W(0));
+    struct cluster *c = resolved(text);
+    struct err err;
+    char name[32];
+
+    (void)state;
+    assert_int_equal(c->group, c->world);
+    assert_int_equal(c->n_ps, 2);
+    assert_int_equal(c->self->rank, CLUSTER_NO_RANK);
+    assert_int_equal(cluster_use_ps(c, &err), 0);
+    assert_int_equal(c->world, 3);
+    assert_int_equal(c->group, 5);
+    for (uint32_t r = 0; r < c->group; r++)
+        assert_int_equal(c->ranks[r]->rank, r);
+    assert_string_equal(cluster_task_name(c->ranks[3], name, sizeof(name)), "ps 1");
+    assert_string_equal(cluster_task_name(c->ranks[4], name, sizeof(name)), "ps 5");
+    assert_int_equal(c->self->rank, 4);
+    assert_false(c->is_chief);
+    cluster_free(c);
+    c = resolved(worker);
+    assert_int_equal(c->n_notes, 1);
+    assert_int_equal(cluster_use_ps(c, &err), 0);
+    assert_int_equal(c->n_notes, 0);
+    assert_int_equal(c->world, 1);
+    assert_int_equal(c->group, 2);
+    assert_true(c->is_chief);
+    cluster_free(c);
+}
+
+static void ps_tasks_of_an_incomplete_cluster_cannot_be_used(void **state)
+{
+    static const struct {
+        const char *text, *expected;
+    } rows[] = {
+        { CLUSTER(WITH_CHIEF, W(0)), "TF_CONFIG: the job has /parameter_server, but the cluster lists no ps task; add" },
+        { CLUSTER(WITH_CHIEF ",\"ps\":[]", W(0)), "the cluster lists no ps task" },
+        { CLUSTER("\"worker\":{\"3\":\"w3:1\"},\"ps\":[\"p:1\"]", W(3)), "lists only the ps tasks and this task" },
+        { CLUSTER("\"ps\":[\"p2:1\"],\"worker\":{}", T("ps", 2)), "lists only the ps tasks and this task" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct cluster *c = resolved(rows[i].text);
+        struct err err;
+
+        assert_int_equal(cluster_use_ps(c, &err), ERR_INPUT);
+        if (strstr(err.text, rows[i].expected) == NULL)
+            fail_msg("'%s' does not contain '%s'", err.text, rows[i].expected);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +308,8 @@ int main(void)
         cmocka_unit_test(ranks_world_and_chief_are_set_by_the_rules),
         cmocka_unit_test(evaluator_in_every_form_is_accepted_and_not_counted),
         cmocka_unit_test(kubeflow_in_every_form_is_accepted),
+        cmocka_unit_test(used_ps_tasks_have_the_ranks_after_the_workers),
+        cmocka_unit_test(ps_tasks_of_an_incomplete_cluster_cannot_be_used),
     };
 
     return cmocka_run_group_tests_name("conf/cluster_task", tests, NULL, NULL);
