@@ -52,7 +52,9 @@ enum {
 };
 
 struct task {
-    uint32_t index;
+    const char *type; /* "worker" or "ps" */
+    uint32_t at;      /* in local.tasks */
+    uint32_t index;   /* among the tasks of its type */
     uint16_t port;
     pid_t pid;      /* 0: not running */
     int out;        /* read end of the pipe for its stdout and stderr; -1: closed */
@@ -70,7 +72,7 @@ struct local {
     /* each task runs on its own share of `cores` and detects its devices there */
     bool shares_cores;
     cpu_set_t cores;
-    uint32_t n;
+    uint32_t n, n_ps; /* all tasks; ps tasks, which follow the workers */
     struct task tasks[MAX_TASKS];
     uint32_t max_restarts;
     int signals;       /* signalfd */
@@ -114,20 +116,23 @@ static int free_port(const struct task *tasks, uint32_t n, uint16_t *port, struc
                    PORT_LAST);
 }
 
-static char *tf_config(const struct local *l, uint32_t index)
+static char *tf_config(const struct local *l, const struct task *t)
 {
     struct buf b = { 0 };
 
     buf_str(&b, "TF_CONFIG={\"cluster\": {\"worker\": [");
-    for (uint32_t i = 0; i < l->n; i++)
-        buf_printf(&b, "%s\"127.0.0.1:%u\"", i > 0 ? ", " : "", l->tasks[i].port);
-    buf_printf(&b, "]}, \"task\": {\"type\": \"worker\", \"index\": %u}}", index);
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (i == l->n - l->n_ps)
+            buf_str(&b, "], \"ps\": [");
+        buf_printf(&b, "%s\"127.0.0.1:%u\"", l->tasks[i].index > 0 ? ", " : "", l->tasks[i].port);
+    }
+    buf_printf(&b, "]}, \"task\": {\"type\": \"%s\", \"index\": %u}}", t->type, t->index);
     return buf_detach(&b);
 }
 
 /* Returns the caller's environment with a TF_CONFIG for this cluster and without the variables that
  * would contradict it. The caller frees the array and its last string. */
-static char **environment_for(const struct local *l, uint32_t index)
+static char **environment_for(const struct local *l, const struct task *t)
 {
     static const char *const dropped[] = { "TF_CONFIG=", "TRAINERD_CLUSTER=", "TRAINERD_HOSTS=", "TRAINERD_TASK=", "TRAINERD_METRICS=",
                                            "NOTIFY_SOCKET=" };
@@ -146,7 +151,7 @@ static char **environment_for(const struct local *l, uint32_t index)
         if (!drop)
             env[kept++] = environ[i];
     }
-    env[kept] = tf_config(l, index);
+    env[kept] = tf_config(l, t);
     CHECK(env[kept] != NULL);
     return env;
 }
@@ -180,7 +185,7 @@ static int spawn(const struct local *l, struct task *t, const posix_spawn_file_a
     int rc;
 
     if (l->shares_cores) {
-        share = share_of(l, t->index);
+        share = share_of(l, t->at);
         /* on failure the task uses all cores, which is only slower */
         (void)sched_setaffinity(0, sizeof(share), &share);
     }
@@ -193,8 +198,10 @@ static int spawn(const struct local *l, struct task *t, const posix_spawn_file_a
 static void start(struct local *l, struct task *t)
 {
     char metrics[64];
+    /* the devices are those of the workers */
+    const char *devices = strcmp(t->type, "ps") == 0 ? "auto" : l->devices;
     char *argv[12] = { l->trainerd, (char *)"--job", (char *)l->job, (char *)"--devices",
-                       (char *)l->devices, (char *)"--log-format", (char *)l->log_format };
+                       (char *)devices, (char *)"--log-format", (char *)l->log_format };
     char **env;
     posix_spawn_file_actions_t acts;
     posix_spawnattr_t attr;
@@ -204,17 +211,17 @@ static void start(struct local *l, struct task *t)
 
     if (l->metrics != NULL) {
         snprintf(metrics, sizeof(metrics), "127.0.0.1:%u",
-                 (unsigned)(atoi(l->metrics) + (int)t->index));
+                 (unsigned)(atoi(l->metrics) + (int)t->at));
         argv[7] = (char *)"--metrics";
         argv[8] = metrics;
     }
     if (pipe2(pipes, O_CLOEXEC) != 0) {
-        log_error("spawn", "pipe for the log of task %u: %s", t->index, errno_text(errno));
+        log_error("spawn", "pipe for the log of %s %u: %s", t->type, t->index, errno_text(errno));
         t->done = true;
         t->code = l->code = CTL_USAGE;
         return;
     }
-    env = environment_for(l, t->index);
+    env = environment_for(l, t);
     posix_spawn_file_actions_init(&acts);
     posix_spawn_file_actions_adddup2(&acts, pipes[1], STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&acts, pipes[1], STDERR_FILENO);
@@ -255,7 +262,7 @@ static void print_line(struct task *t)
     int n;
 
     if (t->line[0] != '{')
-        snprintf(prefix, sizeof(prefix), "worker %u | ", t->index);
+        snprintf(prefix, sizeof(prefix), "%s %u | ", t->type, t->index);
     n = snprintf(line, sizeof(line), "%s%.*s\n", prefix, (int)t->n_line, t->line);
 
     log_raw(line, (size_t)n);
@@ -308,11 +315,11 @@ static void ended(struct local *l, struct task *t, int status)
     if (t->code == 0 || l->stopping || (WIFEXITED(status) && t->code == EXIT_STOPPED)) {
         t->done = true;
         if (t->code != 0)
-            log_info("task_ended", "worker %u ended: %s", t->index, how);
+            log_info("task_ended", "%s %u ended: %s", t->type, t->index, how);
     } else if ((WIFEXITED(status) && t->code < 128) || t->restarts >= l->max_restarts) {
         t->done = true;
         l->code = t->code;
-        log_error("task_failed", "worker %u ended: %s; %s", t->index, how,
+        log_error("task_failed", "%s %u ended: %s; %s", t->type, t->index, how,
                   t->code < 128 ? "a restart cannot help, ending the others"
                                 : "restarted too often, ending the others");
         stop_all(l, SIGTERM);
@@ -322,7 +329,7 @@ static void ended(struct local *l, struct task *t, int status)
             t->pause_ms = MAX_PAUSE_MS;
         t->restart_ms = clock_ms() + t->pause_ms;
         t->restarts++;
-        log_warn("task_restart", "worker %u ended: %s; restarting it in %.1f s", t->index, how,
+        log_warn("task_restart", "%s %u ended: %s; restarting it in %.1f s", t->type, t->index, how,
                  (double)t->pause_ms / 1e3);
     }
 }
@@ -468,7 +475,8 @@ static int find_trainerd(struct local *l, struct err *err)
     return 0;
 }
 
-static int prepare(struct local *l, const char *n, const char *restarts, struct err *err)
+static int prepare(struct local *l, const char *n, const char *n_ps, const char *restarts,
+                   struct err *err)
 {
     uint64_t v = 2;
     sigset_t set;
@@ -477,6 +485,12 @@ static int prepare(struct local *l, const char *n, const char *restarts, struct 
     if (n != NULL && (!text_u64(n, MAX_TASKS, &v) || v == 0))
         return err_set(err, ERR_INPUT, "-n: expected 1 to %d tasks, found '%.40s'", MAX_TASKS, n);
     l->n = (uint32_t)v;
+    v = 0;
+    if (n_ps != NULL && !text_u64(n_ps, MAX_TASKS - l->n, &v))
+        return err_set(err, ERR_INPUT, "--ps: expected 0 to %u ps tasks beside %u workers, found '%.40s'",
+                       MAX_TASKS - l->n, l->n, n_ps);
+    l->n_ps = (uint32_t)v;
+    l->n += l->n_ps;
     v = 100;
     if (restarts != NULL && !text_u64(restarts, UINT32_MAX, &v))
         return err_set(err, ERR_INPUT, "--restarts: expected a number, found '%.40s'", restarts);
@@ -491,7 +505,11 @@ static int prepare(struct local *l, const char *n, const char *restarts, struct 
     }
     rc = find_trainerd(l, err);
     for (uint32_t i = 0; rc == 0 && i < l->n; i++) {
-        l->tasks[i].index = i;
+        bool is_ps = i >= l->n - l->n_ps;
+
+        l->tasks[i].type = is_ps ? "ps" : "worker";
+        l->tasks[i].at = i;
+        l->tasks[i].index = is_ps ? i - (l->n - l->n_ps) : i;
         l->tasks[i].out = -1;
         rc = free_port(l->tasks, i, &l->tasks[i].port, err);
     }
@@ -510,7 +528,11 @@ static int run_local(struct local *l)
     uint32_t n_complete = 0;
 
     for (uint32_t i = 0; i < l->n; i++) {
-        log_info("task", "worker %u at 127.0.0.1:%u, devices %s", i, l->tasks[i].port, l->devices);
+        if (strcmp(l->tasks[i].type, "ps") == 0)
+            log_info("task", "ps %u at 127.0.0.1:%u", l->tasks[i].index, l->tasks[i].port);
+        else
+            log_info("task", "worker %u at 127.0.0.1:%u, devices %s", i, l->tasks[i].port,
+                     l->devices);
         start(l, &l->tasks[i]);
     }
     start_display(l);
@@ -531,12 +553,13 @@ static int run_local(struct local *l)
 int ctl_local(int argc, char **argv)
 {
     static struct local l;
-    const char *n = NULL, *restarts = NULL;
+    const char *n = NULL, *n_ps = NULL, *restarts = NULL;
     bool wants_help = false, restarts_job = false;
     const struct arg table[] = {
-        { "tasks", "N", NULL, "how many tasks (also -n N); default 2", &n, NULL },
+        { "tasks", "N", NULL, "how many workers (also -n N); default 2", &n, NULL },
+        { "ps", "N", NULL, "how many ps tasks beside them, for a job with parameter_server;\ndefault 0", &n_ps, NULL },
         { "devices", "SPEC", NULL,
-          "of each task; default: auto, on its share of this machine's cores", &l.devices, NULL },
+          "of each worker; default: auto, on its share of this machine's cores", &l.devices, NULL },
         { "log-format", "FORMAT", NULL, "text (default) or json", &l.log_format, NULL },
         { "metrics", "PORT", NULL, "serve status page and metrics of task i on 127.0.0.1, port\nPORT + i",
           &l.metrics, NULL },
@@ -559,7 +582,7 @@ int ctl_local(int argc, char **argv)
     if (wants_help || argc != 2) {
         fprintf(wants_help ? stdout : stderr,
                 "usage: trainerctl local [-n N] [flags] JOB\n\n"
-                "Runs a cluster of N trainerd tasks on this machine. A task that dies is "
+                "Runs a cluster of N workers on this machine. A task that dies is "
                 "restarted;\nCtrl-C saves and ends all of them.\n\n");
         args_help(table, COUNT_OF(table), wants_help ? stdout : stderr);
         return wants_help ? CTL_OK : CTL_USAGE;
@@ -568,7 +591,7 @@ int ctl_local(int argc, char **argv)
     if (l.log_format == NULL)
         l.log_format = "text";
     log_init(strcmp(l.log_format, "json") == 0 ? LOG_JSON : LOG_TEXT, LOG_INFO);
-    if ((restarts_job && ctl_set_aside(l.job, &err) < 0) || prepare(&l, n, restarts, &err) < 0) {
+    if ((restarts_job && ctl_set_aside(l.job, &err) < 0) || prepare(&l, n, n_ps, restarts, &err) < 0) {
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_USAGE;
     }

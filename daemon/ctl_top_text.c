@@ -94,6 +94,8 @@ static void add_task(task_ref t, struct top_size size, struct buf *out)
         snprintf(rate, sizeof(rate), "%.0f", t->samples_per_second);
     if (t->n_devices > 0)
         snprintf(lanes, sizeof(lanes), "%u/%u", t->n_devices, t->lanes);
+    else if (t->n_servers > 0)
+        snprintf(lanes, sizeof(lanes), "%u/0", t->n_servers); /* service threads of a ps task */
     buf_printf(out, "%-12s %-8.8s %-20.20s %10s %9s %9s %10s", name, t->state,
                phase.data != NULL ? phase.data : "", since, step, rate, took);
     buf_fini(&phase);

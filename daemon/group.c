@@ -15,6 +15,7 @@
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/status.h"
+#include "daemon/work.h"
 
 enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of certificates_check() */ };
 
@@ -110,7 +111,8 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     g->is_broken = false;
     pthread_mutex_unlock(&g->lock);
     digest_hmac(r->s->security.token, strlen(r->s->security.token), v->key, sizeof(v->key), to.key);
-    atomic_store_explicit(&g->lease.checks_completion, v->n_members < r->s->cluster->world,
+    atomic_store_explicit(&g->lease.checks_completion,
+                          group_view_n_trainers(v) < r->s->cluster->world,
                           memory_order_release);
     if (leads)
         lock_acquire(r, v->members, v->n_members);
@@ -123,23 +125,23 @@ static void do_train(struct run *r, const struct rdzv_action *a)
                                      LOG_I64("tasks", v->n_members),
                                      LOG_I64("newest_step", (int64_t)v->newest_step) }, 3,
                "generation %" PRIu64 ": %u of %u tasks, led by %s%s%s%s", v->generation, v->n_members,
-               r->s->cluster->world, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
+               r->s->cluster->group, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
                why[0] != '\0' ? ")" : "");
     rc = run_train(r, &to, &err);
     if (rc < 0)
-        fail(r, v->generation, rc, train_held(r->train), err.text);
+        fail(r, v->generation, rc, r->ops->held(r->work), err.text);
 }
 
 static void do_pause(struct run *r, const struct rdzv_action *a)
 {
     (void)a;
-    train_request(r->train, TRAIN_REQUEST_PAUSE);
+    r->ops->request(r->work, TRAIN_REQUEST_PAUSE);
 }
 
 static void do_abort(struct run *r, const struct rdzv_action *a)
 {
     report_trouble(r->report, a->action->text);
-    train_abort(r->train, a->action->text);
+    r->ops->abort(r->work, a->action->text);
 }
 
 /* Fails without the lease; the membership repeats the action after it has acquired the lease. */
@@ -192,7 +194,7 @@ static void on_checkpoint_request(void *arg)
     } else {
         r->checkpoint.is_requested = true;
         r->checkpoint.after_step = r->progress.step;
-        train_request(r->train, TRAIN_REQUEST_CHECKPOINT);
+        r->ops->request(r->work, TRAIN_REQUEST_CHECKPOINT);
     }
 }
 
@@ -307,7 +309,7 @@ static void on_ended(struct run *r, const struct run_ended *m)
         event.failure = MEMBER_FAIL_STORAGE;
         rdzv_report(z, &event);
         break;
-    case TRAIN_DIVERGED: /* the divergent task has discarded its state, and receives that of the
+    case TRAIN_DIVERGED: /* only training tasks compare results; the divergent task has discarded its state, and receives that of the
                             others */
         if (train_diverged(r->train) == r->group->view.self &&
             run_diverged_again(r, m->text, text, sizeof(text)))

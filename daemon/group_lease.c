@@ -50,18 +50,19 @@ void group_lease_acquire(struct run *r, const struct rdzv_action *a)
 {
     const struct group_view *record = a->action->view;
     struct group *g = r->group;
-    uint32_t *ranks;
+    uint32_t *ranks, n;
 
     g->lease.request = a->action->request;
     if (a->action->token == UINT64_MAX) {
         g->lease.ticket = lease_refresh(r->lock.lease);
         return;
     }
-    ranks = calloc(record->n_members, sizeof(*ranks));
+    n = group_view_n_trainers(record); /* they precede the parameter servers */
+    ranks = calloc(n, sizeof(*ranks));
     CHECK(ranks != NULL);
-    for (uint32_t i = 0; i < record->n_members; i++)
+    for (uint32_t i = 0; i < n; i++)
         ranks[i] = record->members[i].rank;
-    g->lease.ticket = lease_acquire(r->lock.lease, a->action->token, ranks, record->n_members);
+    g->lease.ticket = lease_acquire(r->lock.lease, a->action->token, ranks, n);
     free(ranks);
 }
 

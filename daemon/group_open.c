@@ -53,14 +53,15 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
     const struct conf *conf = s->conf;
     const struct cluster *c = s->cluster;
     struct group *g = r->group;
-    struct rdzv_task *tasks = calloc(c->world, sizeof(*tasks));
-    char(*names)[64] = calloc(c->world, sizeof(*names));
+    struct rdzv_task *tasks = calloc(c->group, sizeof(*tasks));
+    char(*names)[64] = calloc(c->group, sizeof(*names));
     struct rdzv_opts o = {
         .loop = r->loop,
         .version = TRAINERD_VERSION,
         .job_name = conf->name,
         .tasks = tasks,
-        .world = c->world,
+        .world = c->group,
+        .n_ps = c->group - c->world,
         .self = c->self->rank,
         .incarnation = g->incarnation,
         .listen = s->listen,
@@ -76,6 +77,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
                    .code = versions_code,
                    .nccl = s->nccl },
         .n_devices = s->n_devices,
+        .n_servers = s->n_servers,
         .data_address = g->data_address,
         .host_key = comm_host_key(),
         .min_world = s->min_world,
@@ -102,7 +104,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         job.data[i] = (unsigned char)job.data[i] < ' ' ? ' ' : job.data[i];
     if (!job.failed && job.len <= JOB_BYTES_MAX)
         o.ident.job = job.data;
-    for (uint32_t i = 0; i < c->world; i++) {
+    for (uint32_t i = 0; i < c->group; i++) {
         const struct cluster_task *t = c->ranks[i];
 
         cluster_task_name(t, names[i], sizeof(names[i]));
@@ -140,7 +142,7 @@ int group_open(struct run *r, const struct rdzv_opts *callbacks, struct err *err
     rc = new_incarnation(g, err);
     if (rc == 0)
         rc = open_data_port(r, err);
-    if (rc == 0)
+    if (rc == 0 && !r->s->is_ps) /* a parameter server never leads, and writes no checkpoint */
         rc = group_lease_open(r, err);
     if (rc == 0)
         rc = open_rdzv(r, callbacks, err);

@@ -20,7 +20,7 @@ int preflight_tasks(const struct settled *s, struct preflight_task_list *out, st
     if (c->is_local || c->world < 2)
         return err_set(err, ERR_INPUT, "preflight: expected a cluster of at least 2 training tasks in TF_CONFIG or --cluster, "
                                        "found %s; nothing is to be measured", c->is_local ? "none" : "one task");
-    if (c->is_dynamic || c->self->rank == CLUSTER_NO_RANK)
+    if (c->is_dynamic || c->self->rank == CLUSTER_NO_RANK || s->is_ps)
         return err_set(err, ERR_INPUT, "preflight: %s is not one of the training tasks that the cluster text lists; run it for "
                                        "the chief and the workers", s->task_name);
     if (c->world > PREFLIGHT_WORLD_MAX)

@@ -17,13 +17,13 @@
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
-#include "daemon/describe_run.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/sensors.h"
 #include "daemon/service.h"
 #include "daemon/status.h"
+#include "daemon/work.h"
 #include "loop/loop.h"
 #include "metrics/metrics.h"
 
@@ -105,10 +105,8 @@ static void on_unlogged(void *arg, uint64_t step)
     train_set_unlogged(r->train, step);
 }
 
-static void on_train_event(void *arg, const struct train_event *e)
+void run_event(struct run *r, const struct train_event *e)
 {
-    struct run *r = arg;
-
     if (e->kind == TRAIN_STEP && e->report->device_idle != NULL)
         sensors_idle(r->gpus.sensors, e->report->device_idle);
     report_event(r->report, e);
@@ -125,26 +123,17 @@ static void on_train_event(void *arg, const struct train_event *e)
     }
 }
 
-/* ---- opening ---- */
-
-/* Curves without a description are curves nevertheless. */
-static void describe(struct run *r)
+static void on_train_event(void *arg, const struct train_event *e)
 {
-    struct summary_run *description;
-    struct err err;
-
-    if (settled_is_evaluator(r->s))
-        return;
-    if (describe_run(r->s, train_graph(r->train), &description, &err) < 0)
-        log_warn("summary", "%s", err.text);
-    else
-        report_set_run(r->report, description);
+    run_event(arg, e);
 }
+
+/* ---- opening ---- */
 
 struct opened {
     struct run *run;
     int rc;
-    struct train *train;
+    void *work;
     struct err err;
 };
 
@@ -152,26 +141,22 @@ static void handle_opened(void *arg)
 {
     struct opened *m = arg;
     struct run *r = m->run;
-    struct train_facts f;
 
     if (!r->opening.has_thread) { /* shut_down() has joined the thread */
-        train_close(m->train);
+        r->ops->close(m->work);
         free(m);
         return;
     }
     pthread_join(r->opening.thread, NULL);
     r->opening.has_thread = false;
-    r->train = m->train;
+    r->work = m->work;
     if (r->exit.is_decided) {
         free(m);
         return;
     }
     if (m->rc == 0) {
         r->opening.is_done = true;
-        train_facts(r->train, &f);
-        report_set_total(r->report, f.total_steps, f.steps_per_epoch);
-        reload_train(r->reload, r->train);
-        describe(r);
+        r->ops->opened(r);
         r->mode->opened(r);
     } else {
         report_trouble(r->report, m->err.text);
@@ -183,28 +168,28 @@ static void handle_opened(void *arg)
     free(m);
 }
 
-static void *open_training(void *arg)
+static void *open_work(void *arg)
 {
     struct run *r = arg;
     struct opened *m = calloc(1, sizeof(*m));
 
     CHECK(m != NULL);
     m->run = r;
-    m->rc = train_open(&r->train_opts, &r->cancel, &m->train, &m->err);
+    m->rc = r->ops->open(r, &m->work, &m->err);
     loop_post(r->loop, handle_opened, m);
     return NULL;
 }
 
 /* ---- the loop's own events ---- */
 
-static bool training_moves(const struct run *r)
+static bool work_moves(const struct run *r)
 {
     struct train_progress p;
     uint64_t age_ms;
 
     if (r->generation == 0)
         return true;
-    train_progress(r->train, &p);
+    r->ops->progress(r->work, &p);
     age_ms = (clock_ns() - p.since_ns) / 1000000;
     return p.limit_ms == 0 || age_ms < p.limit_ms + run_deadline_ms(r);
 }
@@ -216,10 +201,10 @@ static void update_service(struct run *r)
     char text[1400];
 
     service_status_text(&r->progress, generation, present,
-                        settled_is_evaluator(r->s) ? 1 : r->s->cluster->world, clock_ms(), text,
+                        settled_is_evaluator(r->s) ? 1 : r->s->cluster->group, clock_ms(), text,
                         sizeof(text));
     service_status(text);
-    service_watchdog(training_moves(r));
+    service_watchdog(work_moves(r));
 }
 
 /* Begins to save and to end. */
@@ -282,7 +267,7 @@ static void on_signal(void *arg, int signum)
         return;
     }
     log_info("signal", "%s: %s", name,
-             settled_is_evaluator(r->s) ? "leaving" : "saving at the next step, then leaving");
+             settled_is_evaluator(r->s) || r->s->is_ps ? "leaving" : "saving at the next step, then leaving");
     if (!r->stop.is_requested)
         begin_stop(r);
 }
@@ -370,7 +355,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         .job = s->conf->name,
         .task = s->task_name,
         .version = TRAINERD_VERSION,
-        .summary_directory = settled_is_evaluator(s) ? NULL : s->conf->summary.directory,
+        .summary_directory = settled_is_evaluator(s) || s->is_ps ? NULL : s->conf->summary.directory,
         .log_every_steps = s->conf->run.log_every_steps,
         .on_unlogged = on_unlogged,
         .arg = r,
@@ -406,7 +391,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         rc = status_pages_open(r, opts->metrics_listen, err);
     if (rc < 0)
         return rc;
-    rc = thread_start(&r->opening.thread, "opens model and data", open_training, r, err);
+    rc = thread_start(&r->opening.thread, "opens model and data", open_work, r, err);
     if (rc < 0)
         return rc;
     r->opening.has_thread = true;
@@ -458,17 +443,20 @@ static void limit_shutdown(const struct run *r)
 
 static void shut_down(struct run *r)
 {
+    static char opening[64]; /* read by the handler of SIGALRM */
+
     limit_shutdown(r);
     r->exit.is_decided = true; /* messages that are still posted are ignored */
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
     status_pages_end(r->http.pages);
-    if (r->train != NULL)
-        train_abort(r->train, r->exit.text);
+    if (r->work != NULL)
+        r->ops->abort(r->work, r->exit.text);
     if (r->mode->close != NULL)
         r->mode->close(r);
-    shutdown_limit.stage = "opening the model and the data";
+    snprintf(opening, sizeof(opening), "opening %s", r->ops->what);
+    shutdown_limit.stage = opening;
     if (r->opening.has_thread)
         pthread_join(r->opening.thread, NULL);
     r->opening.has_thread = false;
@@ -477,7 +465,7 @@ static void shut_down(struct run *r)
         pthread_join(r->saving.thread, NULL);
     r->saving.is_open = r->saving.has_thread = false;
     shutdown_limit.stage = "training";
-    train_close(r->train);
+    r->ops->close(r->work);
     shutdown_limit.stage = "the control plane";
     r->mode->free(r);
     metrics_http_close(r->http.server);
@@ -509,6 +497,7 @@ int run_task(const struct run_opts *opts)
     r->mode = r->s->cluster->is_local      ? &alone_mode
               : settled_is_evaluator(r->s) ? &evaluator_mode
                                            : &group_mode;
+    r->ops = r->s->is_ps ? &work_ps : &work_train;
     r->progress.phase = "starting";
     r->progress.doing = "";
     rc = open_all(r, opts, &err);

@@ -1,6 +1,7 @@
 /* run_priv.h - the interface between the files of a running task. All functions run on the loop's
  * thread.
  *
+ *   work_*.c     what a task does in its generations: training, or service as a parameter server (work.h)
  *   run_state.c  starts generations and saves; ends the task
  *   group*.c     a task of a cluster: connects membership, training and lease (group_priv.h)
  *   alone.c      a task without a cluster
@@ -33,6 +34,7 @@ struct reload_changes;
 struct run_mode;
 struct sensors;
 struct status_pages;
+struct work_ops;
 
 enum {
     EXIT_COMPLETE = 0,
@@ -104,7 +106,9 @@ struct run {
     struct rdzv_progress progress; /* updated by every tick; only the loop's thread reads it */
 
     struct train_opts train_opts;
-    struct train *train; /* NULL until opened */
+    const struct work_ops *ops; /* what this task does in a generation */
+    void *work;                 /* of `ops`; NULL until opened */
+    struct train *train;        /* the same on a task that trains; NULL on a ps task, and until opened */
     uint64_t started_ms; /* clock_ms() at the start of the run */
     uint64_t generation; /* the running generation; 0: training is idle */
     uint64_t generation_count;
@@ -119,6 +123,11 @@ struct run {
     struct run_exit exit;
     struct cancel cancel; /* set when the task ends: cancels the work of the other threads */
 };
+
+/* ---- run.c ---- */
+
+/* The callback of the work: training, or the service of a parameter server. Called on its threads. */
+void run_event(struct run *r, const struct train_event *e);
 
 /* ---- run_state.c ---- */
 

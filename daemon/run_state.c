@@ -9,6 +9,7 @@
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/sensors.h"
+#include "daemon/work.h"
 #include "loop/loop.h"
 
 enum { DIVERGED_MAX = 3 /* the task ends at this number of divergences */ };
@@ -45,8 +46,8 @@ void run_end(struct run *r, int code, const char *text)
     r->exit.code = code;
     snprintf(r->exit.text, sizeof(r->exit.text), "%s", text);
     cancel_set(&r->cancel, true);
-    if (r->train != NULL)
-        train_abort(r->train, text); /* no effect if no generation runs */
+    if (r->work != NULL)
+        r->ops->abort(r->work, text); /* no effect if no generation runs */
     loop_stop(r->loop);
 }
 
@@ -77,10 +78,10 @@ int run_train(struct run *r, const struct train_generation *g, struct err *err)
 {
     int rc;
 
-    CHECK(r->generation == 0 && r->train != NULL);
+    CHECK(r->generation == 0 && r->work != NULL);
     r->generation_count++;
-    r->generation = g->view.generation; /* the generation may end before train_start() returns */
-    rc = train_start(r->train, g, on_train_end, err);
+    r->generation = g->view.generation; /* the generation may end before start() returns */
+    rc = r->ops->start(r->work, g, on_train_end, err);
     if (rc < 0)
         r->generation = 0;
     return rc;
@@ -148,7 +149,7 @@ static void *save(void *arg)
 {
     struct saved *m = arg;
 
-    m->rc = train_save(m->run->train, run_grace_ms(m->run), &m->err);
+    m->rc = m->run->ops->save(m->run->work, run_grace_ms(m->run), &m->err);
     loop_post(m->run->loop, handle_saved, m);
     return NULL;
 }
@@ -159,7 +160,7 @@ void run_save(struct run *r)
     struct err err;
     int rc;
 
-    CHECK(r->generation == 0 && !r->saving.is_open);
+    CHECK(r->generation == 0 && !r->saving.is_open && r->ops->save != NULL);
     report_phase(r->report, "save");
     m = calloc(1, sizeof(*m));
     CHECK(m != NULL);
@@ -185,7 +186,7 @@ void run_update_progress(struct run *r)
         r->mode->progress(r, &r->progress);
     if (r->generation == 0)
         return;
-    train_progress(r->train, &p);
+    r->ops->progress(r->work, &p);
     r->progress.place = p.place;
     r->progress.limit_ms = p.limit_ms;
     r->progress.doing = p.phase;

@@ -96,7 +96,8 @@ static bool is_auto(const struct settled_args *args)
 
 static int settle_devices(const struct settled_args *args, struct settled *s, struct err *err)
 {
-    const char *spec = args->devices != NULL ? args->devices : "auto";
+    bool is_default_ps = settle_is_ps_task(s) && is_auto(args); /* a ps task computes little */
+    const char *spec = is_default_ps ? "cpu:1" : args->devices != NULL ? args->devices : "auto";
     int rc = device_parse(spec, 0, s->devices, &s->n_devices, err);
 
     if (rc == 0)
@@ -104,7 +105,10 @@ static int settle_devices(const struct settled_args *args, struct settled *s, st
                           err);
     if (rc < 0) /* asked for and not there: another try finds the same */
         return err_wrap(err, rc == ERR_DEVICE ? ERR_INPUT : rc, "--devices %s", spec);
-    snprintf(s->devices_from, sizeof(s->devices_from), "%s%s", is_auto(args) ? "" : "--devices ",
+    snprintf(s->devices_from, sizeof(s->devices_from), "%s%s",
+             is_default_ps  ? "default of a ps task: "
+             : is_auto(args) ? ""
+                             : "--devices ",
              spec);
     return 0;
 }
@@ -272,7 +276,7 @@ static int name_file(const struct settled *s, const char *flag, const char *give
     dot = strrchr(slash, '.');
     if (dot == NULL || dot == slash)
         dot = slash + strlen(slash);
-    if (s->cluster->world > 1)
+    if (s->cluster->world > 1 || settle_is_ps_task(s))
         n = snprintf(out, ROOM, "%.*s.%s-%u%s", (int)(dot - given), given,
                      cluster_type_name(self->type), self->index, dot);
     else
@@ -385,7 +389,14 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = conf_read(args->job, &s->conf, err);
     if (rc == 0 && s->conf != NULL)
         rc = check_checkpoint_directory(s->conf, err);
-    if (rc == 0 && s->conf != NULL) {
+    if (rc == 0 && s->conf != NULL)
+        rc = settle_ps(s, err);
+    if (rc == 0 && s->is_ps) {
+        settle_ps_options(s);
+        rc = settle_elastic(s, err);
+        if (rc == 0)
+            rc = settle_security(s, args->insecure, err);
+    } else if (rc == 0 && s->conf != NULL) {
         rc = check_implementation(s, err);
         if (rc == 0 && is_auto(args) && s->devices[0].kind == DEVICE_CPU)
             fit_devices(s);
@@ -444,8 +455,11 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     buf_json(out, s->devices_from);
     if (s->conf != NULL) {
         buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
-        settled_print_lanes(s, out);
+        if (!s->is_ps)
+            settled_print_lanes(s, out);
     }
+    if (s->ps != NULL)
+        settled_print_ps(s, out);
     if (s->conf != NULL && settled_is_evaluator(s))
         settled_print_evaluator(s, out);
     if (f != NULL)

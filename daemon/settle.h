@@ -56,18 +56,22 @@ struct settled_evaluator {   /* an evaluator task; zeroed on other tasks */
 struct settled {
     struct cluster *cluster; /* owned */
     struct conf *conf;       /* owned; NULL without a job */
-    struct device devices[DEVICE_MAX];
-    uint32_t n_devices;
+    struct device devices[DEVICE_MAX]; /* of a ps task: [n_servers] cores of its service threads */
+    uint32_t n_devices;                /* 0 on a ps task */
+    uint32_t n_servers;                /* service threads of a ps task; 0 on other tasks */
+    bool is_ps;                        /* this task is a ps task of a job with parameter servers */
+    bool ps_unused;                    /* the job has parameter servers, and there is no cluster */
+    const struct ps_settings *ps;      /* of the job; NULL: it uses no ps tasks. NULL on an evaluator */
     struct cuda_gpu *gpus;   /* owned; [n_devices]; NULL: CPUs */
     char kernels[256];       /* libraries, versions and instruction set that decide the bits */
     char protocol[VERSIONS_PROTOCOL_BYTES];
     char nccl[32];           /* version; "": CPUs */
     char devices_from[96];   /* reason: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
     bool is_chief;           /* rank 0: logs the steps */
-    uint32_t replicas;       /* of the full cluster */
+    uint32_t replicas;       /* of the full cluster; 0 on a ps task */
     struct settled_lanes lanes;
     double learning_rate; /* peak, after scaling */
-    uint32_t min_world;   /* tasks that may continue without the others; default: all */
+    uint32_t min_world;   /* training tasks that may continue without the others; default: all */
     struct security security;
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */
@@ -100,6 +104,13 @@ int settle_data(struct settled *s, struct err *err);
  * ERR_NOMEM. */
 int settle_evaluator(struct settled *s, struct err *err);
 void settled_print_evaluator(const struct settled *s, struct buf *out);
+
+/* settle_ps.c: whether the job uses ps tasks, which then have ranks, and the role of this task. Errors:
+ * ERR_INPUT. */
+bool settle_is_ps_task(const struct settled *s); /* needs only the cluster */
+int settle_ps(struct settled *s, struct err *err);
+void settle_ps_options(struct settled *s); /* in place of lanes, losses and data */
+void settled_print_ps(const struct settled *s, struct buf *out);
 
 /* settle_gpu.c: models, driver and library versions of the GPUs. */
 int settle_gpus(struct settled *s, struct err *err);

@@ -16,13 +16,18 @@ static bool is_in_view(const Trainerd__V1__TaskStatus *t)
     return strcmp(t->state, "active") == 0;
 }
 
+static bool is_ps(const Trainerd__V1__TaskStatus *t)
+{
+    return t->task != NULL && strcmp(t->task->type, "ps") == 0;
+}
+
 /* The number of replicas in the view; 0: the devices of a member are not known here. */
 static uint32_t replicas_of(const Trainerd__V1__StatusReply *s)
 {
     uint32_t n = 0;
 
     for (size_t i = 0; i < s->n_tasks; i++) {
-        if (is_in_view(s->tasks[i]) && s->tasks[i]->n_devices == 0)
+        if (is_in_view(s->tasks[i]) && s->tasks[i]->n_devices == 0 && !is_ps(s->tasks[i]))
             return 0;
         n += is_in_view(s->tasks[i]) ? s->tasks[i]->n_devices : 0;
     }

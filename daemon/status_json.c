@@ -76,10 +76,10 @@ static void task_status_json(const Trainerd__V1__TaskStatus *t, struct buf *out)
     buf_printf(out,
                ", \"present\": %s, \"step\": %llu, \"step_held\": %llu, \"phase_ms\": %llu, "
                "\"limit_ms\": %llu, \"heard_ms\": %llu, \"quarantine_ms\": %llu, \"incarnation\": \"%016llx\", "
-               "\"n_devices\": %u, \"lanes\": %u",
+               "\"n_devices\": %u, \"n_servers\": %u, \"lanes\": %u",
                t->present ? "true" : "false", (ull)t->step, (ull)t->step_held, (ull)t->phase_ms,
                (ull)t->limit_ms, (ull)t->heard_ms, (ull)t->quarantine_ms, (ull)t->incarnation,
-               t->n_devices, t->lanes);
+               t->n_devices, t->n_servers, t->lanes);
     number(out, "samples_per_second", t->samples_per_second);
     step_time_json(t->step_time, out);
     buf_str(out, "}");

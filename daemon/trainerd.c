@@ -116,7 +116,7 @@ static int check(const struct settled *s)
     struct cancel cancel = { 0 };
     int rc = 0;
 
-    if (s->conf != NULL) {
+    if (s->conf != NULL && !s->is_ps) { /* a parameter server has neither data nor a plan */
         o.on_event = quiet_event;
         o.checkpoint.directory = NULL; /* --check must not create or remove files */
         o.trace = o.sample_log = NULL;
@@ -125,7 +125,7 @@ static int check(const struct settled *s)
             train_facts(t, &facts);
         train_close(t);
     }
-    settled_print(s, s->conf != NULL && rc == 0 ? &facts : NULL, rc < 0 ? err.text : NULL, &out);
+    settled_print(s, s->conf != NULL && !s->is_ps && rc == 0 ? &facts : NULL, rc < 0 ? err.text : NULL, &out);
     if (out.failed || fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout) != 0)
         rc = usage_error("cannot write to standard output");
     else if (rc < 0)
@@ -156,7 +156,15 @@ static void log_plan(const struct settled *s)
                  s->listen);
     if (s->lanes.uneven[0] != '\0')
         log_warn("plan", "%s", s->lanes.uneven);
+    if (s->ps_unused)
+        log_warn("plan", "/parameter_server: there is no cluster: the tables stay in the memory of this task");
     device_name(&s->devices[0], name, sizeof(name));
+    if (s->is_ps) {
+        log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u training tasks and %u ps tasks (cluster from "
+                         "%s), %u service thread%s (%s)", s->conf->name, s->task_name, s->cluster->world,
+                 s->cluster->n_ps, s->cluster->source, s->n_servers, s->n_servers == 1 ? "" : "s", s->devices_from);
+        return;
+    }
     log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s (%s), "
                      "%u lanes (%s), global batch %u, kernels %s",
              s->conf->name, s->task_name, s->cluster->world, s->cluster->source, s->n_devices,
@@ -258,7 +266,8 @@ static int run(const struct flags *f)
         char text[256];
 
         snprintf(text, sizeof(text), "%s has no part in synchronous data-parallel training: start trainerd "
-                                     "only for chief, worker and evaluator tasks", s->task_name);
+                                     "only for chief, worker and evaluator tasks, or give the job the section "
+                                     "\"parameter_server\"", s->task_name);
         rc = usage_error(text);
     } else if (f->check) {
         hold_signals(SIG_UNBLOCK);
@@ -278,12 +287,12 @@ static int run(const struct flags *f)
         }
         if (!settled_is_evaluator(s) &&
             complete_already(s->conf, on_verify_progress, text, sizeof(text))) {
-            rc = complete_check_model(&s->train, &err);
+            rc = s->is_ps ? 0 : complete_check_model(&s->train, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);
             rc = end_complete(text);
         } else {
-            if (preflight_seconds > 0 && !settled_is_evaluator(s))
+            if (preflight_seconds > 0 && !settled_is_evaluator(s) && !s->is_ps)
                 preflight_before_start(s, preflight_seconds);
             rc = run_task(&o);
         }
@@ -328,7 +337,7 @@ int main(int argc, char **argv)
         { "task", "TYPE:INDEX", "TRAINERD_TASK", "which task this is, whatever the cluster text says",
           &f.settle.task, NULL },
         { "devices", "SPEC", "TRAINERD_DEVICES",
-          "auto, cpu (a replica per core), cpu:N, cuda, cuda:0,2\n(auto: GPUs if there are, else every core)",
+          "auto, cpu (a replica per core), cpu:N, cuda, cuda:0,2\n(auto: GPUs if there are, else every core); of a ps task cpu:N,\nN service threads (auto: 1)",
           &f.settle.devices, NULL },
         { "profile", "NAME", "TRAINERD_PROFILE",
           "strict: refuse a doubtful cluster (default);\ntf: accept what TensorFlow accepts",

@@ -223,6 +223,7 @@ function drawTask(t) {
   const facts = [];
   if (t.phase) facts.push(t.phase + " for " + duration(t.phase_ms / 1000));
   if (t.step) facts.push("step " + t.step.toLocaleString("en-US"));
+  if (t.n_servers) facts.push(t.n_servers + (t.n_servers === 1 ? " service thread" : " service threads"));
   if (t.n_devices) facts.push(t.n_devices + (t.n_devices === 1 ? " device" : " devices"));
   if (t.lanes) facts.push(t.lanes + (t.lanes === 1 ? " lane" : " lanes"));
   if (t.heard_ms > 1000) facts.push("heard " + duration(t.heard_ms / 1000) + " ago");

@@ -5,7 +5,7 @@
  * publishes; the daemon passes it to lib/train, which passes it to lib/comm and lib/engine. The
  * header is in lib/base because base is the only folder that all of them may include.
  *
- *   member (state machine)   ranks, incarnations, held steps; no connection data, no key
+ *   member (state machine)   ranks, incarnations, held steps, n_servers; no connection data, no key
  *   rdzv (wire, completion)  all fields
  *   train, engine, comm      all fields, as received from rdzv
  *
@@ -28,9 +28,10 @@ struct group_member { /* one task of a view */
     uint64_t held;             /* newest step whose complete state the task has; 0: no state */
     uint32_t storage_failures; /* failed writes since the last checkpoint that the task wrote */
 
-    /* Connection data. NULL and 0 in the views of lib/member, except n_servers. */
+    /* Connection data. NULL and 0 in the views of lib/member. */
     uint32_t n_devices;       /* replicas of the task, which are its ranks in the communicator */
-    uint32_t n_servers; /* service threads of a parameter server, whose n_devices is 0; 0: a training task */
+    uint32_t n_servers;       /* service threads of a parameter server, whose n_devices is 0; 0: a
+                                 training task */
     const char *name;         /* "worker 1", for messages */
     const char *data_address; /* "ip:port" of its data port, for members of other hosts */
     const char *host_key;     /* members with equal strings can share memory (comm_host_key()) */

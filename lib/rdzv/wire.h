@@ -26,7 +26,6 @@ enum {
     WIRE_MEMORY_MAX = 8 << 20, /* limit of a message in memory */
     WIRE_PHASE_BYTES = 32,     /* of the name of a phase, with the NUL */
     WIRE_DEVICES_MAX = 4096,   /* limit of the devices of a task */
-    WIRE_SERVERS_MAX = 64,     /* limit of the service threads of a parameter server */
     WIRE_ADDRESS_BYTES = 321,  /* of an address, with the NUL */
 };
 #define WIRE_NUMBER_MAX ((uint64_t)1 << 62) /* limit of a generation, a step, a time */

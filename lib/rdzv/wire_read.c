@@ -139,9 +139,9 @@ static int check_incarnation(uint64_t incarnation, struct err *err)
 /* A training task has devices; a parameter server has service threads in their place. */
 static int check_devices(uint32_t n, uint32_t n_servers, struct err *err)
 {
-    if (n_servers > WIRE_SERVERS_MAX || (n_servers > 0 && n > 0))
+    if (n_servers > MEMBER_SERVERS_MAX || (n_servers > 0 && n > 0))
         return err_set(err, ERR_INPUT, "n_servers: %u with %u devices, expected 0, or 1 to %d without devices",
-                       n_servers, n, WIRE_SERVERS_MAX);
+                       n_servers, n, MEMBER_SERVERS_MAX);
     if (n_servers > 0)
         return 0;
     return n > 0 && n <= WIRE_DEVICES_MAX

@@ -77,7 +77,7 @@ static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct e
     check_text(&out);
     CHECK(out.kind <= MEMBER_MSG_LEAVE || out.kind == MEMBER_MSG_BEAT);
     if (out.kind == MEMBER_MSG_JOIN) {
-        CHECK(out.n_devices <= WIRE_DEVICES_MAX && out.n_servers <= WIRE_SERVERS_MAX);
+        CHECK(out.n_devices <= WIRE_DEVICES_MAX && out.n_servers <= MEMBER_SERVERS_MAX);
         CHECK((out.n_devices > 0) != (out.n_servers > 0) && out.incarnation != 0);
         check_fact(out.ident->version, 64);
         check_fact(out.ident->cluster, WIRE_BYTES_MAX);

@@ -1,0 +1,73 @@
+/* settle_ps.c - parameter servers: whether the job uses the ps tasks of the cluster, and the options of a
+ * ps task. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "daemon/settle.h"
+#include "member/node.h"
+
+bool settle_is_ps_task(const struct settled *s)
+{
+    return !s->cluster->is_local && s->cluster->self->type == CLUSTER_PS;
+}
+
+int settle_ps(struct settled *s, struct err *err)
+{
+    int rc;
+
+    if (!s->conf->has_ps || settled_is_evaluator(s))
+        return 0;
+    if (s->cluster->is_local) {
+        s->ps_unused = true;
+        return 0;
+    }
+    rc = cluster_use_ps(s->cluster, err);
+    if (rc < 0)
+        return rc;
+    s->ps = &s->conf->ps;
+    s->is_ps = settle_is_ps_task(s);
+    if (!s->is_ps)
+        return 0;
+    if (s->devices[0].kind != DEVICE_CPU)
+        return err_set(err, ERR_INPUT, "--devices: %s has service threads on CPUs: give --devices cpu:N",
+                       s->task_name);
+    if (s->n_devices > MEMBER_SERVERS_MAX)
+        return err_set(err, ERR_INPUT, "--devices: %u service threads of %s, expected at most %d",
+                       s->n_devices, s->task_name, MEMBER_SERVERS_MAX);
+    s->n_servers = s->n_devices;
+    s->n_devices = 0;
+    return 0;
+}
+
+/* A parameter server reads no data and has no lanes: what depends on the devices of the training
+ * tasks, such as the global batch of batch_size_per_replica, is 0 here. */
+void settle_ps_options(struct settled *s)
+{
+    const struct conf *c = s->conf;
+    struct train_opts *t = &s->train;
+
+    s->lanes.n = c->train.lanes;
+    s->lanes.from = "job";
+    s->lanes.global_batch = c->train.global_batch_size;
+    s->learning_rate = c->optimizer.schedule.learning_rate;
+    t->model = c->model;
+    t->run = c->run;
+    t->checkpoint = c->checkpoint;
+    t->optimizer = c->optimizer;
+    t->global_batch = s->lanes.global_batch;
+    t->lanes = s->lanes.n;
+    t->devices = s->devices;
+    t->job_digest = c->digest;
+    t->job_name = c->name;
+}
+
+void settled_print_ps(const struct settled *s, struct buf *out)
+{
+    buf_printf(out, ",\n  \"parameter_servers\": {\"tasks\": %u, \"replicas\": %u", s->cluster->n_ps,
+               s->ps->replicas < s->cluster->n_ps ? s->ps->replicas : s->cluster->n_ps);
+    if (s->is_ps)
+        buf_printf(out, ", \"threads\": %u", s->n_servers);
+    buf_str(out, "}");
+}

@@ -1,0 +1,48 @@
+/* work.h - what a task of a group does in its generations: it trains (work_train), or it serves rows as
+ * a parameter server (work_ps). The files of a running task call training only through this table,
+ * except where only training tasks come: r->train.
+ *
+ *   open     on a thread of its own, once; may block, and polls r->cancel
+ *   opened   on the loop, after a successful open(), before the task joins a generation
+ *   start    one generation; `on_end` comes once, from a thread of the work, after a successful start
+ *   request, abort, progress, held: from any thread
+ *   save     on a thread of its own, between generations
+ *   close    on the loop; joins the threads of the work
+ *
+ * The callbacks of the work get train_opts.arg, which is the run. What a parameter server does
+ * differently from training:
+ * - held() is 0, and so is `held` of on_end: it holds rows, and no step;
+ * - request(TRAIN_REQUEST_PAUSE) is accepted and need not do anything: the training tasks end the
+ *   generation, and the parameter server reports TRAIN_PAUSED after all of them have;
+ * - it is told neither to save nor to write a checkpoint, since it never coordinates;
+ * - TRAIN_CONNECTED (run_event()) when its channels are open, as for training;
+ * - progress() gives a phase without limit; the membership compares no position of it. */
+#ifndef DAEMON_WORK_H
+#define DAEMON_WORK_H
+
+#include <stdint.h>
+
+#include "train/train.h"
+
+struct err;
+struct run;
+
+struct work_ops {
+    const char *what; /* for the thread and the stages of the shutdown: "model and data" */
+    /* On success the caller closes *out. On failure *out is NULL. Errors: as train_open(). */
+    int (*open)(struct run *r, void **out, struct err *err);
+    void (*opened)(struct run *r); /* r->work is set */
+    /* Errors: as train_start(); then nothing runs, and on_end does not come. */
+    int (*start)(void *work, const struct train_generation *g, train_end_fn *on_end,
+                 struct err *err);
+    void (*request)(void *work, unsigned kinds); /* TRAIN_REQUEST_... */
+    void (*abort)(void *work, const char *why);  /* harmless if no generation runs */
+    uint64_t (*held)(const void *work);
+    void (*progress)(const void *work, struct train_progress *out);
+    int (*save)(void *work, uint64_t wait_ms, struct err *err); /* NULL: never called */
+    void (*close)(void *work);                                  /* NULL is allowed */
+};
+
+extern const struct work_ops work_train, work_ps;
+
+#endif
