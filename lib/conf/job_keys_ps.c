@@ -33,7 +33,7 @@ static const struct conf_key rows[] = {
   .doc = "Where the parameters that are no such tables are. workers: on every worker, and all-reduced; ps is not "
          "supported." },
 { "/parameter_server", "replicas", U32, AT(ps.replicas), FREE, .lo = 1, .hi = 8, .fallback = "2",
-  .doc = "The number of ps tasks that hold the same rows, at most the number of ps tasks: with 2, any one of them "
+  .doc = "The number of ps tasks that hold the same rows; all of them, if there are fewer: with 2, any one of them "
          "may fail without a loss of steps." },
 { "/parameter_server", "staleness", U32, AT(ps.staleness), .hi = 4, .fallback = "0",
   .doc = "The number of steps by which the rows that a step reads may be older than the step; above 0 is not "

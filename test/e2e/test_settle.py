@@ -60,5 +60,49 @@ def waits_that_contradict_the_deadline_are_refused_with_their_place():
         assert code == 2 and "job.json:1:" in said and words in said, said
 
 
+def check_ps(task, n_ps=1, devices=None, section=True):
+    """Runs trainerd --check for "worker" or "ps" 0 of two workers and n_ps ps tasks; returns as check()."""
+    ports = free_ports(2 + n_ps)
+    at = ["127.0.0.1:%d" % p for p in ports]
+    path = digits_job(workdir(), **({"parameter_server": {"tables": "none"}} if section else {}))
+    env = {"TF_CONFIG": json.dumps({"cluster": {"worker": at[:2], "ps": at[2:]}, "task": {"type": task, "index": 0}})}
+    p = subprocess.run([TRAINERD, "--check", "--job", path] + (["--devices", devices] if devices else []), env=env,
+                       capture_output=True, text=True, timeout=60 * SLOW)
+    return p.returncode, json.loads(p.stdout) if p.stdout else None, p.stderr
+
+
+@test
+def ps_task_has_a_rank_after_the_workers_and_service_threads():
+    for devices, threads in ((None, 1), ("auto", 1), ("cpu:3", 3)):
+        code, plan, said = check_ps("ps", devices=devices)
+        assert code == 0 and plan["rank"] == 2 and plan["world"] == 2 and plan["task"] == "ps 0", said
+        assert plan["parameter_servers"] == {"tasks": 1, "replicas": 1, "threads": threads} and plan["devices"] == [], plan
+        assert "lanes" not in plan and plan["min_world"] == 2 and not plan["is_chief"], plan
+    code, _, said = check_ps("ps", devices="cpu:65")
+    assert code == 2 and "65 service threads of ps 0, expected at most 64" in said, said
+
+
+@test
+def worker_counts_lanes_and_replicas_of_workers_alone():
+    code, plan, said = check_ps("worker", n_ps=3, devices="cpu:1")
+    assert code == 0 and plan["world"] == plan["replicas"] == 2 and plan["lanes"]["mine"] == [0, plan["lanes"]["count"] // 2 - 1], said
+    assert plan["parameter_servers"] == {"tasks": 3, "replicas": 2}, plan
+    assert not any("not used" in note for note in plan["cluster"]["notes"]), plan["cluster"]["notes"]
+
+
+@test
+def job_without_the_section_refuses_a_ps_task_and_ignores_it_on_a_worker():
+    code, _, said = check_ps("ps", section=False)
+    assert code == 2 and "ps 0 has no part in synchronous data-parallel training" in said and '"parameter_server"' in said, said
+    code, plan, said = check_ps("worker", section=False, devices="cpu:1")
+    assert code == 0 and "parameter_servers" not in plan and any("not used" in note for note in plan["cluster"]["notes"]), said
+
+
+@test
+def job_with_the_section_refuses_a_cluster_without_ps_tasks():
+    code, _, said = check_ps("worker", n_ps=0)
+    assert code == 2 and "the cluster lists no ps task" in said, said
+
+
 if __name__ == "__main__":
     main()

@@ -52,6 +52,7 @@ struct node {
     uint64_t view_ms, generation;
     uint32_t ranks[WORLD_MAX], n_members, in_view; /* in_view: index of this task */
     char data_addresses[WORLD_MAX][32];
+    uint32_t n_servers[8]; /* of the members of the view */
     uint64_t newest_step;
     uint32_t newest_member, n_pauses, n_aborts;
     uint64_t n_reloads; /* calls of Control.Reload */
@@ -112,6 +113,8 @@ static inline void on_train(void *arg, const struct group_view *v, const char *w
     snprintf(n->why, sizeof(n->why), "%s", why);
     for (uint32_t i = 0; i < v->n_members; i++) {
         n->ranks[i] = v->members[i].rank;
+        if (i < 8)
+            n->n_servers[i] = v->members[i].n_servers;
         snprintf(n->data_addresses[i], sizeof(n->data_addresses[i]), "%s",
                  v->members[i].data_address);
     }

@@ -262,6 +262,37 @@ static void leader_killed_the_lowest_survivor_leads(void **state)
     assert_true(best_ms < 400);
 }
 
+static void parameter_server_is_in_the_view_and_follows_the_next_leader(void **state)
+{
+    struct cluster *c = new_cluster(4);
+    struct rdzv_opts serves;
+
+    (void)state;
+    snprintf(c->names[3], sizeof(c->names[3]), "ps 0");
+    c->tasks[3] = (struct rdzv_task){ "ps", 0, c->addresses[3], c->names[3] };
+    c->opts.n_ps = 1;
+    serves = c->opts;
+    serves.n_devices = 0;
+    serves.n_servers = 4;
+    serves.ident.devices = serves.ident.kernels = "other";
+    open_node_with(&c->nodes[3], &serves);
+    usleep(100000); /* it seeks: it does not lead */
+    assert_int_equal(c->nodes[3].state, MEMBER_SEEKING);
+    for (uint32_t i = 0; i < 3; i++)
+        open_node(c, i);
+    WAIT_FOR(SOON_MS, is_group(c, "0123"));
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(c->nodes[i].n_servers[2], 0);
+        assert_int_equal(c->nodes[i].n_servers[3], 4);
+    }
+    assert_int_equal(c->nodes[3].state, MEMBER_FOLLOWING);
+    kill_node(c, 0);
+    WAIT_FOR(SOON_MS, is_group(c, "123"));
+    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEADING);
+    assert_int_equal(c->nodes[1].n_servers[2], 4);
+    close_cluster(c);
+}
+
 static void returning_chief_becomes_coordinator_and_knows_the_newest_state(void **state)
 {
     struct cluster *c = open_cluster(3);
@@ -497,6 +528,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(address_in_use_open_fails_with_the_remedy),
         cmocka_unit_test(process_killed_a_new_view_follows_within_milliseconds),
         cmocka_unit_test(leader_killed_the_lowest_survivor_leads),
+        cmocka_unit_test(parameter_server_is_in_the_view_and_follows_the_next_leader),
         cmocka_unit_test(returning_chief_becomes_coordinator_and_knows_the_newest_state),
         cmocka_unit_test(two_tasks_one_lost_the_other_continues_with_the_lease),
         cmocka_unit_test(task_with_blocked_loop_is_lost_by_name_and_rejoins),
