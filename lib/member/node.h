@@ -99,7 +99,8 @@
  *   - All actions of an event are performed, in order, before the next event is reported. No action
  *     is performed by a call back into the node.
  *   - After TRAIN, exactly one of PAUSED, ABORTED, COMPLETE and FAILED is reported; training has
- *     then stopped.
+ *     then stopped. A parameter server never reports COMPLETE: it reports PAUSED after all training
+ *     tasks of the view have ended the generation, also if they are complete.
  *   - PAUSE stops all members at the same step boundary (every member asks for it; one is
  *     sufficient).
  *   - A checkpoint is published only by the holder of the lease whose number is still the highest.

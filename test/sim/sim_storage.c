@@ -39,8 +39,8 @@ static enum sim_storage draw_fault(struct sim *s)
 /* Injects failures; at least one task can still write. */
 static void fail_some(struct sim *s)
 {
-    uint32_t world = s->opts.world, good = (uint32_t)sim_random(s, world);
-    uint32_t leader = leader_of(s);
+    uint32_t world = s->opts.world - s->opts.n_ps; /* parameter servers write nothing */
+    uint32_t good = (uint32_t)sim_random(s, world), leader = leader_of(s);
 
     if (good == leader && sim_random(s, 4) > 0)
         good = (leader + 1) % world;
@@ -92,7 +92,8 @@ static void expect_codes(struct sim *s, int code)
 {
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
         if (s->tasks[i].exit_code != code ||
-            (code == 138 && strstr(s->tasks[i].exit_text, "worker ") == NULL))
+            (code == 138 && strstr(s->tasks[i].exit_text, "worker ") == NULL &&
+             strstr(s->tasks[i].exit_text, "ps ") == NULL))
             sim_fail_run(s, "%s ended with %d, expected %d: %s", s->names[i], s->tasks[i].exit_code,
                          code, s->tasks[i].exit_text);
 }
@@ -163,6 +164,8 @@ const char *sim_storage_scenario(uint64_t seed, bool tell)
     bool is_broken;
 
     o.no_lease = o.min_world == o.world;
+    o.n_ps = (uint32_t)(seed / 8 % 3);
+    o.world += o.n_ps;
     s = sim_new(&o);
     play(s);
     is_broken = sim_finding(s) != NULL;
