@@ -8,7 +8,7 @@
 #include "tls/keys.h"
 #include "tls/tls.h"
 
-static Trainerd__V1__StatusReply *status(const char *address, const struct tls *tls)
+static Trainerd__V1__StatusReply *status(const char *address, struct tls *tls)
 {
     Trainerd__V1__StatusReply *s;
     struct err err = { 0 };
