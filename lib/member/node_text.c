@@ -46,6 +46,9 @@ const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t no
     } else if (rank != n->opts.self && now_ms > p->progress.at_ms) {
         g.phase_ms += now_ms - p->progress.at_ms;
     }
+    if (node_is_ps(n, rank)) /* it has no step of its own */
+        return node_print(n, "%s, in %s for %.1f s,", node_name(n, rank), g.phase,
+                          (double)g.phase_ms / 1e3);
     return node_print(n, "%s, step %" PRIu64 ", in %s for %.1f s,", node_name(n, rank), g.held + 1,
                       g.phase, (double)g.phase_ms / 1e3);
 }
