@@ -260,6 +260,15 @@ struct op_run { /* the values that change from lane to lane (a lane is a micro-b
                                    CPU */
 };
 
+/* The rows that a Gather from a remote table reads in a run. The values of the table are not in
+ * input 0, but in a compact table, where a slot replaces the number of a row (graph/graph.h). CPU
+ * only. */
+struct op_lookup {
+    const int64_t *slots;      /* [n] for each index; stays the same from fwd to bwd of a lane */
+    const uint8_t *is_padding; /* [n] 1: the index selects the padding row. NULL: no index does */
+    const float *values;       /* [slots, width] */
+};
+
 struct op_call {
     const void *param;
     void *state;
@@ -283,6 +292,9 @@ struct op_call {
      * unchanged. On a GPU, while rows->read is not NULL, bwd also records there which rows fwd
      * read. NULL: input 0 is not an embedding table. */
     const struct packed_rows *rows;
+    /* Gather from a remote table: fwd and bwd read no data of inputs 0 and 1, and the rows of
+     * `rows` are slots. NULL: another call. */
+    const struct op_lookup *lookup;
 };
 
 /* Returns the row for (domain, name) at an opset; NULL: not supported. Domain "" and NULL mean

@@ -3,7 +3,8 @@
  *                     is 0.
  * Gather along axis 0 of a weight is an embedding; its dx may be packed (tensor/packed.h), and then
  * no loop visits rows that are not read. The padding row of an embedding is read, but has no
- * gradient and no mark (torch.nn.Embedding(padding_idx)). Data of any type. Negative indices: from
+ * gradient and no mark (torch.nn.Embedding(padding_idx)). With a remote table (op_call.lookup) the
+ * row numbers are slots that the caller determined. Data of any type. Negative indices: from
  * opset 11 on (rejected before); GatherND: batch_dims from 12 on. */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -115,19 +116,41 @@ TAKE(take_16, uint16_t)
 TAKE(take_32, uint32_t)
 TAKE(take_64, uint64_t)
 
+struct selection { /* the rows that a call reads */
+    const int64_t *row;  /* [n] */
+    const uint8_t *skip; /* [n] 1: the padding row. NULL: compare with `padding` */
+    int64_t padding;     /* -1: no row */
+};
+
+/* A slot does not identify the padding row, since the row has another slot in each lane. */
+static struct selection selection_of(const struct op_call *c)
+{
+    const struct rows *r = c->param;
+
+    if (c->lookup != NULL)
+        return (struct selection){ c->lookup->slots, c->lookup->is_padding, -1 };
+    return (struct selection){ c->save, NULL, r->padding };
+}
+
+static inline bool is_padding(const struct selection *s, size_t i)
+{
+    return s->skip != NULL ? s->skip[i] != 0 : s->row[i] == s->padding;
+}
+
 static int fwd(const struct op_call *c, const char *op, struct err *err)
 {
     const struct rows *r = c->param;
+    const struct selection s = selection_of(c);
     size_t size = tensor_dtype_bytes(c->in[0]->dtype), bytes = r->width * size, o, i;
-    const char *x = c->in[0]->data;
-    const int64_t *row = c->save;
+    const char *x = c->lookup != NULL ? (const char *)c->lookup->values : c->in[0]->data;
+    const int64_t *row = s.row;
     char *y = c->out[0]->data;
-    int rc = rows_list(c, op, c->save, err);
+    int rc = c->lookup != NULL ? 0 : rows_list(c, op, c->save, err);
 
     if (rc < 0)
         return rc;
     for (i = 0; c->rows != NULL && c->rows->marks != NULL && i < r->n; i++)
-        if (row[i] != r->padding)
+        if (!is_padding(&s, i))
             packed_mark(c->rows, (size_t)row[i]);
     for (o = 0; o < r->rounds; o++, x += r->stride * bytes, y += r->n * bytes) {
         if (r->width == 1)
@@ -143,8 +166,8 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
 }
 
 /* The packed rows start at zero. */
-CLONES static void add_packed(const int64_t *row, size_t n, size_t width, int64_t padding,
-                              const float *dy, const struct packed_rows *to)
+CLONES static void add_packed(const struct selection *s, size_t n, size_t width, const float *dy,
+                              const struct packed_rows *to)
 {
     const uint64_t *marks = to->marks;
     const uint32_t *before = to->before;
@@ -154,9 +177,9 @@ CLONES static void add_packed(const int64_t *row, size_t n, size_t width, int64_
         float *restrict dx;
         const float *restrict x = dy + i * width;
 
-        if (row[i] == padding)
+        if (is_padding(s, i))
             continue;
-        dx = to->values + packed_place(marks, before, (size_t)row[i]) * width;
+        dx = to->values + packed_place(marks, before, (size_t)s->row[i]) * width;
         for (k = 0; k < width; k++)
             dx[k] += x[k];
     }
@@ -165,7 +188,8 @@ CLONES static void add_packed(const int64_t *row, size_t n, size_t width, int64_
 static int bwd(const struct op_call *c, struct err *err)
 {
     const struct rows *r = c->param;
-    const int64_t *row = c->save;
+    const struct selection s = selection_of(c);
+    const int64_t *row = s.row;
     bool packed = c->rows != NULL && c->rows->marks != NULL;
     const float *dy;
     float *dx;
@@ -179,7 +203,7 @@ static int bwd(const struct op_call *c, struct err *err)
     dy = c->dout[0]->data;
     dx = c->din[0]->data;
     if (packed)
-        add_packed(row, r->n, r->width, r->padding, dy, c->rows); /* axis 0: one round */
+        add_packed(&s, r->n, r->width, dy, c->rows); /* axis 0: one round */
     for (o = 0; o < r->rounds && !packed; o++, dx += r->stride * r->width, dy += r->n * r->width) {
         if (r->width == 1)
             for (i = 0; i < r->n; i++)
