@@ -1,7 +1,9 @@
 /* export.c - writes the trained model for inference.
  *
  * The imported message is written again, with shallow copies of the parts that change. Weights
- * point into the caller's arena, so no large data is copied, and packing streams to the file. */
+ * point into the caller's arena, so no large data is copied, and packing streams to the file. The
+ * rows of remote tables are read in parts: directly to external data, or to memory if the table is
+ * in the model itself. */
 #include "graph/graph_priv.h"
 
 #include <errno.h>
@@ -25,6 +27,7 @@ enum {
     EXTERNAL_ALIGN = 4096,     /* allows a reader to map the tensors */
     IR_COPIES = 4,            /* from this IR version on, initializers need not be inputs too */
     LOCATION_EXTERNAL = 1,
+    READ_FLOATS = 1 << 20,    /* part of a remote table that is read at once, at least one row */
 };
 
 static const uint64_t inline_max = 1900000000; /* limit of protobuf: 2 GiB */
@@ -140,6 +143,9 @@ static int out_publish(struct out *o)
 struct exporter {
     const struct graph *g;
     const float *arena;
+    const struct graph_row_reader *rows;
+    /* [n_remotes] tensors whose data comes from `rows`; raw_data.data is NULL until it is read */
+    Onnx__TensorProto **remotes;
     struct arena mem;
     Onnx__ModelProto model; /* shallow copies of the graph's messages */
     Onnx__GraphProto graph;
@@ -165,6 +171,72 @@ static const void *narrowed(struct exporter *e, const Onnx__TensorProto *t,
     return data;
 }
 
+/* ---- remote tables ---- */
+
+/* Reads all rows of remote table i in the type in the file. Each part is appended to *to, or with
+ * to NULL stored at `at`. */
+static int read_rows(struct exporter *e, uint32_t i, struct out *to, uint8_t *at, struct err *err)
+{
+    const struct graph_remote *r = &e->g->remotes[i];
+    enum tensor_dtype dtype = (enum tensor_dtype)e->remotes[i]->data_type;
+    uint64_t most = r->width < READ_FLOATS ? READ_FLOATS / r->width : 1, first, n;
+    float *part = malloc(most * r->width * sizeof(*part));
+    int rc = part != NULL ? 0 : no_memory(err);
+
+    for (first = 0; first < r->rows && rc == 0; first += n) {
+        size_t bytes;
+
+        n = r->rows - first < most ? r->rows - first : most;
+        bytes = n * r->width * tensor_dtype_bytes(dtype);
+        rc = e->rows->read(e->rows->arg, i, first, n, part, err);
+        if (rc == 0 && tensor_is_half(dtype)) /* in place: element k is read before it is written */
+            tensor_narrow(dtype, part, n * r->width, (uint16_t *)part);
+        if (rc == 0 && to != NULL) {
+            append(&to->base, bytes, (const uint8_t *)part);
+            rc = to->rc;
+        } else if (rc == 0) {
+            memcpy(at, part, bytes);
+            at += bytes;
+        }
+    }
+    free(part);
+    return rc < 0 ? err_wrap(err, rc, "remote table '%s'", r->name) : 0;
+}
+
+/* The remote table whose data the tensor lacks so far; GRAPH_NONE: another tensor. */
+static uint32_t remote_of(const struct exporter *e, const Onnx__TensorProto *t)
+{
+    uint32_t i;
+
+    for (i = 0; i < e->g->n_remotes; i++)
+        if (e->remotes[i] == t && t->raw_data.data == NULL)
+            return i;
+    return GRAPH_NONE;
+}
+
+/* Reads the remote tables whose data is in the model itself: those below `least` bytes. */
+static int read_inline_rows(struct exporter *e, size_t least, struct err *err)
+{
+    uint32_t i;
+    int rc = 0;
+
+    for (i = 0; i < e->g->n_remotes && rc == 0; i++) {
+        Onnx__TensorProto *t = e->remotes[i];
+        uint8_t *data;
+
+        if (t->raw_data.len >= least)
+            continue;
+        data = arena_alloc(&e->mem, t->raw_data.len);
+        if (data == NULL)
+            return no_memory(err);
+        rc = read_rows(e, i, NULL, data, err);
+        t->raw_data.data = data;
+    }
+    return rc;
+}
+
+/* ---- the data of tensors ---- */
+
 /* Elements of 4 or 2 bits in the packed form of files. NULL: out of memory. */
 static const void *packed(struct exporter *e, const struct tensor *t)
 {
@@ -181,12 +253,16 @@ static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct g
 {
     bool is_narrow =
         v->tensor.dtype == TENSOR_F32 && tensor_is_half((enum tensor_dtype)t->data_type);
-    const void *data = is_narrow                               ? narrowed(e, t, v)
+    bool is_remote = v->kind == VALUE_PARAM && graph_param_is_remote(e->g, v->index);
+    const void *data = is_remote                               ? NULL
+                       : is_narrow                             ? narrowed(e, t, v)
                        : tensor_file_bits(v->tensor.dtype) < 8 ? packed(e, &v->tensor)
                                                                : value_data(e, v);
 
-    if (data == NULL)
+    if (data == NULL && !is_remote)
         return no_memory(err);
+    if (is_remote)
+        e->remotes[v->index - e->g->n_params] = t;
     t->n_float_data = t->n_int32_data = t->n_int64_data = t->n_uint64_data = 0;
     t->n_double_data = t->n_string_data = t->n_external_data = 0;
     t->has_data_location = 0;
@@ -449,6 +525,7 @@ static int move_to_external(struct exporter *e, Onnx__TensorProto *t, const char
 {
     static const uint8_t zeros[EXTERNAL_ALIGN];
     size_t gap = (EXTERNAL_ALIGN - data->written % EXTERNAL_ALIGN) % EXTERNAL_ALIGN;
+    uint32_t remote = remote_of(e, t);
     int rc;
 
     append(&data->base, gap, zeros);
@@ -461,7 +538,10 @@ static int move_to_external(struct exporter *e, Onnx__TensorProto *t, const char
                                 err);
     if (rc == 0)
         rc = add_external_entry(e, t, "length", arena_printf(&e->mem, "%zu", t->raw_data.len), err);
-    append(&data->base, t->raw_data.len, t->raw_data.data);
+    if (rc == 0 && remote != GRAPH_NONE)
+        rc = read_rows(e, remote, data, NULL, err);
+    else
+        append(&data->base, t->raw_data.len, t->raw_data.data);
     t->has_raw_data = 0;
     t->has_data_location = 1;
     t->data_location = LOCATION_EXTERNAL;
@@ -506,6 +586,8 @@ static int write_model(struct exporter *e, const char *path, uint64_t limit, str
     bool is_split = e->weight_bytes > limit;
     int rc = data_path != NULL ? 0 : no_memory(err);
 
+    if (rc == 0)
+        rc = read_inline_rows(e, is_split ? EXTERNAL_MIN_BYTES : SIZE_MAX, err);
     if (rc == 0 && is_split)
         rc = write_external_data(e, data_path, &data, err);
     if (rc == 0)
@@ -538,16 +620,27 @@ int graph_write_model(const Onnx__ModelProto *model, const char *path, struct er
     return rc < 0 ? err_wrap(err, rc, "write '%s'", path) : 0;
 }
 
-int graph_export_split(const struct graph *g, const float *arena, const char *path, uint64_t limit,
+int graph_export_split(const struct graph *g, const float *arena,
+                       const struct graph_row_reader *rows, const char *path, uint64_t limit,
                        struct err *err)
 {
-    struct exporter e = {
-        .g = g, .arena = arena, .model = *g->file.model, .graph = *g->file.model->graph
-    };
-    int rc;
+    struct exporter e = { .g = g,
+                          .arena = arena,
+                          .rows = rows,
+                          .model = *g->file.model,
+                          .graph = *g->file.model->graph };
+    int rc = 0;
 
     e.model.graph = &e.graph;
-    rc = copy_initializers(&e, err);
+    e.remotes = arena_array(&e.mem, g->n_remotes, sizeof(*e.remotes));
+    if (e.remotes == NULL)
+        rc = no_memory(err);
+    else if (g->n_remotes > 0 && rows == NULL)
+        rc = err_set(err, ERR_UNSUPPORTED,
+                     "the values of '%s' are on parameter servers; expected a reader of its rows",
+                     g->remotes[0].name);
+    if (rc == 0)
+        rc = copy_initializers(&e, err);
     if (rc == 0)
         rc = copy_nodes(&e, err);
     if (rc == 0)
@@ -562,5 +655,11 @@ int graph_export_split(const struct graph *g, const float *arena, const char *pa
 
 int graph_export(const struct graph *g, const float *arena, const char *path, struct err *err)
 {
-    return graph_export_split(g, arena, path, inline_max, err);
+    return graph_export_split(g, arena, NULL, path, inline_max, err);
+}
+
+int graph_export_remote(const struct graph *g, const float *arena,
+                        const struct graph_row_reader *rows, const char *path, struct err *err)
+{
+    return graph_export_split(g, arena, rows, path, inline_max, err);
 }

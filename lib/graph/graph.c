@@ -55,6 +55,12 @@ const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size
     return g->arena.tables;
 }
 
+const struct graph_remote *graph_remotes(const struct graph *g, uint32_t *n)
+{
+    *n = g->n_remotes;
+    return g->remotes;
+}
+
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n)
 {
     *n = g->io.n_inputs;

@@ -139,6 +139,10 @@ struct graph_opts {
     uint32_t n_frozen;
     const struct graph_weights *weights; /* initial values, and values of frozen parameters; NULL:
                                             those of the model */
+    /* Returns whether a table becomes a remote table. Called once for each table during the import.
+     * NULL: no table does. */
+    bool (*is_remote)(const void *arg, const char *name, uint64_t rows, uint64_t width);
+    const void *remote_arg;
     bool all_constant; /* no parameters and no statistics: for executing a graph unchanged */
     uint64_t max_bytes;        /* limit of the file size; 0: 16 GiB */
 };
@@ -173,6 +177,16 @@ size_t graph_dense_floats(const struct graph *g);   /* size of the part of it wi
 /* The tables as matrices, ordered by offset, with their layout (tensor/packed.h). *words receives
  * the number of mark words of all tables. */
 const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size_t *words);
+struct graph_remote {   /* a remote table: a matrix [rows, width] */
+    const char *name;   /* as in the ONNX graph */
+    uint64_t rows;      /* <= UINT32_MAX */
+    uint32_t width;     /* floats per row */
+    struct shape shape; /* as in the ONNX graph */
+};
+/* The remote tables, in the order in which backward completes their gradients. They are in none of
+ * the lists and sizes above. */
+const struct graph_remote *graph_remotes(const struct graph *g, uint32_t *n);
+
 struct graph_described {       /* a node for a drawing of the graph; valid during the call */
     const char *name;          /* unique; without ':' and without a slash at the start */
     const char *op;            /* of the node; "Input", "Parameter", "Statistic" or "Constant" */
@@ -201,11 +215,17 @@ const char *graph_question(const struct graph *g);
  * between parameters are not written. Errors: ERR_IO (a file of external data or of weights was
  * truncated in the meantime; the content of the arena is then undefined). */
 int graph_fill_initial(const struct graph *g, float *arena, struct err *err);
+/* Copies the initial values of rows [first, first + n) of remote table i to out [n, width]. Any
+ * thread, also several at once. Errors: as graph_fill_initial(). */
+int graph_fill_remote(const struct graph *g, uint32_t i, uint64_t first, uint64_t n, float *out,
+                      struct err *err);
 struct graph_tensor { /* a tensor of the module, as in its state_dict() */
     const char *name;
-    struct tensor tensor; /* with data, unless is_param */
+    struct tensor tensor; /* with data, unless is_param or is_remote */
     bool is_param;        /* the values are in the arena, at `offset` */
     size_t offset;
+    bool is_remote;       /* the values are those of a remote table; is_param is false */
+    uint32_t remote;      /* is_remote: index into graph_remotes() */
 };
 /* The tensors of the module in the order of the file: parameters, running statistics, frozen
  * parameters and buffers, but not constants of formulas. A tied parameter whose second name is
@@ -224,14 +244,26 @@ bool graph_weight_equals(const struct graph_weight *w, const float *values,
  * external data. No plan may be made afterwards. */
 void graph_release_initial(struct graph *g);
 /* SHA-256 of the structure, and of the names and shapes of the parameters; the values do not
- * enter. */
+ * enter, and neither does the choice of remote tables. */
 const char *graph_digest(const struct graph *g);
 
 /* Writes the model with these parameters for inference: BatchNormalization and Dropout in inference
  * form, everything else as imported; unknown fields are kept. Weights above about 1.9 GB are
  * written to `<path>.data` as external data. Durable and atomic (temporary file, sync, rename).
- * `arena` has graph_arena_floats(). Errors: ERR_IO, ERR_FULL, ERR_NOMEM. */
+ * `arena` has graph_arena_floats(). Errors: ERR_IO, ERR_FULL, ERR_NOMEM, ERR_UNSUPPORTED (the graph
+ * has remote tables: use graph_export_remote()). */
 int graph_export(const struct graph *g, const float *arena, const char *path, struct err *err);
+struct graph_row_reader { /* the values of remote tables, for export */
+    /* Copies rows [first, first + n) of remote table i to out [n, width]. Called by the thread of
+     * the export, table after table in the order of the file, rows ascending. An error ends the
+     * export. */
+    int (*read)(void *arg, uint32_t i, uint64_t first, uint64_t n, float *out, struct err *err);
+    void *arg;
+};
+/* graph_export() for a graph with remote tables. With external data, a table is never in memory as
+ * a whole. Errors: also those of `rows`. */
+int graph_export_remote(const struct graph *g, const float *arena,
+                        const struct graph_row_reader *rows, const char *path, struct err *err);
 
 /* Reads a file with one onnx.TensorProto, as in ONNX's test data. `mem` owns the data. */
 int graph_read_tensor_file(const char *path, uint64_t max_bytes, struct arena *mem,

@@ -39,7 +39,7 @@ struct graph_external { /* the external data files of a model */
 enum value_kind {
     VALUE_INPUT, /* fed by the caller; `index` into inputs */
     VALUE_CONST, /* known at import */
-    VALUE_PARAM, /* `index` into params */
+    VALUE_PARAM, /* `index` into params; remote tables included */
     VALUE_NODE,  /* computed by node `index` */
     VALUE_INNER, /* belongs to a body: an input of it, or computed by one of its nodes */
 };
@@ -118,6 +118,7 @@ struct graph_ios { /* inputs and outputs of the graph */
 
 struct graph_arena { /* the layout of the arena of parameters */
     size_t dense_floats, trained_floats, floats;
+    size_t remote_floats; /* size of all remote tables, in the layout of the arena */
     struct packed_table *tables; /* [n_tables] the parameters from first_table on */
     uint32_t first_table, n_tables;
     size_t table_words;
@@ -149,10 +150,15 @@ struct graph {
     struct graph_node *nodes;
     uint32_t n_nodes;
     struct graph_ios io;
-    struct graph_param *params; /* ordered by offset */
-    uint32_t *param_values;
+    /* [n_params + n_remotes] parameters of the arena ordered by offset, then the remote tables. The
+     * offset of a remote table counts from the start of the first one; no arena contains them, but
+     * plan_verify() uses the offset to distinguish them */
+    struct graph_param *params;
+    uint32_t *param_values; /* [n_params + n_remotes] */
     uint32_t n_params;
-    struct graph_initial *initials; /* [n_params] */
+    struct graph_initial *initials; /* [n_params + n_remotes] */
+    struct graph_remote *remotes;   /* [n_remotes] */
+    uint32_t n_remotes;
     struct graph_arena arena;
     const char **unread; /* [n_unread] constants that may have lost their reader
                             (restore_dropout.c); export omits those without a reader */
@@ -334,8 +340,10 @@ int graph_load_weights(struct graph *g, const struct graph_weights *w, struct er
 int graph_set_padding(struct graph *g, const struct graph_opts *opts, struct err *err);
 
 /* ---- export.c ---- */
-/* graph_export(), but weights above a total of `limit` bytes are written to a separate file. */
-int graph_export_split(const struct graph *g, const float *arena, const char *path, uint64_t limit,
+/* graph_export_remote(), but weights above a total of `limit` bytes are written to a separate file.
+ * rows NULL: the graph must have no remote tables. */
+int graph_export_split(const struct graph *g, const float *arena,
+                       const struct graph_row_reader *rows, const char *path, uint64_t limit,
                        struct err *err);
 
 /* Writes a model unchanged. Durable and atomic. */
@@ -348,6 +356,12 @@ int graph_note(struct graph *g, struct err *err, const char *fmt, ...)
 /* ---- graph.c ---- */
 /* Computes g->digest. */
 int graph_make_digest(struct graph *g, struct err *err);
+/* Returns whether parameter i is a remote table: index i - n_params of graph_remotes(). */
+static inline bool graph_param_is_remote(const struct graph *g, uint32_t i)
+{
+    return i >= g->n_params;
+}
+
 /* The bit of input i in the masks of a row; all inputs from the 16th on share the last bit. */
 static inline uint32_t graph_input_bit(uint32_t i)
 {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "base/mapping.h"
 #include "tensor/half.h"
@@ -51,12 +52,12 @@ int graph_copy_constants(struct graph *g, struct err *err)
 
 int graph_set_initial(struct graph *g, struct err *err)
 {
-    uint32_t i;
+    uint32_t n = g->n_params + g->n_remotes, i;
 
-    g->initials = arena_array(&g->mem, g->n_params, sizeof(*g->initials));
+    g->initials = arena_array(&g->mem, n, sizeof(*g->initials));
     if (g->initials == NULL)
         return err_set(err, ERR_NOMEM, "initial values: out of memory");
-    for (i = 0; i < g->n_params; i++) {
+    for (i = 0; i < n; i++) {
         const struct graph_value *v = &g->values[g->param_values[i]];
 
         g->initials[i] = (struct graph_initial){ .from = v->half.data != NULL ? v->half : v->tensor,
@@ -101,22 +102,42 @@ void graph_read_floats(const struct tensor *t, const struct mapping *mapping, fl
 
 /* ---- the arena ---- */
 
+static int read_initial(const struct tensor *t, const struct mapping *mapping, float *to,
+                        struct err *err)
+{
+    if (t->data == NULL)
+        return err_set(err, ERR_INPUT, "the initial values were released already");
+    graph_read_floats(t, mapping, to);
+    return mapping != NULL ? mapping_check(mapping, err) : 0;
+}
+
 int graph_fill_initial(const struct graph *g, float *arena, struct err *err)
 {
     uint32_t i;
     int rc = 0;
 
     mapping_enable_thread();
-    for (i = 0; i < g->n_params && rc == 0; i++) {
-        const struct graph_initial *from = &g->initials[i];
-
-        if (from->from.data == NULL)
-            return err_set(err, ERR_INPUT, "the initial values were released already");
-        graph_read_floats(&from->from, from->mapping, arena + g->params[i].offset);
-        if (from->mapping != NULL)
-            rc = mapping_check(from->mapping, err);
-    }
+    for (i = 0; i < g->n_params && rc == 0; i++)
+        rc = read_initial(&g->initials[i].from, g->initials[i].mapping, arena + g->params[i].offset,
+                          err);
     return rc < 0 ? err_wrap(err, rc, "initial values") : 0;
+}
+
+int graph_fill_remote(const struct graph *g, uint32_t i, uint64_t first, uint64_t n, float *out,
+                      struct err *err)
+{
+    const struct graph_remote *r = &g->remotes[i];
+    const struct graph_initial *from = &g->initials[g->n_params + i];
+    struct tensor rows = from->from;
+    int rc;
+
+    CHECK(i < g->n_remotes && first <= r->rows && n <= r->rows - first);
+    rows.shape = shape_of(2, (int64_t)n, (int64_t)r->width);
+    if (rows.data != NULL)
+        rows.data = (uint8_t *)rows.data + first * r->width * tensor_dtype_bytes(rows.dtype);
+    mapping_enable_thread();
+    rc = read_initial(&rows, from->mapping, out, err);
+    return rc < 0 ? err_wrap(err, rc, "initial values of '%s'", r->name) : 0;
 }
 
 /* Frees the list of a TensorProto that owns this memory, if one does. */
@@ -148,7 +169,7 @@ void graph_release_initial(struct graph *g)
     Onnx__GraphProto *file = g->file.unpacked->graph;
     uint32_t i;
 
-    for (i = 0; i < g->n_params; i++) {
+    for (i = 0; i < g->n_params + g->n_remotes; i++) {
         struct graph_value *v = &g->values[g->param_values[i]];
 
         if (v->external == NULL && v->tensor.data != NULL && v->initializer < file->n_initializer &&

@@ -94,11 +94,14 @@ int graph_find_module_tensors(struct graph *g, struct err *err)
             continue;
         t->name = v->name;
         t->tensor = v->tensor;
-        t->is_param = v->kind == VALUE_PARAM;
-        if (t->is_param) {
+        t->is_remote = v->kind == VALUE_PARAM && graph_param_is_remote(g, v->index);
+        t->is_param = v->kind == VALUE_PARAM && !t->is_remote;
+        if (t->is_param)
             t->offset = g->params[v->index].offset;
+        if (t->is_remote)
+            t->remote = v->index - g->n_params;
+        if (v->kind == VALUE_PARAM)
             t->tensor.data = NULL;
-        }
         n++;
         for (k = graph_first_alias(g, v->name); k != METADATA_NONE;
              k = g->file.metadata.targets[k].next_alias)

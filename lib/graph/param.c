@@ -14,7 +14,7 @@
  *
  * A trained parameter that only Gather nodes along axis 0 read is a table: rows that are not
  * gathered have no gradient. Any other reader (tied weights, a body, an output) makes it an
- * ordinary parameter. */
+ * ordinary parameter. The caller decides which tables become remote tables (graph.h). */
 #include "graph/param_priv.h"
 
 #include <inttypes.h>
@@ -370,6 +370,7 @@ struct candidate {
     enum graph_param_kind kind;
     uint64_t order; /* trained: first consumer; the gradient is complete after its backward */
     bool is_table;
+    bool is_remote; /* is_table: the values are on parameter servers */
 };
 
 /* Backward ends with the first consumer of a parameter; the parameter whose first consumer is the
@@ -379,6 +380,8 @@ static int compare(const void *pa, const void *pb)
     const struct candidate *a = pa, *b = pb;
     uint64_t node_a = a->order >> 16, node_b = b->order >> 16;
 
+    if (a->is_remote != b->is_remote)
+        return b->is_remote ? -1 : 1;
     if (a->kind != b->kind)
         return a->kind == GRAPH_TRAINED ? -1 : 1;
     if (a->is_table != b->is_table)
@@ -390,27 +393,61 @@ static int compare(const void *pa, const void *pb)
     return a->value < b->value ? -1 : 1;
 }
 
+static size_t width_of(const struct shape *s)
+{
+    return (size_t)(shape_elements(s) / s->dim[0]);
+}
+
 static int lay_out_tables(struct graph *g, struct err *err)
 {
     uint32_t i;
 
     g->arena.tables = arena_array(&g->mem, g->arena.n_tables, sizeof(*g->arena.tables));
-    if (g->arena.tables == NULL)
+    g->remotes = arena_array(&g->mem, g->n_remotes, sizeof(*g->remotes));
+    if (g->arena.tables == NULL || g->remotes == NULL)
         return no_memory(err);
     for (i = 0; i < g->arena.n_tables; i++) {
         const struct graph_param *p = &g->params[g->arena.first_table + i];
 
         g->arena.tables[i].rows = (size_t)p->shape.dim[0];
-        g->arena.tables[i].width = p->elements / g->arena.tables[i].rows;
+        g->arena.tables[i].width = width_of(&p->shape);
     }
     g->arena.table_words = packed_layout(g->arena.tables, g->arena.n_tables);
+    for (i = 0; i < g->n_remotes; i++) {
+        const struct graph_param *p = &g->params[g->n_params + i];
+
+        g->remotes[i] = (struct graph_remote){ .name = p->name,
+                                               .rows = (uint64_t)p->shape.dim[0],
+                                               .width = (uint32_t)width_of(&p->shape),
+                                               .shape = p->shape };
+    }
     return 0;
+}
+
+/* Adds the parameter to the arena, or a remote table to those before it, which are at *end. */
+static void add_param(struct finder *f, const struct candidate *c, uint32_t i, size_t *end)
+{
+    struct graph *g = f->g;
+    struct graph_value *v = &g->values[c->value];
+    struct graph_param *p = &g->params[i];
+
+    p->name = v->name;
+    p->kind = c->kind;
+    p->shape = v->tensor.shape;
+    p->initial = v->tensor.data;
+    p->offset = *end;
+    p->elements = (size_t)tensor_elements(&v->tensor);
+    p->momentum = p->kind == GRAPH_STATISTIC ? f->momentum[c->value] : 0;
+    p->is_table = c->is_table;
+    *end += round_up(p->elements);
+    v->kind = VALUE_PARAM;
+    v->index = i;
+    g->param_values[i] = c->value;
 }
 
 static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct err *err)
 {
     struct graph *g = f->g;
-    size_t offset = 0;
     uint32_t i;
 
     g->params = arena_array(&g->mem, n, sizeof(*g->params));
@@ -419,37 +456,33 @@ static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct 
         return no_memory(err);
     if (n > 0)
         qsort(list, n, sizeof(*list), compare);
-    for (i = 0; i < n; i++) {
-        struct graph_value *v = &g->values[list[i].value];
-        struct graph_param *p = &g->params[i];
-
-        p->name = v->name;
-        p->kind = list[i].kind;
-        p->shape = v->tensor.shape;
-        p->initial = v->tensor.data;
-        p->offset = offset;
-        p->elements = (size_t)tensor_elements(&v->tensor);
-        p->momentum = p->kind == GRAPH_STATISTIC ? f->momentum[list[i].value] : 0;
-        p->is_table = list[i].is_table;
-        offset += round_up(p->elements);
-        if (p->kind == GRAPH_TRAINED)
-            g->arena.trained_floats = offset;
-        if (p->kind == GRAPH_TRAINED && !p->is_table)
-            g->arena.dense_floats = offset;
-        if (p->is_table && g->arena.n_tables++ == 0)
+    for (i = 0; i < n && !list[i].is_remote; i++) {
+        add_param(f, &list[i], i, &g->arena.floats);
+        if (list[i].kind == GRAPH_TRAINED)
+            g->arena.trained_floats = g->arena.floats;
+        if (list[i].kind == GRAPH_TRAINED && !list[i].is_table)
+            g->arena.dense_floats = g->arena.floats;
+        if (list[i].is_table && g->arena.n_tables++ == 0)
             g->arena.first_table = i;
-        v->kind = VALUE_PARAM;
-        v->index = i;
-        g->param_values[i] = list[i].value;
     }
-    g->n_params = n;
-    g->arena.floats = offset;
+    g->n_params = i;
+    g->n_remotes = n - i;
+    for (; i < n; i++)
+        add_param(f, &list[i], i, &g->arena.remote_floats);
     return lay_out_tables(g, err);
 }
 
 static bool is_float(enum tensor_dtype t)
 {
     return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
+}
+
+static bool is_remote(const struct finder *f, const struct graph_value *v)
+{
+    const struct shape *s = &v->tensor.shape;
+
+    return f->opts->is_remote != NULL && width_of(s) <= UINT32_MAX &&
+           f->opts->is_remote(f->opts->remote_arg, v->name, (uint64_t)s->dim[0], width_of(s));
 }
 
 /* Appends the tensor to `list` if it is trained or a statistic. */
@@ -491,6 +524,7 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
                                                /* Gather refuses a scalar */
                                                v->tensor.shape.rank > 0 &&
                                                v->tensor.shape.dim[0] <= UINT32_MAX };
+    list[*n].is_remote = list[*n].is_table && is_remote(f, v);
     *n += 1;
     return 0;
 }
@@ -524,11 +558,12 @@ static int write_notes(struct finder *f, struct err *err)
 {
     struct graph *g = f->g;
     const struct graph_param *anonymous = NULL;
+    bool is_trained = g->arena.trained_floats > 0 || g->n_remotes > 0;
     const char *copy = NULL;
     uint32_t n_anonymous = 0, n_copies = 0, i;
     int rc = 0;
 
-    for (i = 0; i < g->n_params; i++) {
+    for (i = 0; i < g->n_params + g->n_remotes; i++) {
         const struct graph_param *p = &g->params[i];
 
         if (p->kind == GRAPH_TRAINED && is_anonymous(p->name) && n_anonymous++ == 0)
@@ -547,12 +582,12 @@ static int write_notes(struct finder *f, struct err *err)
                         "%" PRIu32 " initializers of equal value were shared through "
                         "Identity nodes (first '%s'): each becomes a separate parameter",
                         n_copies, copy);
-    if (rc == 0 && text_starts(g->file.producer, "tf2onnx") && g->arena.trained_floats > 0)
+    if (rc == 0 && text_starts(g->file.producer, "tf2onnx") && is_trained)
         rc = graph_note(g, err,
                         "tf2onnx removes biases of zeros and scales of ones, so a model that was never "
                         "trained may lack parameters here: compare what trainerctl inspect lists with the "
                         "variables of the model");
-    if (rc == 0 && g->arena.trained_floats == 0)
+    if (rc == 0 && !is_trained)
         rc = graph_note(g, err, "the model has no trained parameters");
     return rc;
 }

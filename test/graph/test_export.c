@@ -217,7 +217,8 @@ static void large_model_is_exported_with_external_data(void **state)
     (void)state;
     change_weights(&n);
     net_fill(&n, 0);
-    assert_int_equal(graph_export_split(n.graph, n.params, in_folder("big.onnx"), 1000, &err), 0);
+    assert_int_equal(graph_export_split(n.graph, n.params, NULL, in_folder("big.onnx"), 1000, &err),
+                     0);
     snprintf(data, sizeof(data), "%s.data", in_folder("big.onnx"));
     assert_int_equal(stat(data, &st), 0);
     assert_int_equal(st.st_size, 16384 + 2048); /* w1, w2; b1 remains in the model */
