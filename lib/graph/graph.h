@@ -12,6 +12,14 @@
  * range too. A table is a trained parameter (an embedding) of which a step may use only a few rows.
  * The layout belongs to the graph and is the same for all its plans.
  *
+ * A remote table is a table whose values are not in the arena: parameter servers hold them. Before
+ * a lane, the caller fetches the rows that the lane reads into a compact table, in which a slot
+ * replaces the number of a row:
+ *
+ *   plan_forward_indices -> lookups: the row numbers that each Gather from a remote table reads
+ *   the caller replaces each row number by its slot, and calls plan_set_remote()
+ *   plan_forward, plan_backward
+ *
  * A plan executes one lane (micro-batch) at a time.
  * Threads: a graph is read-only after the import; a plan belongs to one replica thread. */
 #ifndef GRAPH_GRAPH_H
@@ -381,6 +389,40 @@ void plan_set_packed(struct plan *p, struct packed *rows);
  * float at at + 64 * first_word + r, so that the sum of several arenas counts the readers. Only
  * PLAN_TRAIN. */
 void plan_record_rows(struct plan *p, size_t at);
+
+/* ---- remote tables: PLAN_TRAIN and PLAN_EVAL, on a CPU ---- */
+struct plan_lookup { /* a Gather from a remote table */
+    uint32_t table;  /* index into graph_remotes() */
+    size_t n;        /* number of indices */
+    /* [n] plan_forward_indices() writes the numbers of the rows, 0 <= row < rows of the table.
+     * Before plan_forward() the caller replaces each by the slot of its row in the compact table,
+     * also that of the padding row, whose values are read. The list must not change until backward
+     * has ended */
+    int64_t *rows;
+    int64_t padding; /* this row gets no gradient from the lookup; -1: no row. The plan records its
+                        positions, so that the caller need not know its slot */
+};
+/* The lookups, one for each Gather from a remote table that the plan computes, in order. The plan
+ * owns them; the addresses never change. */
+const struct plan_lookup *plan_lookups(struct plan *p, uint32_t *n);
+/* The number of row numbers that one call looks up in a remote table: the sum of n over its
+ * lookups. */
+uint64_t plan_lookup_room(const struct plan *p, uint32_t table);
+/* The first part of forward: runs the calls that compute the indices, and writes the rows of all
+ * lookups. plan_forward() then runs only the remaining calls. Required before each plan_forward()
+ * of a plan with lookups, after plan_bind() and after the inputs are written; without lookups the
+ * call has no effect. `run` as for plan_forward(). Errors: those of plan_forward(), and ERR_INPUT
+ * with the index that is out of range. */
+int plan_forward_indices(struct plan *p, const struct op_run *run, struct err *err);
+/* Sets the compact tables for the following calls. values [graph_remotes()]: the rows of each table
+ * that the next lane reads, [slots, width]; the pointers are copied. `rows` has one table for each
+ * remote table, with its width and with `rows` >= the number of slots (tensor/packed.h); borrowed:
+ * forward marks the slots that it reads, except through padding rows. Backward completes the index
+ * of `rows`, and writes the values of the marked slots to the floats from `at` on of its arena
+ * `grads`, which has room for them there. NULL: there is no backward, as with PLAN_EVAL. Cheap
+ * enough to be called for each lane. */
+void plan_set_remote(struct plan *p, float *const *values, struct packed *rows, size_t at);
+
 /* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale.
  * Errors, also of backward: those of kernels, ERR_CANCELED (run->cancel). */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);

@@ -32,6 +32,8 @@ static int run_passes(struct plan *p, const struct plan_opts *opts, struct err *
     if (rc == 0)
         rc = plan_layouts(p, err);
     if (rc == 0)
+        rc = plan_remote(p, err);
+    if (rc == 0)
         rc = plan_gradients(p, err);
     if (rc == 0)
         rc = plan_share(p, err);
@@ -128,6 +130,7 @@ void plan_bind(struct plan *p, float *params, void *work)
         bind_base(p, PLAN_ARENA, params);
     if (!p->bound.is_bound || work != p->bound.work)
         bind_base(p, PLAN_WORK, work);
+    p->remote.has_rows = p->remote.has_rows && work == p->bound.work;
     p->bound.params = params;
     p->bound.work = work;
     p->bound.is_bound = true;
@@ -214,24 +217,55 @@ int plan_refuse(const struct plan *p, const struct op_invalid *found, struct err
     return err_wrap(err, rc, "forward of %s '%s'", n->def->name, n->name);
 }
 
-int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
+/* Runs calls [begin, end) of forward. */
+static int run_forward(struct plan *p, size_t begin, size_t end, const struct op_run *run,
+                       struct err *err)
 {
     size_t i;
-    int rc;
+    int rc = 0;
+
+    for (i = begin; i < end && rc == 0; i++)
+        rc = run_call(p, p->calls.forward.at[i], run, "forward", i, err);
+    return rc;
+}
+
+int plan_forward_indices(struct plan *p, const struct op_run *run, struct err *err)
+{
+    int rc = 0;
+
+    CHECK(p->bound.is_bound);
+    if (p->remote.n == 0)
+        return 0;
+    p->remote.has_rows = false;
+    if (p->nonfinite != NULL)
+        rc = plan_trace_begin(p, run, err);
+    if (rc == 0)
+        rc = run_forward(p, 0, p->remote.n_calls, run, err);
+    if (rc == 0)
+        rc = plan_remote_list(p, err);
+    p->remote.has_rows = rc == 0;
+    return rc;
+}
+
+int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
+{
+    int rc = 0;
 
     CHECK(p->bound.is_bound && (run->queue != NULL) == (p->device.cuda != NULL));
+    CHECK(p->remote.n == 0 || p->remote.has_rows); /* plan_forward_indices() was not called */
+    p->remote.has_rows = false;
     if (p->tables.packed != NULL)
         packed_clear(p->tables.packed);
-    if (p->nonfinite != NULL) {
+    if (p->remote.packed != NULL)
+        packed_clear(p->remote.packed);
+    if (p->nonfinite != NULL && p->remote.n > 0)
+        plan_trace_remote(p);
+    else if (p->nonfinite != NULL)
         rc = plan_trace_begin(p, run, err);
-        if (rc < 0)
-            return rc;
-    }
-    for (i = 0; i < p->calls.forward.n; i++) {
-        rc = run_call(p, p->calls.forward.at[i], run, "forward", i, err);
-        if (rc < 0)
-            return rc;
-    }
+    if (rc == 0)
+        rc = run_forward(p, p->remote.n_calls, p->calls.forward.n, run, err);
+    if (rc < 0)
+        return rc;
     if (p->device.cuda != NULL)
         return plan_device_copy_results(p, run, err);
     if (p->loss.value != GRAPH_NONE)
@@ -280,8 +314,11 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
     if (grads != p->bound.grads)
         bind_base(p, PLAN_GRADS, grads);
     p->bound.grads = grads;
+    CHECK(p->remote.n == 0 || p->remote.packed != NULL);
     if (p->tables.packed != NULL)
         open_tables(p, grads);
+    if (p->remote.packed != NULL)
+        plan_remote_open(p, grads);
     if (p->tables.rows_at > 0)
         rc = open_read_rows(p, run, grads, err);
     for (i = 0; i < p->calls.zeros.n && rc == 0; i++)
@@ -306,7 +343,7 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
         if (rc < 0)
             return rc;
     }
-    if (p->nonfinite != NULL && p->tables.packed != NULL)
+    if (p->nonfinite != NULL)
         plan_trace_tables(p);
     return 0;
 }

@@ -17,10 +17,11 @@ static const float one = 1.0f;
 
 struct call_builder {
     struct plan *p;
-    uint32_t *final; /* [g->n_params] the last backward call that writes the gradient; GRAPH_NONE:
-                        none */
+    uint32_t *final; /* [parameters and remote tables of the graph] the last backward call that
+                        writes the gradient; GRAPH_NONE: none */
     uint32_t *last_writer; /* [values.n] of a gradient root: 1 + the last node whose backward call
                               writes to it */
+    uint32_t *by_order;    /* [nodes.n] the node with this plan_node.order */
     struct err *err;
 };
 
@@ -84,8 +85,8 @@ static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
     if (v->fwd == NULL)
         return NULL;
     if (root->kind == PLAN_PARAM &&
-        !bind_at(p, PLAN_ARENA, &v->fwd->data, p->g->params[root->index].offset * sizeof(float),
-                 GRAPH_NONE))
+        !bind_at(p, graph_param_is_remote(p->g, root->index) ? PLAN_REMOTE : PLAN_ARENA,
+                 &v->fwd->data, p->g->params[root->index].offset * sizeof(float), GRAPH_NONE))
         return NULL;
     if (in_work && !bind_at(p, PLAN_WORK, &v->fwd->data, 0, root->block))
         return NULL;
@@ -126,8 +127,11 @@ static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
     if (v->grad == NULL)
         return NULL;
     if (in_work ? !bind_at(p, PLAN_WORK, &v->grad->data, 0, root->grad_block)
-                : !bind_at(p, PLAN_GRADS, &v->grad->data,
-                           p->g->params[root->index].offset * sizeof(float), GRAPH_NONE))
+                : !bind_at(p,
+                           graph_param_is_remote(p->g, root->index) ? PLAN_REMOTE_GRADS
+                                                                    : PLAN_GRADS,
+                           &v->grad->data, p->g->params[root->index].offset * sizeof(float),
+                           GRAPH_NONE))
         return NULL;
     return v->grad;
 }
@@ -188,7 +192,7 @@ static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
     }
     rc = prepare(p, &op, &n->kernels, err);
     n->state = op.state;
-    n->save_bytes = op.save_bytes;
+    n->save_bytes = n->lookup == NULL ? op.save_bytes : 0; /* a lookup is the list of rows */
     n->scratch_bytes = op.scratch_bytes;
     return rc;
 }
@@ -209,6 +213,7 @@ static struct plan_call *new_call(struct plan *p, uint32_t node, uint32_t time)
     call->call.n_in = n->n_in;
     call->call.n_out = n->n_out;
     call->call.stream = n->stream;
+    call->call.lookup = n->lookup;
     return call;
 }
 
@@ -224,6 +229,8 @@ static const struct packed_rows *rows_of(const struct plan *p, const struct plan
     if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_needs_grad(p, n, 0))
         return NULL;
     CHECK(strcmp(n->def->name, "Gather") == 0); /* other ops do not support packed rows */
+    if (graph_param_is_remote(p->g, v->index))
+        return &p->remote.rows[v->index - p->g->n_params];
     return &p->tables.rows[v->index - p->g->arena.first_table];
 }
 
@@ -282,6 +289,10 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
     call->call.number = (uint32_t)p->calls.forward.n;
     if (!add_memory(p, call) || !VEC_PUSH(p->calls.forward, call))
         return plan_no_memory(err);
+    if (n->lookup != NULL)
+        p->remote.calls[n->lookup - p->remote.reads] = call;
+    if (node < p->remote.n_nodes)
+        p->remote.n_calls = (uint32_t)p->calls.forward.n;
     return 0;
 }
 
@@ -474,7 +485,7 @@ static int add_backward(struct call_builder *m, uint32_t node)
 {
     struct plan *p = m->p;
     const struct plan_node *n = &p->nodes.at[node];
-    struct plan_call *call = new_call(p, node, end_of_time(p) - 1 - node);
+    struct plan_call *call = new_call(p, node, end_of_time(p) - 1 - n->order);
 
     if (call == NULL)
         return plan_no_memory(m->err);
@@ -585,6 +596,8 @@ static int make_calls(struct call_builder *m)
     uint32_t i;
     int rc = 0;
 
+    for (i = 0; i < p->nodes.n; i++)
+        m->by_order[p->nodes.at[i].order] = i;
     find_read(p);
     for (i = 0; i < p->nodes.n && rc == 0; i++)
         if (is_called(p, i))
@@ -593,8 +606,8 @@ static int make_calls(struct call_builder *m)
         if (is_called(p, i))
             rc = add_forward(p, i, m->err);
     for (i = (uint32_t)p->nodes.n; i-- > 0 && rc == 0;)
-        if (p->nodes.at[i].runs_bwd)
-            rc = add_backward(m, i);
+        if (p->nodes.at[m->by_order[i]].runs_bwd)
+            rc = add_backward(m, m->by_order[i]);
     if (rc == 0)
         rc = extend_final_lifetimes(p, m->err);
     return rc == 0 && p->purpose == PLAN_TRAIN ? add_ready(m) : rc;
@@ -604,18 +617,19 @@ int plan_calls(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
     struct call_builder m = { .p = p, .err = err };
-    uint32_t i;
+    uint32_t n_params = p->g->n_params + p->g->n_remotes, i;
     int rc;
 
-    m.final = arena_array(&mem, p->g->n_params, sizeof(*m.final));
+    m.final = arena_array(&mem, n_params, sizeof(*m.final));
+    m.by_order = arena_array(&mem, p->nodes.n, sizeof(*m.by_order));
     m.last_writer = arena_array(&mem, p->values.n, sizeof(*m.last_writer));
     p->tables.rows = arena_array(&p->mem, p->g->arena.n_tables, sizeof(*p->tables.rows));
     p->loss.grad = (struct tensor){ .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
-    if (m.final == NULL || m.last_writer == NULL || p->tables.rows == NULL) {
+    if (m.final == NULL || m.last_writer == NULL || m.by_order == NULL || p->tables.rows == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }
-    for (i = 0; i < p->g->n_params; i++)
+    for (i = 0; i < n_params; i++)
         m.final[i] = GRAPH_NONE;
     rc = p->device.cuda == NULL || bind_at(p, PLAN_CONSTANTS, &p->loss.grad.data, 0, GRAPH_NONE)
              ? make_calls(&m)

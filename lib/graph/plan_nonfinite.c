@@ -281,25 +281,59 @@ int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward,
     return h.rc;
 }
 
-void plan_trace_tables(struct plan *p)
+/* ---- rows of tables ---- */
+
+/* Checks the sums of the gradients of all marked rows. Parameter `first` is the first table. */
+static void trace_rows(struct plan *p, const struct packed *packed, const struct packed_rows *rows,
+                       uint32_t first)
 {
     struct plan_nonfinite *c = p->nonfinite;
-    const struct packed *rows = p->tables.packed;
     struct trace h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs only */
 
-    for (uint32_t i = 0; i < rows->n_tables && !c->found; i++) {
-        size_t n = rows->first[i + 1] - rows->first[i];
+    for (uint32_t i = 0; packed != NULL && i < packed->n_tables && !c->found; i++) {
+        size_t n = packed->first[i + 1] - packed->first[i];
         struct tensor values = { .dtype = TENSOR_F32,
-                                 .shape = shape_of(2, (int64_t)(n / rows->tables[i].width),
-                                                   (int64_t)rows->tables[i].width),
-                                 .data = p->tables.rows[i].values };
+                                 .shape = shape_of(2, (int64_t)(n / packed->tables[i].width),
+                                                   (int64_t)packed->tables[i].width),
+                                 .data = rows[i].values };
         struct number_stats s = examine(&h, &values);
 
         if (s.bad == 0)
             continue;
         c->found = true;
         add(c, "backward of Gather: the sum of gradients of rows of ");
-        add_bad(c, p->g->params[p->g->arena.first_table + i].name, &values, &s);
+        add_bad(c, p->g->params[first + i].name, &values, &s);
+    }
+}
+
+void plan_trace_tables(struct plan *p)
+{
+    trace_rows(p, p->tables.packed, p->tables.rows, p->g->arena.first_table);
+    trace_rows(p, p->remote.packed, p->remote.rows, p->g->n_params);
+}
+
+void plan_trace_remote(struct plan *p)
+{
+    struct plan_nonfinite *c = p->nonfinite;
+    struct trace h = { p, NULL, NULL, 0 }; /* remote tables exist on CPUs only */
+
+    for (uint32_t k = 0; k < p->remote.n; k++) {
+        const struct plan_lookup *l = &p->remote.lookups[k];
+        const struct graph_remote *r = &p->g->remotes[l->table];
+
+        for (size_t i = 0; i < l->n && !c->found; i++) {
+            struct tensor row = { .dtype = TENSOR_F32,
+                                  .shape = shape_of(1, (int64_t)r->width),
+                                  .data = (float *)(uintptr_t)p->remote.reads[k].values +
+                                          (size_t)l->rows[i] * r->width };
+            struct number_stats s = examine(&h, &row);
+
+            if (s.bad == 0)
+                continue;
+            c->found = true;
+            add(c, "the weights: a row of parameter ");
+            add_bad(c, r->name, &row, &s);
+        }
     }
 }
 

@@ -49,6 +49,8 @@ static void print_node(struct buf *out, const struct plan *p, uint32_t i)
     else if (root->block != GRAPH_NONE)
         buf_printf(out, "; at %zu, until %" PRIu32, p->memory.blocks.at[root->block].offset,
                    p->memory.blocks.at[root->block].last);
+    if (n->lookup != NULL)
+        buf_str(out, "; looks up rows of a remote table");
     if (n->save_bytes > 0)
         buf_printf(out, "; saves %zu bytes", n->save_bytes);
     if (n->scratch_bytes > 0)
@@ -125,6 +127,8 @@ void plan_print(const struct plan *p, struct buf *out)
         buf_printf(out, "%s, %" PRIu32 " samples a call\nforward\n",
                    p->purpose == PLAN_TRAIN ? "train" : "evaluate", p->batch);
     for (i = 0; i < p->nodes.n; i++) {
+        if (p->remote.n > 0 && i == p->remote.n_nodes)
+            buf_str(out, "(the indices of remote tables are complete)\n");
         print_node(out, p, (uint32_t)i);
         flops += p->nodes.at[i].is_alias ? 0 : p->nodes.at[i].flops;
     }

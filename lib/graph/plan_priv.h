@@ -9,6 +9,7 @@
  *   plan_fuse.c    replaces chains that one kernel computes by one node; the patterns: fuse_*.c
  *   plan_precision.c  selects float32 or 16 bits for each value; adds `Convert` nodes
  *   plan_layout.c  selects a layout for each value; adds `Reorder` nodes
+ *   plan_remote.c  moves the nodes that compute indices of remote tables to the front
  *   plan_grad.c    determines the values with a gradient and the nodes that run backward
  *   plan_share.c   lets values share memory: views, and results in place
  *   plan_calls.c   converts nodes to calls, and values to tensors with lifetimes
@@ -18,7 +19,8 @@
  *   plan_nonfinite.c  non-finite tracing: execution that checks every number
  *   plan_verify.c  checks the memory of a finished plan; shares no code with the passes
  *
- * Time is counted in nodes: node i runs forward at time i and backward at 2 * n_nodes - 1 - i. */
+ * Time is counted in nodes: node i runs forward at time i and backward at 2 * n_nodes - 1 -
+ * node.order; order is i unless plan_remote.c moved nodes. */
 #ifndef GRAPH_PLAN_PRIV_H
 #define GRAPH_PLAN_PRIV_H
 
@@ -75,6 +77,10 @@ struct plan_node {
     double flops;
     bool draws_fixed; /* a random node whose shape does not depend on an input of the graph */
     bool stops_gradient;
+    /* Position before plan_remote.c moved nodes. Backward runs in descending order of it, so that
+     * gradients are added in the same order as with local tables */
+    uint32_t order;
+    struct op_lookup *lookup; /* Gather from a remote table; NULL: another node */
     bool is_alias;  /* the output shares the input's bytes: no call */
     bool in_place;  /* output 0 overwrites input 0 */
     bool runs_bwd;
@@ -87,7 +93,17 @@ struct plan_block { /* a range of work memory */
     size_t offset;        /* computed by plan_place.c */
 };
 
-enum plan_base { PLAN_WORK, PLAN_ARENA, PLAN_GRADS, PLAN_CONSTANTS, PLAN_BASES };
+/* PLAN_REMOTE and PLAN_REMOTE_GRADS stand for remote tables and their gradients. They have no
+ * memory: addresses are not set, since kernels use op_call.lookup and op_call.rows instead. */
+enum plan_base {
+    PLAN_WORK,
+    PLAN_ARENA,
+    PLAN_GRADS,
+    PLAN_CONSTANTS,
+    PLAN_REMOTE,
+    PLAN_REMOTE_GRADS,
+    PLAN_BASES
+};
 
 /* On a GPU: constants are stored consecutively in device memory owned by the plan, after the number
  * 1. Results of forward that the caller reads are copied back to host memory, in the order of
@@ -208,6 +224,21 @@ struct plan_tables {          /* gradients of embedding tables */
     size_t rows_at;           /* set by plan_record_rows(); 0: rows are not recorded */
 };
 
+struct plan_remote { /* remote tables that the plan reads */
+    uint32_t n;                   /* number of lookups: calls of Gather from a remote table */
+    struct plan_lookup *lookups;  /* [n] in the order of the nodes */
+    struct op_lookup *reads;      /* [n] the same as calls see them; plan_node.lookup points here */
+    uint8_t **is_padding;         /* [n] memory of reads[i].is_padding; NULL: no padding row */
+    struct plan_call **calls;     /* [n] their forward calls */
+    uint32_t n_nodes;             /* the first nodes: all that compute indices of lookups */
+    uint32_t n_calls;             /* the first forward calls: those of these nodes */
+    struct packed_rows *rows;     /* [n_remotes of the graph] gradients, for Gather */
+    struct packed *packed;        /* borrowed from the caller of plan_set_remote(); NULL: no
+                                     gradients */
+    size_t at;                    /* first value of the gradients in the arena of gradients */
+    bool has_rows;                /* plan_forward_indices() wrote the lookups of the next forward */
+};
+
 struct plan_bound { /* the memory that the caller provides */
     float *params, *grads;
     void *work;
@@ -242,6 +273,7 @@ struct plan {
     struct plan_calls calls;
     struct plan_device device;
     struct plan_tables tables;
+    struct plan_remote remote;
     struct plan_bound bound;
     struct plan_watch watch;
     struct plan_nonfinite *nonfinite; /* NULL: non-finite tracing is disabled */
@@ -364,6 +396,16 @@ int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);
 
+/* ---- plan_remote.c: remote tables ---- */
+/* The pass: finds lookups, and moves all nodes that compute their indices to the front. Errors:
+ * ERR_UNSUPPORTED (an index depends on a row of a remote table, a GPU, PLAN_RUN), ERR_NOMEM. */
+int plan_remote(struct plan *p, struct err *err);
+/* Called after the calls that compute indices: writes the rows of all lookups. */
+int plan_remote_list(struct plan *p, struct err *err);
+/* Called before backward: assigns places to the slots that forward marked, and clears their
+ * gradients. */
+void plan_remote_open(struct plan *p, float *grads);
+
 /* ---- plan_fold.c: constants computed while planning ---- */
 /* Allocates memory of a constant, 64-byte aligned, owned by the plan. NULL: out of memory. */
 void *plan_fold_alloc(struct plan *p, size_t bytes);
@@ -394,6 +436,8 @@ int plan_device_read(const struct plan *p, const struct op_run *run, const struc
 /* Called before forward: checks inputs and parameters. */
 int plan_trace_begin(struct plan *p, const struct op_run *run, struct err *err);
 int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err);
+/* Called before the calls that read remote tables: checks the rows that they will read. */
+void plan_trace_remote(struct plan *p);
 void plan_trace_tables(struct plan *p); /* called after backward: checks rows of tables */
 
 /* Returns whether all outputs of a node are empty, so that it has no call. */

@@ -73,6 +73,54 @@ static int add_contents(struct verifier *v)
     return rc;
 }
 
+/* ---- remote tables ---- */
+
+/* Checks that exactly the calls that read a remote table have a lookup. A sum of gradients reads
+ * none. */
+static int check_lookups(struct verifier *v, const struct plan_call *call, bool is_sum)
+{
+    const struct plan *p = v->p;
+    const struct plan_node *n = &p->nodes.at[call->node];
+    bool is_remote = false;
+    uint32_t k;
+
+    for (k = 0; !is_sum && k < n->n_in; k++)
+        is_remote = is_remote || (n->in[k] != GRAPH_NONE &&
+                                  p->values.at[n->in[k]].kind == PLAN_PARAM &&
+                                  p->values.at[n->in[k]].index >= p->g->n_params);
+    if (is_remote == (call->call.lookup != NULL))
+        return 0;
+    return err_set(v->err, ERR_CORRUPT, "memory plan: %s '%s'; expected %s, found %s", n->def->name,
+                   n->name, is_remote ? "a lookup of the remote table" : "no lookup",
+                   is_remote ? "none" : "one");
+}
+
+/* Reads the indices of all lookups, as plan_forward_indices() does after the first calls. */
+static int read_indices(struct verifier *v)
+{
+    const struct plan *p = v->p;
+    uint32_t i;
+    int rc = 0;
+
+    snprintf(v->place, sizeof(v->place), "end of the calls that compute indices");
+    for (i = 0; i < p->remote.n && rc == 0; i++) {
+        const struct plan_call *call = p->remote.calls[i];
+        uint32_t value = p->nodes.at[call->node].in[1];
+
+        if (call->call.number < p->remote.n_calls)
+            return err_set(v->err, ERR_CORRUPT,
+                           "memory plan: Gather '%s' from a remote table; expected it after call "
+                           "%" PRIu32 ", found call %" PRIu32,
+                           p->nodes.at[call->node].name, p->remote.n_calls, call->call.number);
+        v->operands.n = 0;
+        rc = verify_add_tensor(v, "indices", i, value, v->value_of[value], call->call.in[1], true,
+                               false);
+        if (rc == 0)
+            rc = verify_read(&v->m, &v->operands.at[0], v->err);
+    }
+    return rc;
+}
+
 /* ---- what is in memory before the first call ---- */
 
 static void set_present(struct verifier *v, uint32_t content, uint32_t base, size_t offset,
@@ -115,7 +163,7 @@ static int set_initial(struct verifier *v)
         size_t bytes = tensor_bytes(&x->tensor);
 
         if (x->kind == PLAN_PARAM)
-            set_present(v, v->value_of[i], PLAN_ARENA,
+            set_present(v, v->value_of[i], x->index >= p->g->n_params ? PLAN_REMOTE : PLAN_ARENA,
                         p->g->params[x->index].offset * sizeof(float), bytes);
         else if (x->kind == PLAN_CONST && on_gpu)
             set_present(v, v->value_of[i], PLAN_CONSTANTS, x->constant_at, bytes);
@@ -274,12 +322,21 @@ static int walk(struct verifier *v)
         rc = set_initial(v);
     if (rc == 0)
         rc = write_inputs(v);
-    for (i = 0; i < p->calls.forward.n && rc == 0; i++)
-        rc = verify_forward(v, i);
+    for (i = 0; i < p->calls.forward.n && rc == 0; i++) {
+        if (i == p->remote.n_calls)
+            rc = read_indices(v);
+        if (rc == 0)
+            rc = check_lookups(v, p->calls.forward.at[i], false);
+        if (rc == 0)
+            rc = verify_forward(v, i);
+    }
     if (rc == 0)
         rc = read_loss(v);
-    for (i = 0; i < p->calls.backward.n && rc == 0; i++)
-        rc = verify_backward(v, i);
+    for (i = 0; i < p->calls.backward.n && rc == 0; i++) {
+        rc = check_lookups(v, p->calls.backward.at[i], p->calls.backward.at[i]->call.din == NULL);
+        if (rc == 0)
+            rc = verify_backward(v, i);
+    }
     if (rc == 0)
         rc = read_results(v);
     return rc == 0 && p->purpose == PLAN_TRAIN ? check_ready(v) : rc;

@@ -12,6 +12,8 @@ static const char *const base_names[] = { [PLAN_WORK] = "work memory",
                                           [PLAN_ARENA] = "parameters",
                                           [PLAN_GRADS] = "gradients",
                                           [PLAN_CONSTANTS] = "constants",
+                                          [PLAN_REMOTE] = "remote tables",
+                                          [PLAN_REMOTE_GRADS] = "gradients of remote tables",
                                           [PLAN_BASES] = "memory that is not bound" };
 
 struct verify_address {
@@ -138,7 +140,9 @@ static size_t base_bytes(const struct plan *p, uint32_t base)
 {
     return base == PLAN_WORK        ? p->memory.work_bytes
            : base == PLAN_CONSTANTS ? p->device.constants_bytes
-                                    : p->g->arena.floats * sizeof(float);
+           : base == PLAN_REMOTE || base == PLAN_REMOTE_GRADS
+               ? p->g->arena.remote_floats * sizeof(float)
+               : p->g->arena.floats * sizeof(float);
 }
 
 /* Sets base and offset of an operand, and checks alignment and bounds. */
@@ -153,7 +157,7 @@ static int place(const struct verify_memory *m, struct verify_operand *o, struct
             return refuse(m, o, err, "an address", "none");
         return 0;
     }
-    if (o->writes && o->base != PLAN_WORK && o->base != PLAN_GRADS)
+    if (o->writes && o->base != PLAN_WORK && o->base != PLAN_GRADS && o->base != PLAN_REMOTE_GRADS)
         return refuse(m, o, err, "memory that calls may write", "memory that calls only read");
     if (o->offset % ALIGNMENT != 0)
         return refuse(m, o, err, "an offset that is a multiple of 64", "another offset");
