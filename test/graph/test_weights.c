@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/fs.h"
 #include "base/mapping.h"
 #include "graph/graph_priv.h"
@@ -171,6 +172,57 @@ static void weights_of_any_float_type_become_float32(void **state)
         graph_free(g);
         free(arena);
     }
+}
+
+static bool every_table(const void *arg, const char *name, uint64_t rows, uint64_t width)
+{
+    (void)arg, (void)name, (void)rows, (void)width;
+    return true;
+}
+
+static void remote_rows_come_from_the_file_in_any_float_type(void **state)
+{
+    static const struct {
+        enum tensor_dtype dtype;
+        const void *data;
+        float last;
+    } tables[] = {
+        { TENSOR_F32, bias, 65504 },
+        { TENSOR_F16, bias_f16, 65504 },
+        { TENSOR_BF16, bias_bf16, 65536 },
+        { TENSOR_F64, bias_f64, 65504 },
+    };
+    struct model *m = model_new(17);
+    const uint8_t *bytes;
+    size_t n_bytes, k;
+
+    (void)state;
+    model_input(m, "i", TENSOR_I64, shape_of(2, (int64_t)-1, (int64_t)2));
+    model_weights(m, "emb.weight", shape_of(2, (int64_t)3, (int64_t)1), 1);
+    model_node(m, "Gather", "emb.weight i", "logits");
+    model_output(m, "logits");
+    bytes = model_bytes(m, &n_bytes);
+    for (k = 0; k < COUNT_OF(tables); k++) {
+        struct file f = { .weights = { .n_names = 0 } };
+        const struct graph_opts opts = { .path = "test.onnx",
+                                         .weights = &f.weights,
+                                         .is_remote = every_table };
+        struct graph *g;
+        struct err err = { 0 };
+        float rows[2];
+        uint32_t n;
+
+        add(&f, "emb.weight", tables[k].dtype, shape_of(2, (int64_t)3, (int64_t)1), tables[k].data);
+        assert_int_equal(graph_import_bytes(&opts, bytes, n_bytes, &g, &err), 0);
+        (void)graph_params(g, &n);
+        assert_int_equal(n, 0);
+        assert_false(has_note(g, "no trained parameters"));
+        assert_int_equal(graph_weights_facts(g).loaded, 1);
+        assert_int_equal(graph_fill_remote(g, 0, 1, 2, rows, &err), 0);
+        assert_true(rows[0] == 0.25f && rows[1] == tables[k].last);
+        graph_free(g);
+    }
+    model_free(m);
 }
 
 static void frozen_parameters_have_the_values_of_the_file(void **state)
@@ -518,6 +570,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_of_any_float_type_become_float32),
+        cmocka_unit_test(remote_rows_come_from_the_file_in_any_float_type),
         cmocka_unit_test(frozen_parameters_have_the_values_of_the_file),
         cmocka_unit_test(missing_and_surplus_names_are_reported),
         cmocka_unit_test(other_prefixes_are_reported_and_mapped_by_the_job),

@@ -14,6 +14,7 @@
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
 #include "harness/op_rig.h"
+#include "tensor/packed.h"
 
 #define INT(name_, i_) { .name = (name_), .type = OP_ATTR_INT, .i = (i_) }
 #define STRING(name_, s_) { .name = (name_), .type = OP_ATTR_STRING, .s = (s_) }
@@ -262,6 +263,46 @@ static void padding_row_has_no_gradient(void **state)
     check_table(40, 8, 700, 0);
     check_table(2, 1, 1025, 1);
     oracle_refused(&gc, ERR_INPUT, "padding_idx is 4; expected a row along axis 0, of 4 rows");
+}
+
+/* Rows 4, 1, 4, -1, 4 of six, where 5 is the padding row: slots 0, 1, 0, 2, 0. The kernels must not
+ * read inputs 0 and 1. */
+static void remote_table_is_read_and_updated_by_slot(void **state)
+{
+    static const int64_t slots[] = { 0, 1, 0, 2, 0 };
+    static const uint8_t is_padding[] = { 0, 0, 0, 1, 0 };
+    static const float compact[] = { 10, 11, 20, 21, 30, 31 };
+    static const float want[] = { 10, 11, 20, 21, 10, 11, 30, 31, 10, 11 };
+    float dy[] = { 1e8f, 1, 5, 6, 1, 2, 7, 8, -1e8f, 3 }, y[10] = { 0 };
+    const struct op_lookup lookup = { slots, is_padding, compact };
+    const struct op_attr attr = { .name = ROWS_PADDING_ATTR, .type = OP_ATTR_INT, .i = 5 };
+    const struct op_def *def = op_find(NULL, "Gather", 13);
+    struct rows param = { 0 };
+    struct tensor in[] = { { .dtype = TENSOR_F32, .shape = shape_of(2, (int64_t)6, (int64_t)2) },
+                           { .dtype = TENSOR_I64, .shape = shape_of(1, (int64_t)5) } },
+                  out = { .data = y }, dout, din = in[0];
+    const struct tensor *in_at[] = { &in[0], &in[1] }, *out_at[] = { &out },
+                        *dout_at[] = { &dout }, *din_at[] = { &din, NULL };
+    struct op_infer infer = { .def = def, .node = "g", .opset = 13, .attrs = &attr, .n_attrs = 1,
+                              .n_in = 2, .in = in_at, .n_out = 1, .out = &out, .param = &param };
+    uint64_t marks = 0;
+    uint32_t before = 0;
+    float sums[4] = { 0 };
+    struct packed_rows rows = { .marks = &marks, .before = &before, .values = sums };
+    struct op_call c = { .param = &param, .n_in = 2, .n_out = 1, .in = in_at, .out = out_at,
+                         .dout = dout_at, .din = din_at, .rows = &rows, .lookup = &lookup };
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(def->infer(&infer, &err), 0);
+    dout = out;
+    dout.data = dy;
+    assert_int_equal(def->cpu.fwd(&c, &err), 0);
+    assert_memory_equal(y, want, sizeof(want));
+    assert_int_equal(marks, 3); /* not slot 2 */
+    assert_int_equal(def->cpu.bwd(&c, &err), 0);
+    assert_true(sums[0] == 0 && sums[1] == 6); /* (1e8 + 1) - 1e8 in float32 */
+    assert_true(sums[2] == 5 && sums[3] == 6);
 }
 
 static void inconsistent_index_shapes_are_rejected(void **state)
@@ -737,6 +778,7 @@ int main(void)
         cmocka_unit_test(gather_index_out_of_range_is_rejected_with_position),
         cmocka_unit_test(large_table_gradient_sums_per_row),
         cmocka_unit_test(padding_row_has_no_gradient),
+        cmocka_unit_test(remote_table_is_read_and_updated_by_slot),
         cmocka_unit_test(inconsistent_index_shapes_are_rejected),
         cmocka_unit_test(scatter_applies_updates_in_order_and_backward_undoes_them),
         cmocka_unit_test(many_updates_of_few_elements_are_applied_and_undone),
