@@ -190,15 +190,9 @@ bool optim_needs_norms(const struct optim *o)
     return o->opts.def->measure != NULL;
 }
 
-/* Returns the hyper-parameters of the step for this parameter. */
 static struct optim_hyper own_hyper(const struct optim_param *p, const struct optim_hyper *h)
 {
-    struct optim_hyper own = *h;
-
-    own.learning_rate *= p->rate_factor;
-    own.weight_decay = p->weight_decay;
-    own.trust = 1;
-    return own;
+    return optim_own_hyper(h, p->rate_factor, p->weight_decay);
 }
 
 static void slots_at(const struct optim *o, const struct optim_state *state, size_t at,
@@ -264,13 +258,6 @@ static double trust_of(const struct optim *o, const struct optim_param *p,
     return o->opts.def->trust(own, norms);
 }
 
-CLONES static void average_loop(size_t n, float *restrict average, const float *restrict w,
-                                float keep, float rest)
-{
-    for (size_t i = 0; i < n; i++)
-        average[i] = optim_moved_average(average[i], w[i], keep, rest);
-}
-
 /* Updates every float of a piece; a packed gradient is unpacked block by block. */
 static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
                         const struct optim_state *state, const struct optim_piece *p)
@@ -279,11 +266,10 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
 
     for (size_t done = 0; done < p->n; done += step) {
         size_t at = p->first + done, n = p->n - done < step ? p->n - done : step;
-        float *slots[OPTIM_MAX_SLOTS], unfolded[OPTIM_BLOCK];
-        const float *g = gradient_at(state, p, at, n, unfolded);
+        float unfolded[OPTIM_BLOCK];
 
-        slots_at(o, state, at, slots);
-        o->opts.def->sweep(own, n, state->w + at, g, slots);
+        optim_update_range(o->opts.def, own, state, at, n,
+                           gradient_at(state, p, at, n, unfolded));
     }
 }
 
@@ -291,8 +277,7 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
 static bool skips_zero(const struct optim *o, const struct optim_param *p,
                        const struct optim_hyper *own)
 {
-    return p->table != NULL &&
-           (p->lazy || (o->opts.def->skips_zero != NULL && o->opts.def->skips_zero(own)));
+    return p->table != NULL && optim_skips_rows(o->opts.def, own, p->lazy);
 }
 
 uint32_t optim_skipping_tables(const struct optim *o, const struct optim_hyper *h)
@@ -324,7 +309,6 @@ void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper
         else
             sweep_whole(o, &own, state, &p);
         if (o->opts.average > 0)
-            average_loop(p.n, state->average + p.first, state->w + p.first, (float)o->opts.average,
-                         (float)(1 - o->opts.average));
+            optim_move_average(state, p.first, p.n, o->opts.average);
     }
 }

@@ -151,6 +151,28 @@ void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
 void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper *h,
                   const struct optim_state *state);
 
+/* ---- rows of a table ----
+ * The steps of optim_update() for a caller that keeps only some rows of a table (lib/ps), with the
+ * bits of optim_update(). `own`: the hyper-parameters of the table, from optim_own_hyper(). Of the
+ * state, w, slots and average are used; `at` is the index of a float in them. */
+
+/* Returns the hyper-parameters of a step for one parameter; the ratio of lars and lamb is 1. */
+struct optim_hyper optim_own_hyper(const struct optim_hyper *h, double rate_factor,
+                                   double weight_decay);
+/* Does a step leave rows without a gradient unchanged? If false, every row needs a gradient, which
+ * may be zero. */
+bool optim_skips_rows(const struct optim_def *def, const struct optim_hyper *own, bool lazy);
+/* Updates floats [at, at + n) with the gradients g [n]. */
+void optim_update_range(const struct optim_def *def, const struct optim_hyper *own,
+                        const struct optim_state *s, size_t at, size_t n, const float *g);
+/* Updates n rows of `width` floats, of which row i begins at float at[i], with the gradients
+ * g [n * width]. No two rows overlap. */
+void optim_update_rows(const struct optim_def *def, const struct optim_hyper *own,
+                       const struct optim_state *s, const size_t *at, size_t n, size_t width,
+                       const float *g);
+/* Moves the average of floats [at, at + n) towards the updated weights. */
+void optim_move_average(const struct optim_state *s, size_t at, size_t n, double decay);
+
 /* ---- learning rate ---- */
 /* Rate of step t (from 1). */
 double optim_rate(const struct optim_schedule *s, uint64_t t);
@@ -173,5 +195,14 @@ void optim_square_sums(const float *g, size_t n, double *partial);
 double optim_norm(const double *partial, size_t n_blocks); /* square root of the ordered sum */
 /* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; clip 0: 1. */
 float optim_clip(double norm, double clip);
+/* Limits each element to [-limit, limit]; a NaN remains. */
+void optim_clamp(float *g, size_t n, float limit);
+
+/* The sum of squares of a block in parts: element i of the block belongs to sum i mod OPTIM_SUMS.
+ * Elements of zero may be left out. */
+enum { OPTIM_SUMS = 16 };
+/* Adds n elements of the block from element `at` on. */
+void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g, size_t n);
+double optim_square_total(double sums[OPTIM_SUMS]);
 
 #endif

@@ -3,6 +3,7 @@
  *   optim_formula.h  the update of one element, for CPUs and GPUs
  *   optim.c     the table; an optimizer over a list of parameters, in parts
  *   packed.c    the same for packed gradients
+ *   rows.c      the steps of an update, for optim.c and for callers with rows of a table
  *   sgd.c       sgd, momentum, lars
  *   adam.c      adam, adamw, adamax, lamb, lion
  *   adagrad.c   adagrad, rmsprop
@@ -89,15 +90,6 @@ void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *
 /* Updates the rows that have marks. `own`: the hyper-parameters of this parameter. */
 void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
                         const struct optim_state *s, const struct optim_piece *p);
-
-/* Limits each element to [-limit, limit]; a NaN remains. */
-void optim_clamp(float *g, size_t n, float limit);
-
-/* ---- the sum of squares of a block: element i belongs to sum i mod OPTIM_SUMS ---- */
-enum { OPTIM_SUMS = 16 };
-/* Adds n elements of the block from element `at` on. */
-void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g, size_t n);
-double optim_square_total(double sums[OPTIM_SUMS]);
 
 /* Type and name of the row optim_<word>. */
 #define OPTIM_ROW(NAME, word) .type = OPTIM_##NAME, .name = #word

@@ -122,15 +122,24 @@ static void expect(const struct optim_def *def, const struct optim_state *s, siz
             __builtin_prefetch(s->slots[k] + at, 1);
 }
 
-static void sweep_run(const struct optim_def *def, const struct optim_hyper *own,
-                      const struct optim_state *s, size_t at, size_t n, const float *g)
+/* Adds a run to those of the next sweep, or updates it with a sweep of its own. The gradients of
+ * successive runs are contiguous. */
+static void add_run(const struct optim_def *def, const struct optim_hyper *own,
+                    const struct optim_state *s, struct together *t, size_t at, size_t n,
+                    const float *g)
 {
-    float *slots[OPTIM_MAX_SLOTS] = { NULL };
-
-    for (uint32_t k = 0; k < def->n_slots; k++)
-        if (s->slots[k] != NULL)
-            slots[k] = s->slots[k] + at;
-    def->sweep(own, n, s->w + at, g, slots);
+    if (n >= LONG_RUN || t->n + n > ROOM)
+        sweep_together(def, own, s, t);
+    if (n >= LONG_RUN) {
+        optim_update_range(def, own, s, at, n, g);
+        return;
+    }
+    if (t->n_runs == 0)
+        t->g = g;
+    expect(def, s, at);
+    t->at[t->n_runs] = at;
+    t->length[t->n_runs++] = n;
+    t->n += n;
 }
 
 void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
@@ -140,22 +149,22 @@ void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *o
     struct together t;
 
     t.n = t.n_runs = 0;
-    while (packed_next(&run)) {
-        size_t at = origin(p) + run.at;
-        const float *g = s->values + run.values;
+    while (packed_next(&run))
+        add_run(def, own, s, &t, origin(p) + run.at, run.n, s->values + run.values);
+    sweep_together(def, own, s, &t);
+}
 
-        if (run.n >= LONG_RUN || t.n + run.n > ROOM)
-            sweep_together(def, own, s, &t);
-        if (run.n >= LONG_RUN) {
-            sweep_run(def, own, s, at, run.n, g);
-            continue;
-        }
-        if (t.n_runs == 0)
-            t.g = g;
-        expect(def, s, at);
-        t.at[t.n_runs] = at;
-        t.length[t.n_runs++] = run.n;
-        t.n += run.n;
+void optim_update_rows(const struct optim_def *def, const struct optim_hyper *own,
+                       const struct optim_state *s, const size_t *at, size_t n, size_t width,
+                       const float *g)
+{
+    struct together t;
+
+    t.n = t.n_runs = 0;
+    for (size_t i = 0, run = 1; i < n; i += run, run = 1) {
+        while (i + run < n && at[i + run] == at[i] + run * width) /* adjacent rows */
+            run++;
+        add_run(def, own, s, &t, at[i], run * width, g + i * width);
     }
     sweep_together(def, own, s, &t);
 }
