@@ -1,0 +1,79 @@
+/* map.h - which shard contains a row, and which parameter servers (ps) hold a shard. Pure.
+ *
+ * Every table is divided into the same PS_SHARDS shards. Blocks of 64 rows are dealt to the shards
+ * in turn, so a shard has every 1024th block, and the rows that are used most (often the first
+ * ones) are spread over all servers. Table i begins at another shard than table i + 1, so that
+ * small tables do not all lie in shard 0.
+ *
+ *     block (64 rows)   0            1                2          ...   1024         ...
+ *     shard             first_shard  first_shard + 1  ...              first_shard  ...   (mod 1024)
+ *     local rows        0..63        0..63            0..63            64..127      ...
+ *
+ * The rows of a table in one shard have the local numbers 0, 1, 2, ... in ascending order of rows.
+ *
+ * All members of a group compute the same map from the view alone, and data in checkpoints and in
+ * memory of servers stays in its shard, so no constant here may ever change.
+ * Threads: any. */
+#ifndef PS_MAP_H
+#define PS_MAP_H
+
+#include <stdint.h>
+
+enum {
+    PS_SHARDS = 1024,
+    PS_BLOCK_ROWS = 64,
+    PS_TABLE_STRIDE = 389, /* distance of the first shards of two tables; odd, so that 1024 tables
+                              have different first shards */
+};
+
+/* Returns the shard of row 0 of a table. */
+static inline uint32_t ps_first_shard(uint32_t table)
+{
+    return (uint32_t)((uint64_t)table * PS_TABLE_STRIDE % PS_SHARDS);
+}
+
+/* Returns the shard of a row of the table with this first shard. */
+static inline uint32_t ps_shard_of(uint32_t first_shard, uint64_t row)
+{
+    return (uint32_t)((row / PS_BLOCK_ROWS + first_shard) % PS_SHARDS);
+}
+
+/* Returns the number of a row among the rows of its shard. */
+static inline uint64_t ps_local_of(uint64_t row)
+{
+    return row / PS_BLOCK_ROWS / PS_SHARDS * PS_BLOCK_ROWS + row % PS_BLOCK_ROWS;
+}
+
+/* The inverse of ps_local_of(): for local = 0, 1, ..., ps_local_rows() - 1 the rows of the shard in
+ * ascending order. */
+static inline uint64_t ps_row_of(uint32_t first_shard, uint32_t shard, uint64_t local)
+{
+    uint64_t first_block = (shard + PS_SHARDS - first_shard) % PS_SHARDS;
+
+    return (local / PS_BLOCK_ROWS * PS_SHARDS + first_block) * PS_BLOCK_ROWS +
+           local % PS_BLOCK_ROWS;
+}
+
+/* Returns how many of the `rows` rows of a table are in a shard. */
+uint64_t ps_local_rows(uint64_t rows, uint32_t first_shard, uint32_t shard);
+
+/* ---- holders ---- */
+
+/* Assigns each shard to the ps with the highest scores for it (rendezvous hashing), so the loss of
+ * one ps moves only the shards that it held. The score is a hash of the rank of the ps in the
+ * cluster and of the shard.
+ * ranks [n]: ranks of the ps in the cluster, all different; n >= 1, replicas >= 1. Writes for each
+ * shard the indices in `ranks` of its min(replicas, n) holders, best score first: holder k of shard
+ * s is holders[s * k_holders + k], where k_holders is the returned number. Room of `holders`:
+ * PS_SHARDS * min(replicas, n).
+ * The number of shards of a ps varies as if each shard drew its holder: with 4 ps by about 7 % of
+ * the mean, with 16 ps by about 12 % (standard deviation). */
+uint32_t ps_map_make(const uint32_t *ranks, uint32_t n, uint32_t replicas, uint32_t *holders);
+
+/* Returns the service thread of a ps with n_servers threads that owns a shard. */
+static inline uint32_t ps_thread_of(uint32_t shard, uint32_t n_servers)
+{
+    return shard % n_servers;
+}
+
+#endif
