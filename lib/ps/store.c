@@ -1,0 +1,327 @@
+/* store.c - the rows of a server: shards, reading, the state of a shard. */
+#include "ps/store.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/err.h"
+#include "ps/store_priv.h"
+
+enum { LINE_FLOATS = 16 }; /* a cache line */
+
+/* Copies the tables and assigns offsets. */
+static int place_tables(struct ps_store *s, const struct ps_table *tables, struct err *err)
+{
+    uint64_t limit = PTRDIFF_MAX / sizeof(float) / (PS_SHARDS * (OPTIM_MAX_SLOTS + 2)) / 2, sum = 0;
+
+    for (uint32_t i = 0; i < s->n_tables; i++) {
+        struct store_table *t = &s->tables[i];
+        uint64_t n = ps_local_rows(tables[i].rows, 0, 0); /* no shard has more */
+
+        CHECK(tables[i].width > 0 && tables[i].first_shard < PS_SHARDS);
+        if (n > limit / tables[i].width)
+            sum = limit;
+        else
+            sum += (n * tables[i].width + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
+        if (sum >= limit)
+            return err_set(err, ERR_NOMEM,
+                           "table '%s': %" PRIu64 " rows of %" PRIu32
+                           " floats exceed the addresses of a process",
+                           tables[i].name, tables[i].rows, tables[i].width);
+        t->is = tables[i];
+        t->offset = s->part_floats;
+        s->part_floats = sum;
+        t->is.name = strdup(tables[i].name);
+        if (t->is.name == NULL)
+            return err_set(err, ERR_NOMEM, "parameter server: out of memory");
+    }
+    return 0;
+}
+
+/* Counts and names the parts of the state, and reserves addresses for them. */
+static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct err *err)
+{
+    const struct optim_def *def = s->opts.optimizer;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE) / sizeof(float), slot_parts[OPTIM_MAX_SLOTS] = { 0 };
+    size_t places = (PS_SHARDS + s->opts.n_threads - 1) / s->opts.n_threads;
+    void *at;
+
+    s->part_names[s->n_parts++] = "weights";
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        if (optim_uses(def, hyper, k)) {
+            slot_parts[k] = s->n_parts;
+            s->part_names[s->n_parts++] = def->slots[k].name;
+        }
+    if (s->opts.average > 0)
+        s->part_names[s->n_parts++] = "average";
+    s->place_floats = (s->n_parts * s->part_floats + page - 1) / page * page;
+    s->arena_bytes = (places * s->place_floats + page) * sizeof(float); /* never 0 */
+    at = mmap(NULL, s->arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return err_sys(err, errno, "parameter server: reserve %zu bytes of addresses",
+                       s->arena_bytes);
+    s->arena = at;
+    s->state.w = s->arena;
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        if (slot_parts[k] != 0)
+            s->state.slots[k] = s->arena + slot_parts[k] * s->part_floats;
+    if (s->opts.average > 0)
+        s->state.average = s->arena + (s->n_parts - 1) * s->part_floats;
+    return 0;
+}
+
+int ps_store_open(const struct ps_store_opts *opts, struct ps_store **out, struct err *err)
+{
+    struct ps_store *s;
+    size_t whole = OPTIM_BLOCK;
+    int rc;
+
+    CHECK(opts->n_threads == 0 || opts->thread < opts->n_threads);
+    if (opts->optimizer->measure != NULL)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "parameter server: optimizer '%s' needs norms over whole tables, which are "
+                       "distributed over servers; use another optimizer, or train without ps",
+                       opts->optimizer->name);
+    s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "parameter server: out of memory");
+    s->opts = *opts;
+    s->opts.tables = NULL;
+    s->opts.hyper = NULL;
+    if (opts->n_threads == 0)
+        s->opts.n_threads = 1, s->opts.thread = 0;
+    s->n_tables = opts->n_tables;
+    s->tables = calloc((size_t)opts->n_tables + 1, sizeof(*s->tables));
+    for (uint32_t i = 0; i < opts->n_tables; i++)
+        if (opts->tables[i].width > whole)
+            whole = opts->tables[i].width;
+    s->whole = calloc(whole, sizeof(*s->whole));
+    rc = s->tables == NULL || s->whole == NULL
+             ? err_set(err, ERR_NOMEM, "parameter server: out of memory")
+             : place_tables(s, opts->tables, err);
+    if (rc == 0)
+        rc = reserve(s, opts->hyper, err);
+    if (rc < 0) {
+        ps_store_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void ps_store_close(struct ps_store *s)
+{
+    if (s == NULL)
+        return;
+    for (uint32_t i = 0; s->tables != NULL && i < s->n_tables; i++) {
+        free((char *)s->tables[i].is.name);
+        free(s->tables[i].pending.rows);
+        free(s->tables[i].pending.values);
+    }
+    if (s->arena != NULL)
+        munmap(s->arena, s->arena_bytes);
+    free(s->tables);
+    free(s->whole);
+    free(s->nodes);
+    free(s->sums);
+    free(s->with_rows);
+    free(s->order);
+    free(s);
+}
+
+/* ---- shards ---- */
+
+static float *place_of(const struct ps_store *s, uint32_t shard)
+{
+    return s->arena + (size_t)(shard / s->opts.n_threads) * s->place_floats;
+}
+
+/* Fills the weights of a table's rows in the shard, block by block, and copies them to the
+ * average. */
+static int fill_table(struct ps_store *s, uint32_t table, uint32_t shard, struct err *err)
+{
+    const struct store_table *t = &s->tables[table];
+    uint64_t n = ps_local_rows(t->is.rows, t->is.first_shard, shard);
+    size_t base = store_base(s, t, shard);
+
+    for (uint64_t local = 0; local < n; local += PS_BLOCK_ROWS) {
+        uint64_t here = n - local < PS_BLOCK_ROWS ? n - local : PS_BLOCK_ROWS;
+        int rc = s->opts.fill(s->opts.arg, table, ps_row_of(t->is.first_shard, shard, local), here,
+                              s->arena + base + local * t->is.width, err);
+
+        if (rc < 0)
+            return err_wrap(err, rc, "parameter server: initial rows of table '%s'", t->is.name);
+    }
+    if (s->state.average != NULL && n > 0)
+        memcpy(s->state.average + base, s->state.w + base, n * t->is.width * sizeof(float));
+    return 0;
+}
+
+int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err *err)
+{
+    size_t bytes = s->place_floats * sizeof(float);
+    int rc = 0;
+
+    CHECK(shard < PS_SHARDS && shard % s->opts.n_threads == s->opts.thread);
+    CHECK(!store_holds(s, shard) && !s->is_pending);
+    if (bytes > 0 && mprotect(place_of(s, shard), bytes, PROT_READ | PROT_WRITE) < 0)
+        return err_sys(err, errno, "parameter server: memory for shard %" PRIu32, shard);
+    s->held[shard / 64] |= (uint64_t)1 << shard % 64;
+    for (uint32_t i = 0; fill && rc == 0 && i < s->n_tables; i++)
+        rc = fill_table(s, i, shard, err);
+    if (rc < 0)
+        ps_store_drop_shard(s, shard);
+    return rc;
+}
+
+void ps_store_drop_shard(struct ps_store *s, uint32_t shard)
+{
+    size_t bytes = s->place_floats * sizeof(float);
+
+    CHECK(shard < PS_SHARDS && !s->is_pending);
+    if (!store_holds(s, shard))
+        return;
+    s->held[shard / 64] &= ~((uint64_t)1 << shard % 64);
+    /* Replaces the pages by a fresh reservation, which also frees them. */
+    CHECK(bytes == 0 ||
+          mmap(place_of(s, shard), bytes, PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED);
+}
+
+bool ps_store_has(const struct ps_store *s, uint32_t shard)
+{
+    return shard < PS_SHARDS && store_holds(s, shard);
+}
+
+uint64_t ps_store_bytes(const struct ps_store *s)
+{
+    uint64_t floats = 0;
+
+    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
+        for (uint32_t i = 0; store_holds(s, shard) && i < s->n_tables; i++)
+            floats += ps_local_rows(s->tables[i].is.rows, s->tables[i].is.first_shard, shard) *
+                      s->tables[i].is.width;
+    return floats * s->n_parts * sizeof(float);
+}
+
+/* ---- reading ---- */
+
+int store_bad_row(const struct store_table *t, uint64_t row, struct err *err)
+{
+    if (row >= t->is.rows)
+        return err_set(err, ERR_PEER,
+                       "parameter server: table '%s': row %" PRIu64 " of %" PRIu64 " rows",
+                       t->is.name, row, t->is.rows);
+    return err_set(err, ERR_PEER,
+                   "parameter server: table '%s': row %" PRIu64 " is in shard %" PRIu32
+                   ", which this server does not hold",
+                   t->is.name, row, ps_shard_of(t->is.first_shard, row));
+}
+
+static int unknown_table(const struct ps_store *s, uint32_t table, struct err *err)
+{
+    return err_set(err, ERR_PEER, "parameter server: table %" PRIu32 " of %" PRIu32, table,
+                   s->n_tables);
+}
+
+int ps_store_read(const struct ps_store *s, uint32_t table, const uint64_t *rows, uint64_t n,
+                  float *out, struct err *err)
+{
+    enum { AHEAD = 16 }; /* rows that are prefetched together */
+    const struct store_table *t = &s->tables[table];
+    size_t width, at[AHEAD];
+
+    if (table >= s->n_tables)
+        return unknown_table(s, table, err);
+    width = t->is.width;
+    while (n > 0) {
+        uint32_t here = n < AHEAD ? (uint32_t)n : AHEAD;
+
+        for (uint32_t i = 0; i < here; i++) {
+            if (!store_has_row(s, t, rows[i]))
+                return store_bad_row(t, rows[i], err);
+            at[i] = store_at(s, t, rows[i]);
+            for (size_t k = 0; k < width && k < 256; k += LINE_FLOATS)
+                __builtin_prefetch(s->arena + at[i] + k);
+        }
+        for (uint32_t i = 0; i < here; i++, out += width)
+            memcpy(out, s->arena + at[i], width * sizeof(*out));
+        rows += here;
+        n -= here;
+    }
+    return 0;
+}
+
+/* ---- the state of a shard ---- */
+
+uint32_t ps_store_n_parts(const struct ps_store *s)
+{
+    return s->n_parts;
+}
+
+const char *ps_store_part_name(const struct ps_store *s, uint32_t part)
+{
+    CHECK(part < s->n_parts);
+    return s->part_names[part];
+}
+
+/* Finds n rows of a part of a table in a shard: *at floats from the start of the arena. */
+static int locate(const struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
+                  uint64_t first_local, uint64_t n, size_t *at, struct err *err)
+{
+    const struct store_table *t = &s->tables[table];
+    uint64_t rows;
+
+    if (table >= s->n_tables)
+        return unknown_table(s, table, err);
+    if (part >= s->n_parts)
+        return err_set(err, ERR_PEER, "parameter server: part %" PRIu32 " of %" PRIu32, part,
+                       s->n_parts);
+    if (!ps_store_has(s, shard))
+        return err_set(err, ERR_PEER,
+                       "parameter server: shard %" PRIu32 " is not held by this server", shard);
+    rows = ps_local_rows(t->is.rows, t->is.first_shard, shard);
+    if (first_local > rows || n > rows - first_local)
+        return err_set(err, ERR_PEER,
+                       "parameter server: table '%s', shard %" PRIu32 ": %" PRIu64
+                       " rows from local row %" PRIu64 " of %" PRIu64,
+                       t->is.name, shard, n, first_local, rows);
+    *at = store_base(s, t, shard) + part * s->part_floats + (size_t)first_local * t->is.width;
+    return 0;
+}
+
+int ps_store_export(const struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
+                    uint64_t first_local, uint64_t n, float *out, struct err *err)
+{
+    size_t at;
+    int rc = locate(s, shard, table, part, first_local, n, &at, err);
+
+    if (rc == 0 && n > 0)
+        memcpy(out, s->arena + at, (size_t)n * s->tables[table].is.width * sizeof(*out));
+    return rc;
+}
+
+int ps_store_import(struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
+                    uint64_t first_local, uint64_t n, const float *in, struct err *err)
+{
+    size_t at;
+    int rc = locate(s, shard, table, part, first_local, n, &at, err);
+
+    if (rc == 0 && n > 0)
+        memcpy(s->arena + at, in, (size_t)n * s->tables[table].is.width * sizeof(*in));
+    return rc;
+}
+
+uint32_t ps_store_checksum(const struct ps_store *s, uint32_t shard)
+{
+    bool is_finite = true; /* not used */
+
+    CHECK(ps_store_has(s, shard));
+    return checksum_part(place_of(s, shard), s->n_parts * s->part_floats, 0, &is_finite);
+}
