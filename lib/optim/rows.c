@@ -1,4 +1,4 @@
-/* rows.c - the steps of an update: hyper-parameters of a parameter, a range of floats, the average. */
+/* rows.c - the steps of an update: hyper-parameters of a parameter, a range, the average. */
 #include "optim/optim_priv.h"
 
 struct optim_hyper optim_own_hyper(const struct optim_hyper *h, double rate_factor,

@@ -9,8 +9,7 @@ uint64_t ps_local_rows(uint64_t rows, uint32_t first_shard, uint32_t shard)
     uint64_t whole = rows / PS_BLOCK_ROWS; /* blocks; the last rows are a partial block */
     uint64_t n = whole > first_block ? (whole - first_block - 1) / PS_SHARDS + 1 : 0;
 
-    return n * PS_BLOCK_ROWS +
-           (whole % PS_SHARDS == first_block ? rows % PS_BLOCK_ROWS : 0);
+    return n * PS_BLOCK_ROWS + (whole % PS_SHARDS == first_block ? rows % PS_BLOCK_ROWS : 0);
 }
 
 /* The output function of SplitMix64, a bijection: two ps never have the same score for a shard. */

@@ -5,9 +5,9 @@
  * ones) are spread over all servers. Table i begins at another shard than table i + 1, so that
  * small tables do not all lie in shard 0.
  *
- *     block (64 rows)   0            1                2          ...   1024         ...
- *     shard             first_shard  first_shard + 1  ...              first_shard  ...   (mod 1024)
- *     local rows        0..63        0..63            0..63            64..127      ...
+ *     block of 64 rows   0        1            2            ...   1024      1025
+ *     shard (mod 1024)   first    first + 1    first + 2    ...   first     first + 1
+ *     local rows         0..63    0..63        0..63        ...   64..127   64..127
  *
  * The rows of a table in one shard have the local numbers 0, 1, 2, ... in ascending order of rows.
  *

@@ -13,8 +13,6 @@
 #include "base/err.h"
 #include "ps/store_priv.h"
 
-enum { LINE_FLOATS = 16 }; /* a cache line */
-
 /* Copies the tables and assigns offsets. */
 static int place_tables(struct ps_store *s, const struct ps_table *tables, struct err *err)
 {
@@ -28,7 +26,8 @@ static int place_tables(struct ps_store *s, const struct ps_table *tables, struc
         if (n > limit / tables[i].width)
             sum = limit;
         else
-            sum += (n * tables[i].width + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
+            sum += (n * tables[i].width + STORE_LINE_FLOATS - 1) / STORE_LINE_FLOATS *
+                   STORE_LINE_FLOATS;
         if (sum >= limit)
             return err_set(err, ERR_NOMEM,
                            "table '%s': %" PRIu64 " rows of %" PRIu32
@@ -48,7 +47,8 @@ static int place_tables(struct ps_store *s, const struct ps_table *tables, struc
 static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct err *err)
 {
     const struct optim_def *def = s->opts.optimizer;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE) / sizeof(float), slot_parts[OPTIM_MAX_SLOTS] = { 0 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE) / sizeof(float),
+           slot_parts[OPTIM_MAX_SLOTS] = { 0 };
     size_t places = (PS_SHARDS + s->opts.n_threads - 1) / s->opts.n_threads;
     void *at;
 
@@ -247,7 +247,7 @@ int ps_store_read(const struct ps_store *s, uint32_t table, const uint64_t *rows
             if (!store_has_row(s, t, rows[i]))
                 return store_bad_row(t, rows[i], err);
             at[i] = store_at(s, t, rows[i]);
-            for (size_t k = 0; k < width && k < 256; k += LINE_FLOATS)
+            for (size_t k = 0; k < width && k < 256; k += STORE_LINE_FLOATS)
                 __builtin_prefetch(s->arena + at[i] + k);
         }
         for (uint32_t i = 0; i < here; i++, out += width)

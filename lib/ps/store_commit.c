@@ -1,6 +1,5 @@
 /* store_commit.c - the update of the rows with the pending gradient. */
 #include <string.h>
-#include <stdlib.h>
 
 #include "base/check.h"
 #include "ps/store_priv.h"
@@ -23,8 +22,8 @@ static void update_pending(const struct ps_store *s, const struct store_table *t
     }
 }
 
-/* Sorts the pending rows by shard: those of a shard are p->rows[order[i]], i from first[shard] up to
- * first[shard + 1], ascending. */
+/* Sorts the pending rows by shard: those of a shard are p->rows[order[i]], ascending, for i from
+ * first[shard] to first[shard + 1] - 1. */
 static void sort_by_shard(const struct store_table *t, uint32_t *order,
                           uint32_t first[PS_SHARDS + 1])
 {

@@ -1,8 +1,9 @@
 /* store_priv.h - shared by the files of the store.
  *
- *   store.c         shards, reading rows, the state of a shard
- *   store_reduce.c  the pending gradient: sums, clipping, verdict
- *   store_commit.c  the update
+ *   store.c          shards, reading rows, the state of a shard
+ *   store_reduce.c   the pending gradient: sums
+ *   store_verdict.c  the pending gradient: clipping, verdict
+ *   store_commit.c   the update
  *
  * The arena is one range of addresses with a place for each shard that the store may hold. All
  * places have the same layout, that of a shard with the most rows, so one offset leads from the
@@ -19,11 +20,13 @@
 #include "optim/optim.h"
 #include "ps/store.h"
 
+enum { STORE_LINE_FLOATS = 16 }; /* a cache line */
+
 /* The pending gradient of a table. */
 struct pending {
-    uint64_t n;     /* rows */
-    uint64_t *rows; /* owned; ascending */
-    float *values;  /* owned; [n * width] */
+    uint64_t n;                      /* rows */
+    uint64_t *rows;                  /* owned; ascending */
+    float *values;                   /* owned; [n * width] */
     uint64_t room_rows, room_values; /* elements */
 };
 
@@ -36,12 +39,12 @@ struct store_table {
 struct ps_store {
     struct ps_store_opts opts; /* its pointers to tables and hyper-parameters are NULL */
     uint32_t n_tables, n_parts;
-    struct store_table *tables;                       /* [n_tables] owned */
+    struct store_table *tables; /* [n_tables] owned */
     const char *part_names[OPTIM_MAX_SLOTS + 2];
-    float *arena;                                     /* owned; mapped; NULL: not yet */
+    float *arena; /* owned; mapped; NULL: not yet */
     size_t arena_bytes, part_floats, place_floats;
-    struct optim_state state;                         /* w, slots and average: parts of place 0 */
-    uint64_t held[PS_SHARDS / 64];                    /* bit s % 64 of word s / 64 */
+    struct optim_state state;      /* w, slots and average: parts of place 0 */
+    uint64_t held[PS_SHARDS / 64]; /* bit s % 64 of word s / 64 */
     bool is_pending;
     /* Memory that steps use again */
     struct node *nodes; /* owned; see store_reduce.c */
@@ -84,7 +87,8 @@ static inline bool store_has_row(const struct ps_store *s, const struct store_ta
 /* Reports that store_has_row() is false; returns ERR_PEER. */
 int store_bad_row(const struct store_table *t, uint64_t row, struct err *err);
 
-/* Number of rows that store_commit.c updates with one call where all rows of a table are updated. */
+/* Number of rows that one call of optim_update_range() updates where all rows of a table are
+ * updated. */
 static inline uint64_t store_sweep_rows(const struct store_table *t)
 {
     return t->is.width < OPTIM_BLOCK ? OPTIM_BLOCK / t->is.width : 1;

@@ -1,4 +1,4 @@
-/* store_reduce.c - the pending gradient: the sum of the parts of all ranks, clipping, verdict.
+/* store_reduce.c - the pending gradient: the sum of the parts of all ranks.
  *
  * The rows of the parts of a table are merged by a binary tree that is also the tree of the
  * additions: its leaves are the parts, and a node knows the lowest row that is left in its subtree.
@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/clones.h"
 #include "base/err.h"
 #include "ps/store_priv.h"
@@ -18,9 +17,9 @@
 static const uint64_t none = UINT64_MAX;
 
 struct node {
-    uint64_t row; /* lowest row that is left, or `none` */
-    struct node *left, *right; /* NULL: a leaf */
-    float *sum;                /* inner: [width] memory for a sum */
+    uint64_t row;               /* lowest row that is left, or `none` */
+    struct node *left, *right;  /* NULL: a leaf */
+    float *sum;                 /* inner: [width] memory for a sum */
     const uint64_t *rows, *end; /* leaf: the rows that are left */
     const float *values;        /* leaf: of the first row that is left */
 };
@@ -169,6 +168,15 @@ static struct node *build(struct node *to, const struct ps_part *const *parts, u
     return next;
 }
 
+/* Prefetches a row of a part before it is needed, because with eight parts the processor does not
+ * detect the eight streams; this made the sum a third faster. The address may be beyond the end of
+ * the values. */
+static void prefetch_row(uintptr_t row, size_t width)
+{
+    for (size_t i = 0; i < width; i += STORE_LINE_FLOATS)
+        __builtin_prefetch((const void *)(row + i * sizeof(float)));
+}
+
 /* Removes the lowest row of a subtree. Returns its sum over the subtree. */
 static const float *take(struct node *x, size_t width)
 {
@@ -179,6 +187,7 @@ static const float *take(struct node *x, size_t width)
     if (l == NULL) {
         a = x->values;
         x->values += width;
+        prefetch_row((uintptr_t)a + 2 * width * sizeof(*a), width);
         x->row = ++x->rows < x->end ? *x->rows : none;
         return a;
     }
@@ -282,74 +291,4 @@ bool ps_store_is_pending(const struct ps_store *s)
 void ps_store_discard(struct ps_store *s)
 {
     clear_pending(s);
-}
-
-void ps_store_clip(struct ps_store *s, float limit)
-{
-    CHECK(s->is_pending);
-    for (uint32_t i = 0; i < s->n_tables; i++)
-        optim_clamp(s->tables[i].pending.values, s->tables[i].pending.n * s->tables[i].is.width,
-                    limit);
-}
-
-/* ---- the verdict ---- */
-
-/* Adds the squares of one block of rows: g [n rows] of the block that begins with row
- * `first_row`. Wide rows make several optimizer blocks, which are added in order. */
-static double block_squares(const uint64_t *rows, const float *g, uint64_t n, size_t width)
-{
-    double sums[OPTIM_SUMS] = { 0 }, total = 0;
-    size_t block = 0; /* first float of the optimizer block in `sums` */
-
-    for (uint64_t i = 0; i < n; i++) {
-        size_t at = rows[i] % PS_BLOCK_ROWS * width, end = at + width;
-
-        while (at < end) {
-            size_t stop;
-
-            if (at >= block + OPTIM_BLOCK) {
-                total += optim_square_total(sums);
-                memset(sums, 0, sizeof(sums));
-                block = at / OPTIM_BLOCK * OPTIM_BLOCK;
-            }
-            stop = end < block + OPTIM_BLOCK ? end : block + OPTIM_BLOCK;
-            optim_square_add(sums, at - block, g, stop - at);
-            g += stop - at;
-            at = stop;
-        }
-    }
-    return total + optim_square_total(sums);
-}
-
-/* A row that is marked with a gradient of zero differs from a row without a gradient. */
-static uint32_t row_checksum(size_t at, const float *g, size_t width, bool *is_finite)
-{
-    return checksum_add(checksum_part(g, width, at, is_finite), checksum_key(~(uint64_t)at));
-}
-
-void ps_store_verdict(const struct ps_store *s, struct ps_verdict *out)
-{
-    *out = (struct ps_verdict){ .is_finite = true };
-    CHECK(s->is_pending);
-    for (uint32_t i = 0; i < s->n_tables; i++) {
-        const struct store_table *t = &s->tables[i];
-        const uint64_t *rows = t->pending.rows;
-        size_t width = t->is.width;
-
-        for (uint64_t k = 0, n; k < t->pending.n; k += n) {
-            uint64_t block = rows[k] / PS_BLOCK_ROWS;
-            uint32_t shard = ps_shard_of(t->is.first_shard, rows[k]);
-
-            for (n = 0; k + n < t->pending.n && rows[k + n] / PS_BLOCK_ROWS == block; n++)
-                out->checksums[shard] =
-                    checksum_add(out->checksums[shard],
-                                 row_checksum(t->offset + ps_local_of(rows[k + n]) * width,
-                                              t->pending.values + (k + n) * width, width,
-                                              &out->is_finite));
-            out->squares[shard] +=
-                block_squares(rows + k, t->pending.values + k * width, n, width);
-        }
-    }
-    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
-        out->checksum = checksum_add(out->checksum, out->checksums[shard]);
 }

@@ -91,7 +91,7 @@ static void draws_make(struct draws *d, uint64_t *x, uint32_t n_ranks, uint32_t 
     for (uint32_t r = 0, leaf = 0; r < n_ranks; leaf += d->shares[r++]) {
         d->first_leaf[r] = leaf;
         for (uint32_t t = 0; t < TABLES; t++) {
-            uint64_t rows = tables[t].rows, n = 0, one_in = 1 + draw(x, 6);
+            uint64_t rows = tables[t].rows, n = 0, one_in = 2 + draw(x, 6);
             size_t room = rows < 4000 ? rows : 4000;
 
             d->rows[r][t] = malloc(room * sizeof(uint64_t));
@@ -488,7 +488,7 @@ static void stores_train_to_the_bits_of_whole_tables(void **state)
     (void)state;
     for (size_t k = 0; k < sizeof(types) / sizeof(*types); k++)
         for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++)
-            train(types[k], &ways[i], 1 + (uint32_t)(k + 2 * i) % MAX_RANKS, i == 0 ? 30 : 12);
+            train(types[k], &ways[i], 1 + (uint32_t)(k + 2 * i) % MAX_RANKS, i == 0 ? 30 : 6);
 }
 
 static void every_number_of_ranks_gives_the_sums_of_the_tree(void **state)
