@@ -48,13 +48,13 @@ void optim_square_sums(const float *g, size_t n, double *partial)
         *partial++ = block_sum(g + at, n - at < OPTIM_BLOCK ? n - at : OPTIM_BLOCK);
 }
 
-double optim_norm(const double *partial, size_t n_blocks)
+double optim_norm(const double *partial, size_t n_blocks, double more)
 {
     double sum = 0;
 
     for (size_t i = 0; i < n_blocks; i++)
         sum += partial[i];
-    return sqrt(sum);
+    return sqrt(sum + more);
 }
 
 float optim_clip(double norm, double clip)

@@ -180,9 +180,9 @@ void optim_each(const struct optim *o, uint32_t part, const struct optim_state *
             each(arg, p.first, state->g + p.first, p.n);
 }
 
-double optim_gradient_norm(const struct optim *o)
+double optim_gradient_norm(const struct optim *o, double more)
 {
-    return optim_norm(o->squares, o->first_block[o->opts.n_params]);
+    return optim_norm(o->squares, o->first_block[o->opts.n_params], more);
 }
 
 bool optim_needs_norms(const struct optim *o)
@@ -268,8 +268,7 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
         size_t at = p->first + done, n = p->n - done < step ? p->n - done : step;
         float unfolded[OPTIM_BLOCK];
 
-        optim_update_range(o->opts.def, own, state, at, n,
-                           gradient_at(state, p, at, n, unfolded));
+        optim_update_range(o->opts.def, own, state, at, n, gradient_at(state, p, at, n, unfolded));
     }
 }
 

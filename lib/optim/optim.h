@@ -144,7 +144,9 @@ void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_s
 typedef void optim_each_fn(void *arg, size_t at, const float *g, size_t n);
 void optim_each(const struct optim *o, uint32_t part, const struct optim_state *state,
                 optim_each_fn *each, void *arg);
-double optim_gradient_norm(const struct optim *o); /* L2, over all parameters */
+/* L2, over all parameters. `more` is added to the sum of squares after theirs: of parameters that are
+ * elsewhere. */
+double optim_gradient_norm(const struct optim *o, double more);
 bool optim_needs_norms(const struct optim *o);
 void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
                    const struct optim_state *state);
@@ -192,7 +194,8 @@ double optim_scale_sqrt(double rate, uint64_t batch, uint64_t reference);
  * range, added in a fixed order. */
 enum { OPTIM_BLOCK = 4096 };
 void optim_square_sums(const float *g, size_t n, double *partial);
-double optim_norm(const double *partial, size_t n_blocks); /* square root of the ordered sum */
+/* Square root of the ordered sum, with `more` after the last block. */
+double optim_norm(const double *partial, size_t n_blocks, double more);
 /* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; clip 0: 1. */
 float optim_clip(double norm, double clip);
 /* Limits each element to [-limit, limit]; a NaN remains. */

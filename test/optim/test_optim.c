@@ -46,7 +46,7 @@ static void step_all(struct optim *o, uint32_t n_parts, struct optim_hyper *h, d
             optim_clip_values(o, k, state, (float)clip_value);
         optim_measure_gradient(o, k, state);
     }
-    h->grad_scale = optim_clip(optim_gradient_norm(o), clip);
+    h->grad_scale = optim_clip(optim_gradient_norm(o, 0), clip);
     for (uint32_t k = 0; optim_needs_norms(o) && k < n_parts; k++)
         optim_measure(o, k, h, state);
     for (uint32_t k = n_parts; k-- > 0;)
@@ -434,7 +434,7 @@ static void matrix_steps(const struct optim_def *def, const struct optim_param *
             packed_index(&rows);
         }
         step_all(o, 3, &h, 0.5, 0.4, &s);
-        *norm = optim_gradient_norm(o);
+        *norm = optim_gradient_norm(o, 0);
     }
     memset(s.g, 0, MATRIX * sizeof(*s.g));
     optim_free(o);
@@ -540,7 +540,7 @@ static void table_steps(const struct optim_def *def, bool is_packed, bool decays
             if (t != 2) /* nobody looks there */
                 memset(s.g + params[t].first, 0xFF, params[t].n * sizeof(*s.g));
         step_all(o, n_parts, &h, 0.5, 0.4, &s);
-        norms[step - 1] = optim_gradient_norm(o);
+        norms[step - 1] = optim_gradient_norm(o, 0);
     }
     memset(s.g, 0, CUT_FLOATS * sizeof(*s.g));
     optim_free(o);
@@ -810,8 +810,8 @@ static void the_norm_has_the_same_bits_whoever_computed_which_blocks(void **stat
     assert_memory_equal(whole, parts, sizeof(whole));
     for (size_t i = 0; i < LARGE; i++)
         sum += (double)g[i] * (double)g[i];
-    assert_true(fabs(optim_norm(whole, 4) - sqrt(sum)) < 1e-11 * sqrt(sum));
-    assert_true(optim_norm(whole, 0) == 0);
+    assert_true(fabs(optim_norm(whole, 4, 0) - sqrt(sum)) < 1e-11 * sqrt(sum));
+    assert_true(optim_norm(whole, 0, 0) == 0);
     free(g);
 }
 
