@@ -52,6 +52,28 @@ static int open_replica(struct engine_replica *r, struct err *err)
     return rc;
 }
 
+/* The slots of a replica: one for each row that its lanes of a step, or a lane of an evaluation, can
+ * read. */
+static int open_remote(const struct engine *e, struct memory_opts *m, struct err *err)
+{
+    struct engine_remote *remote = e->opts->remote;
+    const struct plans *plans = e->replicas[0]->plans;
+
+    if (remote == NULL)
+        return 0;
+    for (uint32_t i = 0; i < remote->n_tables; i++) {
+        uint64_t room = plan_lookup_room(plans->train, i) * e->opts->max_lanes;
+        uint64_t eval = plans->eval != NULL ? plan_lookup_room(plans->eval, i) : 0;
+
+        remote->tables[i].rows = room > eval ? room : eval;
+    }
+    remote->words = packed_layout(remote->tables, remote->n_tables);
+    m->remote = remote->tables;
+    m->n_remote = remote->n_tables;
+    m->remote_words = remote->words;
+    return remote->open(remote->arg, err);
+}
+
 static int cpu_open(const struct engine_opts *opts, struct engine **out, struct err *err)
 {
     struct engine *e = calloc(1, sizeof(*e));
@@ -67,8 +89,10 @@ static int cpu_open(const struct engine_opts *opts, struct engine **out, struct 
         rc = open_replica(e->replicas[i], err);
     if (rc == 0) {
         tables_layout(opts, !opts->whole_gradients, &m);
-        rc = engine_open_memory(e, &m, err);
+        rc = open_remote(e, &m, err);
     }
+    if (rc == 0)
+        rc = engine_open_memory(e, &m, err);
     if (rc < 0) {
         cpu_close(e);
         return rc;

@@ -40,14 +40,52 @@ static struct packed *rows_of(const struct engine_replica *r, uint32_t arena)
     return r->engine->memory.opts.n_tables > 0 ? &r->arenas->rows[arena] : NULL;
 }
 
+/* Selects the memory of gradient arena `arena`: packed tables, and remote tables, for which the
+ * plan of an evaluation passes no arena. */
+static void set_tables(struct engine_replica *r, struct plan *plan, bool backward, uint32_t arena)
+{
+    const struct engine_remote *remote = r->engine->opts->remote;
+
+    if (backward)
+        plan_set_packed(plan, rows_of(r, arena));
+    if (remote != NULL)
+        plan_set_remote(plan, remote->values(remote->arg, r->local),
+                        backward ? &r->arenas->remote[arena] : NULL, r->engine->memory.remote_at);
+}
+
+static int forward(struct engine_replica *r, struct plan *plan, const struct op_run *run,
+                   struct err *err)
+{
+    const struct engine_remote *remote = r->engine->opts->remote;
+    const struct plan_lookup *lookups;
+    uint32_t n;
+    int rc;
+
+    if (remote == NULL)
+        return plan_forward(plan, run, err);
+    rc = plan_forward_indices(plan, run, err);
+    lookups = plan_lookups(plan, &n);
+    if (rc == 0)
+        rc = remote->lookup(remote->arg, r->local, lookups, n, err);
+    return rc < 0 ? rc : plan_forward(plan, run, err);
+}
+
+static void begin_lookups(struct engine_replica *r, bool averages)
+{
+    const struct engine_remote *remote = r->engine->opts->remote;
+
+    if (remote != NULL)
+        remote->begin(remote->arg, r->local, averages);
+}
+
 int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
             struct err *err)
 {
     int rc;
 
-    if (backward)
-        plan_set_packed(plan, rows_of(r, 0));
-    rc = plan_forward(plan, run, err);
+    begin_lookups(r, !backward && r->engine->opts->evaluate_average);
+    set_tables(r, plan, backward, 0);
+    rc = forward(r, plan, run, err);
     return rc < 0 || !backward ? rc
                                : plan_backward(plan, run, r->arenas->grads[0], NULL, NULL, err);
 }
@@ -89,7 +127,7 @@ static int run_plan(struct engine_replica *r, const struct op_run *run, float *g
 {
     struct plan *plan = r->plans->train;
     uint64_t before = trace_clock(r->trace);
-    int rc = plan_forward(plan, run, err);
+    int rc = forward(r, plan, run, err);
 
     if (rc == 0) {
         trace_calls(r->trace, false, run->lane, before);
@@ -112,6 +150,17 @@ static void write_control(const struct engine_replica *r, float *grads)
         control[ENGINE_WEIGHT] = plan_loss_weight(r->plans->train);
 }
 
+/* The gradients of remote tables are final after the lanes. */
+static int push_remote(struct engine_replica *r, uint64_t step, struct err *err)
+{
+    const struct engine_remote *remote = r->engine->opts->remote;
+
+    if (remote == NULL)
+        return 0;
+    return remote->push(remote->arg, r->local, step, &r->arenas->remote[0],
+                        r->arenas->grads[0] + r->engine->memory.remote_at, err);
+}
+
 int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
 {
     const struct engine *e = r->engine;
@@ -121,6 +170,7 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
     uint32_t top = 0; /* arenas of the stack that are occupied */
 
     r->data_ns = 0;
+    begin_lookups(r, false);
     reduce_begin(r, step);
     for (uint32_t i = 0; i < r->n_lanes; i++) {
         bool overlaps = i + 1 == r->n_lanes && r->n_buckets > 1;
@@ -131,7 +181,7 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
         rc = engine_check_canceled(e, err);
         if (rc == 0)
             rc = feed_lane(r, run.lane, err);
-        plan_set_packed(r->plans->train, rows_of(r, top));
+        set_tables(r, r->plans->train, true, top);
         if (rc == 0)
             rc = run_plan(r, &run, grads, overlaps ? reduce_ready : NULL, err);
         if (rc < 0)
@@ -140,7 +190,7 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
         reduce_add_lanes(r, i, ++top, e->memory.grads);
         top -= lane_merges(r, i);
     }
-    return 0;
+    return push_remote(r, step, err);
 }
 
 /* ---- the sum over all replicas ---- */

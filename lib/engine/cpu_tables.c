@@ -27,6 +27,9 @@ void tables_add(struct engine_replica *r, uint32_t to, uint32_t from, size_t beg
     if (end <= m->dense)
         return;
     packed_add(&r->arenas->rows[to], sum + m->dense, &r->arenas->rows[from], part + m->dense);
+    if (m->opts.n_remote > 0)
+        packed_add(&r->arenas->remote[to], sum + m->remote_at, &r->arenas->remote[from],
+                   part + m->remote_at);
     tree_add_f32(sum + m->trained, part + m->trained, end - m->trained);
 }
 

@@ -40,7 +40,7 @@ void cpu_gradient_norm(struct engine_replica *r, bool wanted, double *norm)
         return;
     optim_measure_gradient(o->optim, r->local, &state);
     meet(r);
-    *norm = optim_gradient_norm(o->optim) / r->scale;
+    *norm = optim_gradient_norm(o->optim, r->remote_squares) / r->scale;
 }
 
 static void move_statistics(struct engine *e, const float *grads)

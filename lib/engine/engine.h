@@ -54,6 +54,8 @@ struct gate;
 struct graph;
 struct optim;
 struct optim_hyper;
+struct packed;
+struct plan_lookup;
 struct plan_opts;
 struct plans;
 struct trace_opts;
@@ -76,6 +78,31 @@ enum engine_overlap {
     ENGINE_OVERLAP_AUTO, /* reduce while backward computes, where that pays */
     ENGINE_OVERLAP_NEVER,
     ENGINE_OVERLAP_ALWAYS, /* unless one bucket holds all gradients */
+};
+
+/* Embedding tables whose rows are on other tasks. A replica holds the rows that a step reads in
+ * compact tables, where a slot takes the place of a row. The verbs are called by the thread of the
+ * replica `local`. */
+struct engine_remote {
+    uint32_t n_tables; /* graph_remotes() */
+    /* [n_tables] The compact tables: rows is the number of slots. Set by open(), which lays them
+     * out, before the first verb. */
+    struct packed_table *tables;
+    size_t words; /* of marks of all tables; set by open() */
+    /* After `tables` was set. Errors: ERR_NOMEM. */
+    int (*open)(void *arg, struct err *err);
+    /* Frees all slots. `averages`: the rows that follow are of the average of the weights. */
+    void (*begin)(void *arg, uint32_t local, bool averages);
+    /* Replaces each row of the lookups by its slot, and fetches the rows that have none yet.
+     * Waits for other tasks. Errors: ERR_PEER, ERR_TIMEOUT, ERR_CANCELED. */
+    int (*lookup)(void *arg, uint32_t local, const struct plan_lookup *lookups, uint32_t n,
+                  struct err *err);
+    float *const *(*values)(void *arg, uint32_t local); /* [n_tables] the compact tables */
+    /* Contributes the gradients of the marked slots, the sum over the lanes of the replica.
+     * Errors: as lookup(). */
+    int (*push)(void *arg, uint32_t local, uint64_t step, const struct packed *rows,
+                const float *values, struct err *err);
+    void *arg;
 };
 
 struct engine_opts {              /* borrowed until close() */
@@ -110,6 +137,7 @@ struct engine_opts {              /* borrowed until close() */
 
     /* reduction and checks */
     enum engine_overlap overlap;
+    struct engine_remote *remote; /* NULL: no table is remote; only on CPUs */
     size_t bucket_bytes;  /* 0: chosen */
     bool whole_gradients; /* of tables too */
     bool check_gradients; /* inspect() computes checksums; compares has peers */
@@ -138,6 +166,7 @@ struct engine_replica {
     double scale;            /* of the loss; the same in all replicas */
     float loss_scale;        /* scale / samples of the global batch */
     struct trace_row *trace; /* NULL: the step is not traced */
+    double remote_squares;   /* sum of squares of the gradients of remote tables; set after reduce() */
 
     /* The engine's: a step. */
     uint32_t n_buckets;      /* of the all-reduce of a step */

@@ -53,12 +53,15 @@ static void lay_out_replica(const struct memory *m, struct arenas *a, char *at)
 {
     const struct memory_opts *o = &m->opts;
     char *sums_at = at + m->depth * m->grads_bytes, *marks_at = sums_at + m->depth * m->sums_bytes;
+    char *remote_at = marks_at + (m->depth + 1) * m->marks_bytes;
 
     for (uint32_t d = 0; d < m->depth; d++) {
         a->grads[d] = (float *)(at + d * m->grads_bytes);
         a->sums[d] = (double *)(sums_at + d * m->sums_bytes);
         a->rows[d] =
             packed_init(o->tables, o->n_tables, o->table_words, marks_at + d * m->marks_bytes);
+        a->remote[d] =
+            packed_init(o->remote, o->n_remote, o->remote_words, remote_at + d * m->remote_bytes);
     }
     a->all_rows =
         packed_init(o->tables, o->n_tables, o->table_words, marks_at + m->depth * m->marks_bytes);
@@ -85,6 +88,16 @@ int engine_memory_replace_region(struct memory *m, struct err *err)
     return open_region(m, err);
 }
 
+/* Returns the floats of the values if all slots of the compact tables are marked. */
+static size_t remote_floats(const struct memory_opts *o)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < o->n_remote; i++)
+        n += o->remote[i].rows * o->remote[i].width;
+    return n;
+}
+
 int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct err *err)
 {
     int rc;
@@ -98,14 +111,18 @@ int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct 
     CHECK(m->depth <= MEMORY_MAX_TREE);
     m->state_bytes = lay_out_state(m) * sizeof(float);
     m->replicas_at = align_up(opts->head_bytes);
-    m->grads_bytes = align_up(m->grads * sizeof(float));
+    m->remote_at = (m->grads + 15) / 16 * 16;
+    m->grads_bytes = align_up((opts->n_remote > 0 ? m->remote_at + remote_floats(opts) : m->grads) *
+                              sizeof(float));
     if (m->grads_bytes < MEMORY_LEAST_GRADS_BYTES)
         m->grads_bytes = MEMORY_LEAST_GRADS_BYTES;
     m->sums_bytes = align_up(opts->eval_words * sizeof(double));
     m->marks_bytes = align_up(packed_bytes(opts->n_tables, opts->table_words));
+    m->remote_bytes = align_up(packed_bytes(opts->n_remote, opts->remote_words));
     m->region_bytes =
-        m->replicas_at + opts->n_replicas * (m->depth * (m->grads_bytes + m->sums_bytes) +
-                                             (m->depth + 1) * m->marks_bytes);
+        m->replicas_at +
+        opts->n_replicas * (m->depth * (m->grads_bytes + m->sums_bytes) +
+                            (m->depth + 1) * m->marks_bytes + m->depth * m->remote_bytes);
     m->arenas = calloc(opts->n_replicas, sizeof(*m->arenas));
     if (m->arenas == NULL)
         return err_set(err, ERR_NOMEM, "memory for gradients: out of memory");

@@ -2,9 +2,11 @@
  *
  *   own      state: parameters | slot 0 | slot 1 | ... | average
  *   region   head: the caller's
- *            per replica: `depth` gradient arenas (parameters' layout | control words)
+ *            per replica: `depth` gradient arenas (parameters' layout | control words |
+ *                         values of the marked slots of remote tables)
  *                         `depth` rows of evaluation sums
  *                         `depth` + 1 sets of marks of tables
+ *                         `depth` sets of marks of remote tables
  *
  * The state is the content of a checkpoint, and is sent to a task with an older one. It is private:
  * no peer can write to it, not even a peer that was believed dead and wakes up; and it can have
@@ -41,6 +43,9 @@ struct memory_opts {
     const struct packed_table *tables; /* the graph's; borrowed */
     uint32_t n_tables;                 /* 0 also if gradients are whole */
     size_t table_words;                /* of marks */
+    const struct packed_table *remote; /* compact tables (engine.h); borrowed */
+    uint32_t n_remote;
+    size_t remote_words; /* of marks */
     uint32_t max_lanes;                /* of a replica */
     uint32_t eval_words;               /* doubles */
     const struct optim_def *optimizer;
@@ -52,6 +57,7 @@ struct arenas {                          /* of a replica, in the region */
     float *grads[MEMORY_MAX_TREE];       /* of the lane tree */
     struct packed rows[MEMORY_MAX_TREE]; /* of each: the rows of tables that have a gradient */
     struct packed all_rows;              /* during the reduction: the marks of all replicas */
+    struct packed remote[MEMORY_MAX_TREE]; /* of each: the slots that have a gradient */
     double *sums[MEMORY_MAX_TREE];       /* of evaluations, eval_words each */
 };
 
@@ -59,10 +65,11 @@ struct memory {
     struct memory_opts opts;
     struct device_mem own, region;
     size_t region_bytes, replicas_at;            /* the first replica's part begins there */
-    size_t grads_bytes, sums_bytes, marks_bytes; /* of one of each */
+    size_t grads_bytes, sums_bytes, marks_bytes, remote_bytes; /* of one of each */
     size_t params, trained, dense;               /* as in the options */
     size_t grads; /* floats of a gradient arena, control words included */
-    size_t slot;  /* floats of a slot */
+    size_t remote_at; /* floats before the values of remote tables in a gradient arena */
+    size_t slot;  /* floats of a slot of the optimizer */
     size_t state_bytes;
     /* gradient arenas of a replica: levels of its lane tree, at most */
     uint32_t depth;
