@@ -45,7 +45,7 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
                          struct err *err)
 {
     struct buf b = { 0 };
-    bool failed;
+    bool failed, has_servers = false; /* servers do not know the shares of the ranks */
 
     buf_printf(&b, "%d %d %u", o->shared_memory, o->encrypts, o->view.n_members);
     for (uint32_t m = 0; m < o->view.n_members; m++) {
@@ -55,8 +55,9 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
                    p->host_key, strlen(p->data_address), p->data_address, p->n_devices);
         if (p->n_servers != 0)
             buf_printf(&b, " +%u", p->n_servers);
+        has_servers = has_servers || p->n_servers != 0;
     }
-    for (uint32_t r = 0; o->shares != NULL && r < world; r++)
+    for (uint32_t r = 0; o->shares != NULL && !has_servers && r < world; r++)
         buf_printf(&b, " /%u", o->shares[r]);
     failed = b.failed;
     if (!failed)

@@ -1,0 +1,476 @@
+/* client.c - see client.h. */
+#include "ps/client.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "comm/channel.h"
+#include "comm/comm.h"
+#include "ps/message.h"
+#include "ps/route.h"
+#include "ps/slots.h"
+#include "tensor/packed.h"
+
+struct table {
+    uint32_t width, first_shard;
+    struct ps_slots slots;
+    float *values; /* owned [room][width] */
+};
+
+/* What is exchanged with one server. */
+struct peer {
+    struct ps_writer out; /* owned */
+    uint32_t n_sections;
+    uint64_t n;         /* rows of the section that is being written */
+    uint32_t *slots;    /* owned; of the rows of PULL, in order */
+    size_t n_slots, room_slots;
+    bool owes;          /* ROWS */
+};
+
+struct order { /* a marked slot of a table */
+    uint64_t row;
+    uint32_t slot;
+};
+
+struct ps_client {
+    struct table *tables; /* owned [n_tables] */
+    uint32_t n_tables, *widths; /* owned [n_tables] */
+    float **values;             /* owned [n_tables] */
+    struct order *order, *spare; /* owned [of the largest room] */
+    struct ps_section *sections; /* owned [PS_TABLES_MAX] */
+
+    /* the generation */
+    struct comm *comm;
+    const struct ps_route *route;
+    struct peer *peers; /* owned [n_peers] */
+    uint32_t n_peers, local, first_lane, n_lanes, reads_from;
+    uint64_t version;
+    uint32_t part; /* of the rows that are read: 0, or PART_AVERAGE */
+};
+
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "client of parameter servers: out of memory");
+}
+
+/* ---- opening ---- */
+
+static int open_tables(struct ps_client *c, const struct ps_client_opts *o, struct err *err)
+{
+    size_t most = 1;
+
+    for (uint32_t i = 0; i < o->n_tables; i++) {
+        struct table *t = &c->tables[i];
+        int rc;
+
+        t->width = c->widths[i] = o->widths[i];
+        t->first_shard = o->first_shards[i];
+        rc = ps_slots_init(&t->slots, o->rooms[i], err);
+        if (rc < 0)
+            return rc;
+        t->values = c->values[i] =
+            aligned_alloc(64, (o->rooms[i] * t->width * sizeof(float) + 127) / 64 * 64);
+        if (t->values == NULL)
+            return no_memory(err);
+        most = o->rooms[i] > most ? o->rooms[i] : most;
+    }
+    c->order = malloc(most * sizeof(*c->order));
+    c->spare = malloc(most * sizeof(*c->spare));
+    return c->order != NULL && c->spare != NULL ? 0 : no_memory(err);
+}
+
+int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, struct err *err)
+{
+    struct ps_client *c = calloc(1, sizeof(*c));
+    int rc = 0;
+
+    if (c == NULL)
+        return no_memory(err);
+    CHECK(opts->n_tables <= PS_TABLES_MAX);
+    c->n_tables = opts->n_tables;
+    c->tables = calloc(opts->n_tables, sizeof(*c->tables));
+    c->widths = calloc(opts->n_tables, sizeof(*c->widths));
+    c->values = calloc(opts->n_tables, sizeof(*c->values));
+    c->sections = calloc(PS_TABLES_MAX, sizeof(*c->sections));
+    if (c->tables == NULL || c->widths == NULL || c->values == NULL || c->sections == NULL)
+        rc = no_memory(err);
+    if (rc == 0)
+        rc = open_tables(c, opts, err);
+    if (rc < 0) {
+        ps_client_close(c);
+        return rc;
+    }
+    *out = c;
+    return 0;
+}
+
+static void free_peers(struct ps_client *c)
+{
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        ps_writer_fini(&c->peers[i].out);
+        free(c->peers[i].slots);
+    }
+    free(c->peers);
+    c->peers = NULL;
+    c->n_peers = 0;
+}
+
+void ps_client_close(struct ps_client *c)
+{
+    if (c == NULL)
+        return;
+    free_peers(c);
+    for (uint32_t i = 0; c->tables != NULL && i < c->n_tables; i++) {
+        ps_slots_fini(&c->tables[i].slots);
+        free(c->tables[i].values);
+    }
+    free(c->tables);
+    free(c->widths);
+    free(c->values);
+    free(c->order);
+    free(c->spare);
+    free(c->sections);
+    free(c);
+}
+
+int ps_client_begin_generation(struct ps_client *c, struct comm *comm, uint32_t local,
+                               const struct ps_route *route, uint32_t first_lane, uint32_t n_lanes,
+                               uint64_t version, struct err *err)
+{
+    free_peers(c);
+    c->peers = calloc(route->n_servers, sizeof(*c->peers));
+    if (c->peers == NULL)
+        return no_memory(err);
+    c->n_peers = route->n_servers;
+    c->comm = comm;
+    c->route = route;
+    c->local = local;
+    c->first_lane = first_lane;
+    c->n_lanes = n_lanes;
+    c->version = version;
+    c->reads_from = (comm_first_point(comm) + local) % route->n_holders;
+    ps_client_begin(c, 0);
+    return 0;
+}
+
+void ps_client_begin(struct ps_client *c, uint32_t part)
+{
+    c->part = part;
+    for (uint32_t i = 0; i < c->n_tables; i++)
+        ps_slots_clear(&c->tables[i].slots);
+}
+
+void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_t n)
+{
+    ps_slots_resolve(&c->tables[table].slots, rows, n);
+}
+
+float *const *ps_client_values(struct ps_client *c)
+{
+    return c->values;
+}
+
+/* ---- messages ---- */
+
+static void begin_messages(struct ps_client *c, const struct ps_message *m)
+{
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        ps_write_begin(&c->peers[i].out, m, c->n_tables);
+        c->peers[i].n_sections = 0;
+        c->peers[i].n_slots = 0;
+    }
+}
+
+static int send_to(struct ps_client *c, uint32_t i, struct err *err)
+{
+    struct ps_writer *w = &c->peers[i].out;
+    struct iovec part = { .iov_base = w->data, .iov_len = w->n };
+
+    if (w->failed)
+        return no_memory(err);
+    return comm_send(c->comm, c->local, c->route->n_ranks + i, &part, 1, err);
+}
+
+static const uint32_t *holders_of(const struct ps_client *c, const struct table *t, uint64_t row)
+{
+    return ps_route_holders(c->route, ps_shard_of(t->first_shard, row));
+}
+
+/* ---- PULL and ROWS ---- */
+
+static bool add_slot(struct peer *p, uint32_t slot)
+{
+    if (p->n_slots == p->room_slots) {
+        size_t room = p->room_slots > 0 ? 2 * p->room_slots : 1024;
+        uint32_t *grown = realloc(p->slots, room * sizeof(*grown));
+
+        if (grown == NULL)
+            return false;
+        p->slots = grown;
+        p->room_slots = room;
+    }
+    p->slots[p->n_slots++] = slot;
+    return true;
+}
+
+/* Every message has a section for each table, which may be empty. */
+static int write_pulls(struct ps_client *c, struct err *err)
+{
+    for (uint32_t i = 0; i < c->n_tables; i++) {
+        const struct table *t = &c->tables[i];
+
+        for (uint32_t p = 0; p < c->n_peers; p++)
+            c->peers[p].n = 0;
+        for (size_t s = t->slots.fetched; s < t->slots.n; s++) {
+            uint64_t row = t->slots.rows[s], *to;
+            struct peer *p = &c->peers[holders_of(c, t, row)[c->reads_from]];
+
+            to = ps_write_room(&p->out, sizeof(*to));
+            if (to == NULL || !add_slot(p, (uint32_t)s))
+                return no_memory(err);
+            *to = row;
+            p->n++;
+        }
+        for (uint32_t p = 0; p < c->n_peers; p++)
+            ps_write_section(&c->peers[p].out, i, i, c->part, c->peers[p].n);
+    }
+    return 0;
+}
+
+static int send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
+{
+    *n_owed = 0;
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        int rc;
+
+        c->peers[i].owes = c->peers[i].n_slots > 0;
+        if (!c->peers[i].owes)
+            continue;
+        rc = send_to(c, i, err);
+        if (rc < 0)
+            return rc;
+        ++*n_owed;
+    }
+    return 0;
+}
+
+static int bad_rows(const struct ps_client *c, uint32_t from, struct err *err)
+{
+    (void)c;
+    return err_set(err, ERR_PEER, "server %u: its rows are not those that were requested", from);
+}
+
+/* Copies the rows to their slots, in the order of the request. */
+static int store_rows(struct ps_client *c, uint32_t from, const struct ps_message *m,
+                      struct err *err)
+{
+    struct peer *p = &c->peers[from];
+    size_t at = 0;
+
+    for (uint32_t i = 0; i < m->n_sections; i++) {
+        const struct ps_section *x = &m->sections[i];
+        struct table *t = &c->tables[x->table];
+
+        if (x->n > p->n_slots - at)
+            return bad_rows(c, from, err);
+        for (uint64_t k = 0; k < x->n; k++) {
+            uint32_t slot = p->slots[at++];
+
+            if (slot >= t->slots.n)
+                return bad_rows(c, from, err);
+            memcpy(t->values + (size_t)slot * t->width, x->values + k * t->width,
+                   t->width * sizeof(float));
+        }
+    }
+    return at == p->n_slots ? 0 : bad_rows(c, from, err);
+}
+
+static int receive_rows(struct ps_client *c, struct err *err)
+{
+    struct comm_message in;
+    struct ps_message m;
+    uint32_t from;
+    int rc = comm_receive(c->comm, c->local, &in, 0, err);
+
+    if (rc == 0)
+        rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, &m, err);
+    if (rc < 0)
+        return rc;
+    from = in.from - c->route->n_ranks;
+    if (from >= c->n_peers || m.kind != PS_ROWS || !c->peers[from].owes || m.step != c->version)
+        return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
+                                      " in place of the rows of step %" PRIu64,
+                       from, m.kind, m.step, c->version);
+    c->peers[from].owes = false;
+    return store_rows(c, from, &m, err);
+}
+
+int ps_client_fetch(struct ps_client *c, struct err *err)
+{
+    struct ps_message m = { .kind = PS_PULL, .step = c->version };
+    bool is_complete = true;
+    uint32_t n_owed;
+    int rc;
+
+    for (uint32_t i = 0; i < c->n_tables; i++)
+        is_complete = is_complete && c->tables[i].slots.fetched == c->tables[i].slots.n;
+    if (is_complete)
+        return 0;
+    begin_messages(c, &m);
+    rc = write_pulls(c, err);
+    if (rc == 0)
+        rc = send_pulls(c, &n_owed, err);
+    for (; rc == 0 && n_owed > 0; n_owed--)
+        rc = receive_rows(c, err);
+    for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
+        c->tables[i].slots.fetched = c->tables[i].slots.n;
+    return rc;
+}
+
+/* ---- PUSH ---- */
+
+/* Sorts by row: least significant digits first, as many as the largest row has. */
+static void sort(struct ps_client *c, size_t n, uint64_t largest)
+{
+    enum { BITS = 11 };
+    struct order *from = c->order, *to = c->spare;
+    uint32_t shift = 0;
+
+    do {
+        size_t first[1 << BITS] = { 0 }, at = 0;
+
+        for (size_t i = 0; i < n; i++)
+            first[from[i].row >> shift & ((1 << BITS) - 1)]++;
+        for (size_t i = 0; i < 1 << BITS; i++) {
+            size_t count = first[i];
+
+            first[i] = at;
+            at += count;
+        }
+        for (size_t i = 0; i < n; i++)
+            to[first[from[i].row >> shift & ((1 << BITS) - 1)]++] = from[i];
+        struct order *swap = from;
+
+        from = to;
+        to = swap;
+        shift += BITS;
+    } while (shift < 64 && largest >> shift > 0);
+    c->order = from;
+    c->spare = to;
+}
+
+/* Lists the marked slots of a table in the order of their rows. */
+static size_t list_marked(struct ps_client *c, uint32_t table, const struct packed *marks)
+{
+    const struct ps_slots *s = &c->tables[table].slots;
+    const uint64_t *words = marks->marks + marks->tables[table].first_word;
+    uint64_t largest = 0;
+    size_t n = 0;
+
+    for (size_t w = 0; w < (s->n + 63) / 64; w++)
+        for (uint64_t left = words[w]; left != 0; left &= left - 1) {
+            uint32_t slot = (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(left);
+
+            c->order[n++] = (struct order){ s->rows[slot], slot };
+            largest = s->rows[slot] > largest ? s->rows[slot] : largest;
+        }
+    if (n > 1)
+        sort(c, n, largest);
+    return n;
+}
+
+/* Adds the rows, then the values, of a table to the message of each holder. */
+static void write_table(struct ps_client *c, uint32_t table, const struct packed *marks,
+                        const float *values)
+{
+    const struct table *t = &c->tables[table];
+    const uint64_t *words = marks->marks + marks->tables[table].first_word;
+    const uint32_t *before = marks->before + marks->tables[table].first_word;
+    size_t n = list_marked(c, table, marks);
+
+    for (uint32_t p = 0; p < c->n_peers; p++)
+        c->peers[p].n = 0;
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t h = 0; h < c->route->n_holders; h++) {
+            struct peer *p = &c->peers[holders_of(c, t, c->order[i].row)[h]];
+            uint64_t *to = ps_write_room(&p->out, sizeof(*to));
+
+            p->n++;
+            if (to != NULL)
+                *to = c->order[i].row;
+        }
+    for (uint32_t p = 0; p < c->n_peers; p++) {
+        struct peer *to = &c->peers[p];
+        size_t floats = to->n * t->width;
+        float *at;
+
+        ps_write_section(&to->out, table, table, 0, to->n);
+        at = ps_write_room(&to->out, ps_padded(floats));
+        if (at != NULL && floats % 2 != 0)
+            at[floats] = 0;
+        to->n_slots = at != NULL ? (size_t)((uint8_t *)at - to->out.data) : 0; /* place of the next row */
+    }
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t h = 0; h < c->route->n_holders; h++) {
+            struct peer *p = &c->peers[holders_of(c, t, c->order[i].row)[h]];
+
+            if (p->out.failed)
+                return;
+            memcpy(p->out.data + p->n_slots,
+                   values + marks->first[table] +
+                       packed_place(words, before, c->order[i].slot) * t->width,
+                   t->width * sizeof(float));
+            p->n_slots += t->width * sizeof(float);
+        }
+}
+
+int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
+                   const float *values, float clip, struct err *err)
+{
+    struct ps_message m = {
+        .kind = PS_PUSH, .step = step, .number = c->first_lane, .first = c->n_lanes, .clip = clip
+    };
+    int rc = 0;
+
+    begin_messages(c, &m);
+    for (uint32_t i = 0; i < c->n_tables; i++)
+        write_table(c, i, marks, values);
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++)
+        rc = send_to(c, i, err);
+    return rc;
+}
+
+/* ---- COMMIT and END ---- */
+
+static int send_to_all(struct ps_client *c, const struct ps_message *m, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
+        ps_write_begin(&c->peers[i].out, m, 0);
+        rc = send_to(c, i, err);
+    }
+    return rc;
+}
+
+int ps_client_commit(struct ps_client *c, uint64_t step, const struct optim_hyper *hyper,
+                     struct err *err)
+{
+    struct ps_message m = { .kind = PS_COMMIT, .step = step, .flag = hyper == NULL };
+
+    if (hyper != NULL)
+        m.hyper = *hyper;
+    c->version = step;
+    return send_to_all(c, &m, err);
+}
+
+int ps_client_end(struct ps_client *c, bool is_complete, struct err *err)
+{
+    struct ps_message m = { .kind = PS_END, .step = c->version, .flag = is_complete };
+
+    return send_to_all(c, &m, err);
+}

@@ -1,0 +1,60 @@
+/* client.h - the access of one replica to the tables on parameter servers (ps).
+ *
+ *     lookup   the rows that a lane (micro-batch) reads get slots in compact tables; rows without
+ *              values are fetched (PULL -> ROWS)
+ *     push     the sum of the gradients over the lanes of the replica goes to every holder of a
+ *              shard (PUSH); each server receives one message per step, even an empty one
+ *     commit   the step is applied, or skipped, on all servers (COMMIT), once every rank has sent it
+ *
+ * Rows are read from the holder with number rank mod holders, so the holders share the work.
+ * Memory: the compact tables have room for the rows of a step; a warm step allocates nothing.
+ * Threads: the replica's. */
+#ifndef PS_CLIENT_H
+#define PS_CLIENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct comm;
+struct err;
+struct optim_hyper;
+struct packed;
+struct ps_client;
+struct ps_route;
+
+struct ps_client_opts {
+    uint32_t n_tables;
+    const uint32_t *widths, *first_shards; /* [n_tables] copied */
+    const size_t *rooms;                   /* [n_tables] slots; copied */
+};
+
+/* On success the caller owns *out. Errors: ERR_NOMEM. */
+int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, struct err *err);
+void ps_client_close(struct ps_client *c); /* NULL is allowed */
+
+/* Begins a generation; comm and route are borrowed until the next call. The rank has the lanes
+ * [first_lane, first_lane + n_lanes). `version`: the step whose rows are read. Errors: ERR_NOMEM. */
+int ps_client_begin_generation(struct ps_client *c, struct comm *comm, uint32_t local,
+                               const struct ps_route *route, uint32_t first_lane, uint32_t n_lanes,
+                               uint64_t version, struct err *err);
+
+/* Frees all slots. part: of the state of the rows that follow (store.h); 0: the weights. */
+void ps_client_begin(struct ps_client *c, uint32_t part);
+/* Replaces row numbers of a table by slots; ps_client_fetch() then fetches the values of slots that
+ * have none. Errors: those of comm_send() and comm_receive(); ERR_PEER: a server answers wrongly. */
+void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_t n);
+int ps_client_fetch(struct ps_client *c, struct err *err);
+float *const *ps_client_values(struct ps_client *c); /* [n_tables] compact tables [slot][width] */
+
+/* Sends the gradients of the marked slots. `clip`: the servers limit each element of the sum to
+ * [-clip, clip]; 0: no limit. Errors: those of comm_send(). */
+int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
+                   const float *values, float clip, struct err *err);
+/* hyper NULL: the step is skipped. The next rows are those after `step`. Errors as above. */
+int ps_client_commit(struct ps_client *c, uint64_t step, const struct optim_hyper *hyper,
+                     struct err *err);
+/* The rank leaves the generation in order. is_complete: the job is complete. */
+int ps_client_end(struct ps_client *c, bool is_complete, struct err *err);
+
+#endif

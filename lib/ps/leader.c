@@ -1,0 +1,518 @@
+/* leader.c - see leader.h. */
+#include "ps/leader.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "comm/channel.h"
+#include "ps/message.h"
+#include "ps/route.h"
+
+enum { COPY_FLOATS = 64 << 10, READ_FLOATS = 1 << 20, NO_SERVER = UINT32_MAX };
+
+struct held { /* what a server reported */
+    uint64_t version;
+    bool has_pending, is_valid; /* is_valid: for the agreed step */
+    uint64_t shards[PS_SET_WORDS];
+    uint64_t wanted[PS_SET_WORDS], copied[PS_SET_WORDS]; /* of BEGIN */
+};
+
+struct ps_leader {
+    uint32_t n_tables, n_parts, *widths; /* owned [n_tables] */
+    struct ps_setup_table *tables;       /* owned [n_tables] */
+    uint32_t optimizer;
+    struct optim_hyper hyper;
+    double average;
+    struct ps_section *sections; /* owned [PS_TABLES_MAX] */
+    struct ps_writer out;        /* owned */
+    uint32_t *checksums;         /* owned [PS_SHARDS]; of a step */
+    double *squares;             /* owned [PS_SHARDS] */
+    uint32_t *voter;             /* owned [PS_SHARDS]; server that voted first */
+
+    /* of the call that runs */
+    struct comm *comm;
+    uint32_t local;
+    const struct ps_route *route;
+};
+
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "parameter servers: out of memory");
+}
+
+/* ---- opening ---- */
+
+static uint32_t count_parts(const struct ps_leader_opts *o)
+{
+    const struct optim_def *def = optim_get(o->optimizer);
+    uint32_t n = 1 + (o->average > 0);
+
+    for (uint32_t s = 0; s < def->n_slots; s++)
+        n += optim_uses(def, o->hyper, s);
+    return n;
+}
+
+int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, struct err *err)
+{
+    struct ps_leader *l = calloc(1, sizeof(*l));
+
+    if (l == NULL)
+        return no_memory(err);
+    l->n_tables = opts->n_tables;
+    l->optimizer = opts->optimizer;
+    l->hyper = *opts->hyper;
+    l->average = opts->average;
+    l->n_parts = count_parts(opts);
+    l->widths = calloc(opts->n_tables, sizeof(*l->widths));
+    l->tables = calloc(opts->n_tables, sizeof(*l->tables));
+    l->sections = calloc(PS_TABLES_MAX, sizeof(*l->sections));
+    l->checksums = calloc(PS_SHARDS, sizeof(*l->checksums));
+    l->squares = calloc(PS_SHARDS, sizeof(*l->squares));
+    l->voter = calloc(PS_SHARDS, sizeof(*l->voter));
+    if (l->widths == NULL || l->tables == NULL || l->sections == NULL || l->checksums == NULL ||
+        l->squares == NULL || l->voter == NULL) {
+        ps_leader_close(l);
+        return no_memory(err);
+    }
+    for (uint32_t i = 0; i < opts->n_tables; i++) {
+        const struct ps_table *t = &opts->tables[i];
+
+        l->widths[i] = t->width;
+        l->tables[i] = (struct ps_setup_table){ .rows = t->rows,
+                                                .width = t->width,
+                                                .lazy = t->lazy,
+                                                .rate_factor = t->rate_factor,
+                                                .weight_decay = t->weight_decay };
+    }
+    *out = l;
+    return 0;
+}
+
+void ps_leader_close(struct ps_leader *l)
+{
+    if (l == NULL)
+        return;
+    free(l->widths);
+    free(l->tables);
+    free(l->sections);
+    free(l->checksums);
+    free(l->squares);
+    free(l->voter);
+    ps_writer_fini(&l->out);
+    free(l);
+}
+
+/* ---- messages ---- */
+
+static int send_out(struct ps_leader *l, uint32_t server, struct err *err)
+{
+    struct iovec part = { .iov_base = l->out.data, .iov_len = l->out.n };
+
+    if (l->out.failed)
+        return no_memory(err);
+    return comm_send(l->comm, l->local, l->route->n_ranks + server, &part, 1, err);
+}
+
+/* Receives a message of this kind from any server. */
+static int receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, struct ps_message *m,
+                   struct err *err)
+{
+    struct comm_message in;
+    int rc = comm_receive(l->comm, l->local, &in, 0, err);
+
+    if (rc == 0)
+        rc = ps_message_read(in.data, in.bytes, l->widths, l->n_tables, l->sections, m, err);
+    if (rc < 0)
+        return rc;
+    *server = in.from - l->route->n_ranks;
+    if (*server >= l->route->n_servers || m->kind != kind)
+        return err_set(err, ERR_PEER, "server %u: message kind %d, expected %d", *server, m->kind,
+                       kind);
+    return 0;
+}
+
+/* ---- settlement ---- */
+
+static int query(struct ps_leader *l, uint64_t step, struct held *held, struct err *err)
+{
+    struct ps_message m = { .kind = PS_SETUP, .hyper = l->hyper };
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
+        m.kind = PS_SETUP;
+        ps_write_begin(&l->out, &m, 0);
+        ps_write_setup(&l->out, l->optimizer, l->average, l->tables, l->n_tables);
+        rc = send_out(l, i, err);
+        m.kind = PS_QUERY;
+        ps_write_begin(&l->out, &m, 0);
+        if (rc == 0)
+            rc = send_out(l, i, err);
+    }
+    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
+        struct ps_message reply;
+        uint32_t server;
+
+        rc = receive(l, PS_HELD, &server, &reply, err);
+        if (rc < 0)
+            break;
+        held[server].version = reply.step;
+        held[server].has_pending = reply.flag == 1;
+        held[server].is_valid = reply.step == step || (reply.step + 1 == step && reply.flag == 1);
+        memcpy(held[server].shards, reply.shards, sizeof(held[server].shards));
+    }
+    return rc;
+}
+
+/* Returns a server that holds valid rows of a shard; NO_SERVER: none. */
+static uint32_t source_of(const struct ps_leader *l, const struct held *held, uint32_t shard)
+{
+    for (uint32_t i = 0; i < l->route->n_servers; i++)
+        if (held[i].is_valid && ps_set_has(held[i].shards, shard))
+            return i;
+    return NO_SERVER;
+}
+
+static void plan(const struct ps_leader *l, struct held *held)
+{
+    for (uint32_t s = 0; s < PS_SHARDS; s++) {
+        const uint32_t *holders = ps_route_holders(l->route, s);
+
+        for (uint32_t h = 0; h < l->route->n_holders; h++) {
+            struct held *to = &held[holders[h]];
+
+            ps_set_add(to->wanted, s);
+            if (!to->is_valid || !ps_set_has(to->shards, s))
+                ps_set_add(to->copied, s);
+        }
+    }
+}
+
+/* A source keeps a shard that moves away until the copies are made, so every source is told to hold what
+ * it holds: the shards that it no longer needs are dropped in the next generation. */
+static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
+                       uint32_t *n_committed, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
+        const struct held *h = &held[i];
+        bool is_behind = h->has_pending && h->version + 1 == s->step;
+        struct ps_message m = { .kind = PS_BEGIN, .step = s->step, .flag = PS_DROP };
+        uint64_t wanted[PS_SET_WORDS];
+
+        if (is_behind) {
+            m.flag = s->hyper != NULL ? PS_APPLY : PS_SKIP;
+            ++*n_committed;
+        }
+        if (s->hyper != NULL)
+            m.hyper = *s->hyper;
+        for (int w = 0; w < PS_SET_WORDS; w++)
+            wanted[w] = h->wanted[w] | (h->is_valid ? h->shards[w] : 0);
+        ps_write_begin(&l->out, &m, 0);
+        ps_write_set(&l->out, wanted);
+        ps_write_set(&l->out, h->copied);
+        rc = send_out(l, i, err);
+    }
+    return rc;
+}
+
+static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32_t server,
+                      uint32_t shard, uint32_t table, uint32_t part, struct err *err)
+{
+    const struct ps_setup_table *t = &l->tables[table];
+    uint32_t first_shard = ps_first_shard(table);
+    uint64_t all = ps_local_rows(t->rows, first_shard, shard), n;
+    int rc = 0;
+
+    for (uint64_t at = 0; rc == 0 && at < all; at += n) {
+        float *values;
+
+        n = t->width < COPY_FLOATS ? COPY_FLOATS / t->width : 1;
+        n = n > all - at ? all - at : n;
+        if (ps_write_copy(&l->out, shard, table, part, at, n, t->width, &values) < 0)
+            return no_memory(err);
+        for (uint64_t k = 0, run; rc == 0 && k < n; k += run) { /* the rows of a block are consecutive */
+            run = PS_BLOCK_ROWS - (at + k) % PS_BLOCK_ROWS;
+            run = run > n - k ? n - k : run;
+            rc = s->source(s->arg, table, part, ps_row_of(first_shard, shard, at + k), run,
+                           values + k * t->width, err);
+        }
+        if (rc == 0)
+            rc = send_out(l, server, err);
+    }
+    return rc;
+}
+
+static int fill(struct ps_leader *l, const struct ps_settlement *s, uint32_t server, uint32_t shard,
+                struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t t = 0; rc == 0 && t < l->n_tables; t++)
+        for (uint32_t p = 0; rc == 0 && p < l->n_parts; p++)
+            rc = fill_table(l, s, server, shard, t, p, err);
+    return rc;
+}
+
+/* Requests the copies from `source` to `server`. */
+static int request_copies(struct ps_leader *l, const struct held *held, uint32_t source,
+                          uint32_t server, struct ps_settled *out, struct err *err)
+{
+    struct ps_message m = { .kind = PS_SEND, .number = l->route->n_ranks + server };
+    uint64_t shards[PS_SET_WORDS] = { 0 };
+    uint32_t n = 0;
+
+    for (uint32_t s = 0; s < PS_SHARDS; s++)
+        if (ps_set_has(held[server].copied, s) && source_of(l, held, s) == source) {
+            ps_set_add(shards, s);
+            n++;
+        }
+    if (n == 0)
+        return 0;
+    out->n_copied += n;
+    ps_write_begin(&l->out, &m, 0);
+    ps_write_set(&l->out, shards);
+    return send_out(l, source, err);
+}
+
+static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
+                       struct ps_settled *out, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t to = 0; rc == 0 && to < l->route->n_servers; to++) {
+        for (uint32_t from = 0; rc == 0 && from < l->route->n_servers; from++)
+            rc = request_copies(l, held, from, to, out, err);
+        for (uint32_t shard = 0; rc == 0 && shard < PS_SHARDS; shard++)
+            if (ps_set_has(held[to].copied, shard) && source_of(l, held, shard) == NO_SERVER) {
+                out->n_filled++;
+                rc = fill(l, s, to, shard, err);
+            }
+    }
+    return rc;
+}
+
+static bool is_lost(const struct ps_leader *l, const struct ps_settlement *s, struct held *held)
+{
+    bool lost = false;
+
+    for (uint32_t shard = 0; shard < PS_SHARDS && s->source == NULL; shard++)
+        lost = lost || source_of(l, held, shard) == NO_SERVER;
+    return lost;
+}
+
+/* Receives n messages; *n_ready: servers whose shards are all filled. */
+static int receive_ready(struct ps_leader *l, uint64_t step, uint32_t n, uint32_t *n_ready,
+                         struct err *err)
+{
+    int rc = 0;
+
+    *n_ready = 0;
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        struct ps_message m;
+        uint32_t server;
+
+        rc = receive(l, PS_READY, &server, &m, err);
+        if (rc == 0 && m.step != step)
+            rc =
+                err_set(err, ERR_PEER, "server %u is ready for step %" PRIu64 ", expected %" PRIu64,
+                        server, m.step, step);
+        *n_ready += rc == 0 && m.flag == 1;
+    }
+    return rc;
+}
+
+static int settle(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
+                  struct ps_settled *out, struct err *err)
+{
+    uint32_t n_ready;
+    int rc = query(l, s->step, held, err);
+
+    if (rc < 0)
+        return rc;
+    if (is_lost(l, s, held))
+        return err_set(err, ERR_REFUSED,
+                       "no parameter server that is left holds all rows after step %" PRIu64,
+                       s->step);
+    plan(l, held);
+    rc = send_begins(l, s, held, &out->n_committed, err);
+    if (rc == 0) /* a copy must not arrive before BEGIN */
+        rc = receive_ready(l, s->step, l->route->n_servers, &n_ready, err);
+    if (rc == 0)
+        rc = send_copies(l, s, held, out, err);
+    if (rc == 0)
+        rc = receive_ready(l, s->step, l->route->n_servers - n_ready, &n_ready, err);
+    return rc;
+}
+
+static void begin_call(struct ps_leader *l, struct comm *comm, uint32_t local,
+                       const struct ps_route *route)
+{
+    l->comm = comm;
+    l->local = local;
+    l->route = route;
+}
+
+int ps_leader_settle(struct ps_leader *l, struct comm *comm, uint32_t local,
+                     const struct ps_route *route, const struct ps_settlement *s,
+                     struct ps_settled *out, struct err *err)
+{
+    struct held *held = calloc(route->n_servers, sizeof(*held));
+    int rc;
+
+    if (held == NULL)
+        return no_memory(err);
+    begin_call(l, comm, local, route);
+    rc = settle(l, s, held, out, err);
+    free(held);
+    return rc;
+}
+
+/* ---- votes ---- */
+
+static int compare(struct ps_leader *l, uint32_t server, const struct ps_message *m,
+                   struct err *err)
+{
+    for (uint32_t s = 0; s < PS_SHARDS; s++) {
+        const uint32_t *holders = ps_route_holders(l->route, s);
+        bool holds = false;
+
+        for (uint32_t h = 0; h < l->route->n_holders; h++)
+            holds = holds || holders[h] == server;
+        if (!holds)
+            continue;
+        if (l->voter[s] == NO_SERVER) {
+            l->voter[s] = server;
+            l->checksums[s] = m->checksums[s];
+            l->squares[s] = m->squares[s];
+        } else if (l->checksums[s] != m->checksums[s]) {
+            return err_set(err, ERR_DEVICE,
+                           "servers %u and %u hold different gradients of shard %u, with checksums "
+                           "%06x and %06x: a processor or memory of one of them computed or stored "
+                           "a wrong value",
+                           l->voter[s], server, s, l->checksums[s], m->checksums[s]);
+        }
+    }
+    return 0;
+}
+
+int ps_leader_collect(struct ps_leader *l, struct comm *comm, uint32_t local,
+                      const struct ps_route *route, uint64_t step, struct ps_votes *out,
+                      struct err *err)
+{
+    int rc = 0;
+
+    begin_call(l, comm, local, route);
+    for (uint32_t s = 0; s < PS_SHARDS; s++) {
+        l->voter[s] = NO_SERVER;
+        l->squares[s] = 0;
+    }
+    *out = (struct ps_votes){ .is_finite = true };
+    for (uint32_t i = 0; rc == 0 && i < route->n_servers; i++) {
+        struct ps_message m;
+        uint32_t server;
+
+        rc = receive(l, PS_VOTE, &server, &m, err);
+        if (rc == 0 && m.step != step)
+            rc = err_set(err, ERR_PEER, "server %u: vote on step %" PRIu64 ", expected %" PRIu64,
+                         server, m.step, step);
+        if (rc == 0)
+            rc = compare(l, server, &m, err);
+        out->is_finite = out->is_finite && rc == 0 && m.flag == 1;
+    }
+    for (uint32_t s = 0; s < PS_SHARDS; s++)
+        out->squares += l->squares[s];
+    return rc;
+}
+
+/* ---- reading whole tables ---- */
+
+static int request_rows(struct ps_leader *l, uint64_t version, uint32_t table, uint32_t part,
+                        uint64_t first, uint64_t n, uint32_t server, uint64_t *found,
+                        struct err *err)
+{
+    struct ps_message m = { .kind = PS_PULL, .step = version };
+    int rc = 0;
+
+    *found = 0;
+    ps_write_begin(&l->out, &m, 1);
+    for (uint64_t r = first; r < first + n; r++) {
+        uint64_t *to;
+
+        if (ps_route_holders(l->route, ps_shard_of(ps_first_shard(table), r))[0] != server)
+            continue;
+        to = ps_write_room(&l->out, sizeof(*to));
+        if (to != NULL)
+            *to = r;
+        ++*found;
+    }
+    ps_write_section(&l->out, 0, table, part, *found);
+    if (*found > 0)
+        rc = send_out(l, server, err);
+    return rc;
+}
+
+static int store_rows(const struct ps_leader *l, uint32_t server, const struct ps_message *m,
+                      uint32_t table, uint64_t first, uint64_t n, float *out, struct err *err)
+{
+    const struct ps_section *x = m->sections;
+    uint32_t width = l->widths[table];
+    uint64_t k = 0;
+
+    for (uint64_t r = first; r < first + n && m->n_sections == 1 && x->table == table; r++) {
+        if (ps_route_holders(l->route, ps_shard_of(ps_first_shard(table), r))[0] != server)
+            continue;
+        if (k == x->n)
+            break;
+        memcpy(out + (r - first) * width, x->values + k++ * width, width * sizeof(float));
+    }
+    return m->n_sections == 1 && k == x->n && k > 0
+               ? 0
+               : err_set(err, ERR_PEER, "server %u: its rows are not those that were requested",
+                         server);
+}
+
+/* Reads at most READ_FLOATS. */
+static int read_some(struct ps_leader *l, uint64_t version, uint32_t table, uint32_t part,
+                     uint64_t first, uint64_t n, float *out, struct err *err)
+{
+    uint32_t n_owed = 0;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
+        uint64_t found;
+
+        rc = request_rows(l, version, table, part, first, n, i, &found, err);
+        n_owed += found > 0;
+    }
+    for (; rc == 0 && n_owed > 0; n_owed--) {
+        struct ps_message m;
+        uint32_t server;
+
+        rc = receive(l, PS_ROWS, &server, &m, err);
+        if (rc == 0)
+            rc = store_rows(l, server, &m, table, first, n, out, err);
+    }
+    return rc;
+}
+
+int ps_leader_read(struct ps_leader *l, struct comm *comm, uint32_t local,
+                   const struct ps_route *route, uint64_t version, uint32_t table, uint32_t part,
+                   float *out, struct err *err)
+{
+    uint32_t width = l->widths[table];
+    uint64_t rows = l->tables[table].rows, n;
+    int rc = 0;
+
+    begin_call(l, comm, local, route);
+    for (uint64_t at = 0; rc == 0 && at < rows; at += n) {
+        n = width < READ_FLOATS ? READ_FLOATS / width : 1;
+        n = n > rows - at ? rows - at : n;
+        rc = read_some(l, version, table, part, at, n, out + at * width, err);
+    }
+    return rc;
+}

@@ -1,0 +1,80 @@
+/* leader.h - what the coordinator of a generation does for the parameter servers (ps): it settles
+ * which state each server holds, and collects their votes in each step.
+ *
+ * Settlement. The training tasks have agreed on the state after `step`. Every server reports the
+ * version that it holds, and whether the summed gradient of the next step is pending. A server of
+ * version `step`, or of version step - 1 with the gradient of `step`, holds valid shards; those of
+ * other servers are invalid. Each server receives the list of its shards (route.h). A shard that a
+ * server lacks is copied from a valid holder, or filled by the coordinator (initial values, a
+ * checkpoint). If a shard has no valid holder and the coordinator cannot fill it, the settlement
+ * fails with ERR_REFUSED, and the group returns to the newest checkpoint.
+ *
+ * Threads: that of the first replica of the coordinator. */
+#ifndef PS_LEADER_H
+#define PS_LEADER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "optim/optim.h"
+#include "ps/store.h"
+
+struct comm;
+struct err;
+struct optim_hyper;
+struct ps_leader;
+struct ps_route;
+
+struct ps_leader_opts {
+    const struct ps_table *tables; /* borrowed */
+    uint32_t n_tables;
+    uint32_t optimizer; /* enum optim_type */
+    const struct optim_hyper *hyper;
+    double average; /* decay; 0: none */
+};
+
+int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, struct err *err);
+void ps_leader_close(struct ps_leader *l); /* NULL is allowed */
+
+/* A source of the state for shards without a valid holder. Writes part `part` (store.h) of rows
+ * [first, first + n) of a table to out. */
+typedef int ps_source_fn(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                         float *out, struct err *err);
+
+struct ps_settlement {
+    uint64_t step; /* agreed */
+    /* of `step`, for servers where its gradient is pending; NULL: it was skipped */
+    const struct optim_hyper *hyper;
+    ps_source_fn *source; /* NULL: the coordinator holds no tables of that step */
+    void *arg;
+};
+
+struct ps_settled { /* for the log */
+    uint32_t n_copied; /* shards that moved between servers */
+    uint32_t n_filled; /* shards that the coordinator filled */
+    uint32_t n_committed; /* servers that applied a pending step */
+};
+
+int ps_leader_settle(struct ps_leader *l, struct comm *comm, uint32_t local,
+                     const struct ps_route *route, const struct ps_settlement *s,
+                     struct ps_settled *out, struct err *err);
+
+struct ps_votes {
+    bool is_finite;
+    double squares; /* of the gradients of all remote tables */
+};
+
+/* Waits for the vote of every server on the gradient of `step`. Compares the votes of the holders of
+ * each shard. Errors: those of comm_receive(); ERR_DEVICE: two holders have different sums; the
+ * text names them. */
+int ps_leader_collect(struct ps_leader *l, struct comm *comm, uint32_t local,
+                      const struct ps_route *route, uint64_t step, struct ps_votes *out,
+                      struct err *err);
+
+/* Reads part `part` of all rows of a table after step `version` from the servers, at a step boundary.
+ * Errors: those of comm_send() and comm_receive(). */
+int ps_leader_read(struct ps_leader *l, struct comm *comm, uint32_t local,
+                   const struct ps_route *route, uint64_t version, uint32_t table, uint32_t part,
+                   float *out, struct err *err);
+
+#endif

@@ -1,0 +1,357 @@
+/* message.c - see message.h. */
+#include "ps/message.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+enum {
+    PS_MESSAGE_MAGIC = 0x01737074, /* "tps" and the version */
+    HEAD_BYTES = 40,
+    SECTION_BYTES = 16,
+    HYPER_BYTES = 88,
+};
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "fields are copied as they are in memory");
+
+struct head {
+    uint32_t magic, kind;
+    uint64_t step;
+    uint32_t flag, number;
+    uint64_t first;
+    float clip;
+    uint32_t n_sections;
+};
+
+struct hyper { /* struct optim_hyper as bytes */
+    double learning_rate, momentum, beta1, beta2, epsilon, weight_decay, trust_coefficient;
+    uint32_t nesterov, centered;
+    uint64_t step;
+    float grad_scale;
+    uint32_t zero;
+    uint64_t zero2;
+};
+
+_Static_assert(sizeof(struct head) == HEAD_BYTES && sizeof(struct hyper) == HYPER_BYTES &&
+                   sizeof(struct ps_setup_table) == 32,
+               "no padding");
+
+static const struct {
+    const char *name;
+    bool has_sections, has_rows, has_values, has_hyper;
+    uint32_t n_sets;
+} kinds[PS_KINDS] = {
+    [PS_SETUP] = { "SETUP", false, false, false, true, 0 },
+    [PS_QUERY] = { "QUERY", false, false, false, false, 0 },
+    [PS_HELD] = { "HELD", false, false, false, false, 1 },
+    [PS_BEGIN] = { "BEGIN", false, false, false, true, 2 },
+    [PS_SEND] = { "SEND", false, false, false, false, 1 },
+    [PS_COPY] = { "COPY", true, false, true, false, 0 },
+    [PS_READY] = { "READY", false, false, false, false, 0 },
+    [PS_PULL] = { "PULL", true, true, false, false, 0 },
+    [PS_ROWS] = { "ROWS", true, false, true, false, 0 },
+    [PS_PUSH] = { "PUSH", true, true, true, false, 0 },
+    [PS_VOTE] = { "VOTE", false, false, false, false, 0 },
+    [PS_COMMIT] = { "COMMIT", false, false, false, true, 0 },
+    [PS_END] = { "END", false, false, false, false, 0 },
+};
+
+/* ---- reading ---- */
+
+struct reader {
+    const uint8_t *at;
+    size_t left;
+    const char *kind;
+    struct err *err;
+};
+
+static const void *take(struct reader *r, uint64_t bytes)
+{
+    const void *at = r->at;
+
+    if (bytes > r->left) {
+        err_set(r->err, ERR_PEER, "%s: expected %" PRIu64 " more bytes, found %zu", r->kind, bytes,
+                r->left);
+        return NULL;
+    }
+    r->at += bytes;
+    r->left -= (size_t)bytes;
+    return at;
+}
+
+static int read_hyper(struct reader *r, struct optim_hyper *out)
+{
+    const struct hyper *h = take(r, sizeof(*h));
+
+    if (h == NULL)
+        return ERR_PEER;
+    if (h->nesterov > 1 || h->centered > 1 || h->zero != 0 || h->zero2 != 0)
+        return err_set(r->err, ERR_PEER, "%s: a flag of the optimizer is not 0 or 1", r->kind);
+    *out = (struct optim_hyper){ .learning_rate = h->learning_rate,
+                                 .momentum = h->momentum,
+                                 .beta1 = h->beta1,
+                                 .beta2 = h->beta2,
+                                 .epsilon = h->epsilon,
+                                 .weight_decay = h->weight_decay,
+                                 .trust_coefficient = h->trust_coefficient,
+                                 .nesterov = h->nesterov == 1,
+                                 .centered = h->centered == 1,
+                                 .step = h->step,
+                                 .grad_scale = h->grad_scale };
+    return 0;
+}
+
+static int read_section_heads(struct reader *r, uint32_t n_widths, struct ps_message *m)
+{
+    for (uint32_t i = 0; i < m->n_sections; i++) {
+        struct ps_section *s = &m->sections[i];
+        const uint8_t *head = take(r, SECTION_BYTES);
+
+        if (head == NULL)
+            return ERR_PEER;
+        *s = (struct ps_section){ 0 };
+        memcpy(&s->table, head, sizeof(s->table));
+        memcpy(&s->part, head + 4, sizeof(s->part));
+        memcpy(&s->n, head + 8, sizeof(s->n));
+        if (s->table >= n_widths)
+            return err_set(r->err, ERR_PEER, "%s: table %u, expected 0 to %u", r->kind, s->table,
+                           n_widths - 1);
+        if (s->n > SIZE_MAX / 8 / PS_WIDTH_MAX)
+            return err_set(r->err, ERR_PEER, "%s: %" PRIu64 " rows are too many", r->kind, s->n);
+    }
+    return 0;
+}
+
+static int read_sections(struct reader *r, const uint32_t *widths, uint32_t n_widths,
+                         struct ps_message *m)
+{
+    int rc = read_section_heads(r, n_widths, m);
+
+    for (uint32_t i = 0; rc == 0 && i < m->n_sections; i++) {
+        struct ps_section *s = &m->sections[i];
+
+        if (kinds[m->kind].has_rows) {
+            s->rows = take(r, s->n * sizeof(*s->rows));
+            rc = s->rows == NULL ? ERR_PEER : 0;
+        }
+        if (rc == 0 && kinds[m->kind].has_values) {
+            s->values = take(r, ps_padded(s->n * widths[s->table]));
+            rc = s->values == NULL ? ERR_PEER : 0;
+        }
+    }
+    return rc;
+}
+
+static int read_setup(struct reader *r, struct ps_message *m)
+{
+    const uint32_t *counts = take(r, 2 * sizeof(*counts));
+    const double *average = counts != NULL ? take(r, sizeof(*average)) : NULL;
+
+    if (average == NULL)
+        return ERR_PEER;
+    m->optimizer = counts[0];
+    m->n_tables = counts[1];
+    m->average = *average;
+    if (m->optimizer >= OPTIM_TYPES || m->n_tables == 0 || m->n_tables > PS_TABLES_MAX ||
+        !(m->average >= 0 && m->average < 1))
+        return err_set(r->err, ERR_PEER, "SETUP: optimizer %u, %u tables, average %g: out of range",
+                       m->optimizer, m->n_tables, m->average);
+    m->tables = take(r, m->n_tables * sizeof(*m->tables));
+    for (uint32_t i = 0; m->tables != NULL && i < m->n_tables; i++) {
+        const struct ps_setup_table *t = &m->tables[i];
+
+        if (t->width == 0 || t->width > PS_WIDTH_MAX || t->rows == 0 ||
+            t->rows > (uint64_t)1 << 40 || t->lazy > 1 || !isfinite(t->rate_factor) ||
+            !isfinite(t->weight_decay))
+            return err_set(r->err, ERR_PEER,
+                           "SETUP: table %u: %" PRIu64 " rows of %u: out of range", i, t->rows,
+                           t->width);
+    }
+    return m->tables != NULL ? 0 : ERR_PEER;
+}
+
+static int read_arrays(struct reader *r, struct ps_message *m)
+{
+    if (kinds[m->kind].n_sets > 0) {
+        m->shards = take(r, PS_SET_WORDS * sizeof(*m->shards));
+        if (m->shards == NULL)
+            return ERR_PEER;
+    }
+    if (kinds[m->kind].n_sets > 1) {
+        m->copied = take(r, PS_SET_WORDS * sizeof(*m->copied));
+        if (m->copied == NULL)
+            return ERR_PEER;
+    }
+    if (m->kind != PS_VOTE)
+        return m->kind == PS_SETUP ? read_setup(r, m) : 0;
+    m->checksums = take(r, PS_SHARDS * sizeof(*m->checksums));
+    m->squares = m->checksums != NULL ? take(r, PS_SHARDS * sizeof(*m->squares)) : NULL;
+    return m->squares != NULL ? 0 : ERR_PEER;
+}
+
+static int read_head(struct reader *r, struct ps_message *m)
+{
+    const struct head *h = take(r, sizeof(*h));
+
+    if (h == NULL)
+        return ERR_PEER;
+    if (h->magic != PS_MESSAGE_MAGIC || h->kind == 0 || h->kind >= PS_KINDS)
+        return err_set(r->err, ERR_PEER,
+                       "a message begins with %08x, kind %u: it is not one of this release",
+                       h->magic, h->kind);
+    *m = (struct ps_message){ .kind = h->kind,
+                              .step = h->step,
+                              .first = h->first,
+                              .flag = h->flag,
+                              .number = h->number,
+                              .clip = h->clip,
+                              .n_sections = h->n_sections,
+                              .sections = m->sections };
+    r->kind = kinds[m->kind].name;
+    if (m->n_sections > (kinds[m->kind].has_sections ? PS_TABLES_MAX : 0))
+        return err_set(r->err, ERR_PEER, "%s: %u sections, expected at most %d", r->kind,
+                       m->n_sections, kinds[m->kind].has_sections ? PS_TABLES_MAX : 0);
+    return 0;
+}
+
+int ps_message_read(const uint8_t *data, size_t n, const uint32_t *widths, uint32_t n_widths,
+                    struct ps_section *sections, struct ps_message *out, struct err *err)
+{
+    struct reader r = { .at = data, .left = n, .kind = "a message", .err = err };
+    int rc;
+
+    CHECK((uintptr_t)data % 8 == 0);
+    out->sections = sections;
+    rc = read_head(&r, out);
+    if (rc == 0 && kinds[out->kind].has_hyper)
+        rc = read_hyper(&r, &out->hyper);
+    if (rc == 0)
+        rc = kinds[out->kind].has_sections ? read_sections(&r, widths, n_widths, out)
+                                           : read_arrays(&r, out);
+    if (rc == 0 && r.left > 0)
+        rc = err_set(err, ERR_PEER, "%s: %zu bytes after its end", r.kind, r.left);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+void ps_writer_fini(struct ps_writer *w)
+{
+    free(w->data);
+    *w = (struct ps_writer){ 0 };
+}
+
+void *ps_write_room(struct ps_writer *w, size_t n)
+{
+    uint8_t *grown;
+    void *at;
+
+    CHECK(n % 8 == 0);
+    if (w->failed)
+        return NULL;
+    if (n > w->room - w->n) {
+        size_t room = w->room < 4096 ? 4096 : 2 * w->room;
+
+        while (room - w->n < n)
+            room *= 2;
+        grown = realloc(w->data, room);
+        if (grown == NULL) {
+            w->failed = true;
+            return NULL;
+        }
+        w->data = grown;
+        w->room = room;
+    }
+    at = w->data + w->n;
+    w->n += n;
+    return at;
+}
+
+void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_sections)
+{
+    struct head *head;
+    struct hyper *hyper;
+    void *sections;
+
+    w->n = 0;
+    w->failed = false;
+    head = ps_write_room(w, sizeof(*head));
+    if (head == NULL)
+        return;
+    *head = (struct head){ .magic = PS_MESSAGE_MAGIC,
+                           .kind = m->kind,
+                           .step = m->step,
+                           .flag = m->flag,
+                           .number = m->number,
+                           .first = m->first,
+                           .clip = m->clip,
+                           .n_sections = n_sections };
+    if (kinds[m->kind].has_hyper && (hyper = ps_write_room(w, sizeof(*hyper))) != NULL)
+        *hyper = (struct hyper){ .learning_rate = m->hyper.learning_rate,
+                                 .momentum = m->hyper.momentum,
+                                 .beta1 = m->hyper.beta1,
+                                 .beta2 = m->hyper.beta2,
+                                 .epsilon = m->hyper.epsilon,
+                                 .weight_decay = m->hyper.weight_decay,
+                                 .trust_coefficient = m->hyper.trust_coefficient,
+                                 .nesterov = m->hyper.nesterov,
+                                 .centered = m->hyper.centered,
+                                 .step = m->hyper.step,
+                                 .grad_scale = m->hyper.grad_scale };
+    sections = ps_write_room(w, (size_t)n_sections * SECTION_BYTES);
+    if (sections != NULL)
+        memset(sections, 0, (size_t)n_sections * SECTION_BYTES);
+}
+
+void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t part, uint64_t n)
+{
+    uint8_t *at;
+
+    if (w->failed)
+        return;
+    at = w->data + HEAD_BYTES + (size_t)i * SECTION_BYTES;
+    memcpy(at, &table, sizeof(table));
+    memcpy(at + 4, &part, sizeof(part));
+    memcpy(at + 8, &n, sizeof(n));
+}
+
+void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS])
+{
+    void *at = ps_write_room(w, PS_SET_WORDS * sizeof(*set));
+
+    if (at != NULL)
+        memcpy(at, set, PS_SET_WORDS * sizeof(*set));
+}
+
+void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
+                    const struct ps_setup_table *tables, uint32_t n)
+{
+    uint32_t counts[2] = { optimizer, n };
+    uint8_t *at = ps_write_room(w, sizeof(counts) + sizeof(average) + n * sizeof(*tables));
+
+    if (at == NULL)
+        return;
+    memcpy(at, counts, sizeof(counts));
+    memcpy(at + sizeof(counts), &average, sizeof(average));
+    memcpy(at + sizeof(counts) + sizeof(average), tables, n * sizeof(*tables));
+}
+
+int ps_write_copy(struct ps_writer *w, uint32_t shard, uint32_t table, uint32_t part,
+                  uint64_t first, uint64_t n, uint32_t width, float **values)
+{
+    struct ps_message m = { .kind = PS_COPY, .number = shard, .first = first };
+
+    ps_write_begin(w, &m, 1);
+    *values = ps_write_room(w, ps_padded(n * width));
+    ps_write_section(w, 0, table, part, n);
+    if (w->failed)
+        return ERR_NOMEM;
+    if (n * width % 2 != 0)
+        (*values)[n * width] = 0;
+    return 0;
+}

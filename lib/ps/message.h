@@ -1,0 +1,151 @@
+/* message.h - the messages between training ranks, servers and the coordinator (comm/channel.h). Pure:
+ * bytes in, a validated struct out. Threads: any.
+ *
+ * Integers and floats are little-endian. Every field lies at a multiple of its size, so the arrays are
+ * used in place.
+ *
+ *   offset  size  field
+ *        0     4  magic "trps", the version in the last byte: PS_MESSAGE_MAGIC
+ *        4     4  kind
+ *        8     8  step
+ *       16     4  flag
+ *       20     4  number: see the kind
+ *       24     8  first: see the kind
+ *       32     4  float: see the kind
+ *       36     4  n_sections
+ *       40    16  for each section: table u32, part u32, n u64
+ *          ...    for each section: rows u64 [n] if the kind has rows; then values f32 [n * width] if the
+ *                 kind has values, padded with zeros to a multiple of 8 bytes
+ *          ...    kinds without sections: the arrays of the kind
+ *
+ *   kind    from         to           fields
+ *   SETUP   coordinator  server       struct ps_setup: the tables and the optimizer
+ *   QUERY   coordinator  server       -
+ *   HELD    server       coordinator  step: version; flag: the gradient of step + 1 is pending; shards u64 [16]:
+ *                                     a bit for each shard with valid rows; number: it knows the same SETUP (1) or not (0)
+ *   BEGIN   coordinator  server       step; flag: enum ps_pending; hyper; shards to hold; shards that will be copied
+ *   SEND    coordinator  server       number: server point that receives; shards to copy to it
+ *   COPY    any          server       number: shard; first: local row; one section with values
+ *   READY   server       coordinator  step; flag: 1: all shards are filled, 0: copies are awaited
+ *   PULL    rank         server       step: version; sections with rows
+ *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
+ *   PUSH    rank         server       step; number: first lane; first: lanes; float: clip; sections with rows and values
+ *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]
+ *   COMMIT  rank         server       step; flag: 1: the step is skipped; hyper
+ *   END     rank         server       flag: 1: the job is complete */
+#ifndef PS_MESSAGE_H
+#define PS_MESSAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "opts/optim.h"
+#include "ps/map.h"
+
+struct err;
+
+enum ps_kind {
+    PS_SETUP = 1,
+    PS_QUERY,
+    PS_HELD,
+    PS_BEGIN,
+    PS_SEND,
+    PS_COPY,
+    PS_READY,
+    PS_PULL,
+    PS_ROWS,
+    PS_PUSH,
+    PS_VOTE,
+    PS_COMMIT,
+    PS_END,
+    PS_KINDS,
+};
+
+enum ps_pending { /* what BEGIN does with a pending gradient */
+    PS_DROP,      /* the group repeats that step */
+    PS_APPLY,     /* the group has applied that step: `hyper` is its update */
+    PS_SKIP,      /* the group has skipped that step */
+};
+
+enum {
+    PS_SET_WORDS = PS_SHARDS / 64, /* a set of shards: bit s % 64 of word s / 64 */
+    PS_TABLES_MAX = 4096,
+    PS_WIDTH_MAX = 1 << 20, /* floats of a row */
+};
+
+struct ps_section {
+    uint32_t table, part;
+    uint64_t n;
+    const uint64_t *rows; /* [n]; NULL: the kind has no rows */
+    const float *values;  /* [n * width]; NULL: the kind has no values */
+};
+
+struct ps_setup_table {
+    uint64_t rows;
+    uint32_t width, lazy;
+    double rate_factor, weight_decay;
+};
+
+/* A message. The pointers are into the bytes that were read. */
+struct ps_message {
+    enum ps_kind kind;
+    uint64_t step, first;
+    uint32_t flag, number;
+    float clip;
+    uint32_t n_sections;
+    struct ps_section *sections; /* the caller's memory; see ps_message_read() */
+    struct optim_hyper hyper;    /* BEGIN, COMMIT, SETUP */
+    const uint64_t *shards, *copied; /* [PS_SET_WORDS] HELD, BEGIN (both), SEND */
+    const uint32_t *checksums;   /* [PS_SHARDS] VOTE */
+    const double *squares;       /* [PS_SHARDS] VOTE */
+    /* SETUP */
+    uint32_t optimizer, n_tables;
+    double average;
+    const struct ps_setup_table *tables; /* [n_tables] */
+};
+
+/* Validates n bytes. widths [n_widths]: floats of a row of each table, to find the values of a section;
+ * sections [PS_TABLES_MAX] receives the sections. Unknown tables, sizes that do not match the bytes, bytes
+ * after the end, numbers out of range are refused. Rows are not compared with the tables. Errors: ERR_PEER. */
+int ps_message_read(const uint8_t *data, size_t n, const uint32_t *widths, uint32_t n_widths,
+                    struct ps_section *sections, struct ps_message *out, struct err *err);
+
+/* ---- writing: a message grows in memory that is used again ---- */
+struct ps_writer {
+    uint8_t *data; /* owned; 8-byte aligned */
+    size_t n, room;
+    bool failed; /* out of memory */
+};
+void ps_writer_fini(struct ps_writer *w); /* a zeroed one is allowed */
+/* Begins a message: fields kind, step, first, flag, number, clip, and with `has_hyper` kinds the hyper-parameters
+ * of `m`. Room for n_sections sections, which ps_write_section() fills in order. */
+void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_sections);
+/* Adds bytes; n a multiple of 8. Returns their place, valid until the next call; NULL: out of memory. */
+void *ps_write_room(struct ps_writer *w, size_t n);
+void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t part, uint64_t n);
+void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS]);
+void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
+                    const struct ps_setup_table *tables, uint32_t n);
+
+/* Writes the head of a COPY message; the caller writes n * width floats to *values. Returns ERR_NOMEM or
+ * 0. */
+int ps_write_copy(struct ps_writer *w, uint32_t shard, uint32_t table, uint32_t part,
+                  uint64_t first, uint64_t n, uint32_t width, float **values);
+
+static inline size_t ps_padded(uint64_t n_floats)
+{
+    return (size_t)((n_floats * sizeof(float) + 7) / 8 * 8);
+}
+
+static inline bool ps_set_has(const uint64_t *set, uint32_t shard)
+{
+    return (set[shard / 64] >> shard % 64 & 1) != 0;
+}
+
+static inline void ps_set_add(uint64_t *set, uint32_t shard)
+{
+    set[shard / 64] |= (uint64_t)1 << shard % 64;
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* ps.c - see ps.h. */
+#include "ps/ps.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/gate.h"
+#include "base/thread.h"
+#include "comm/channel.h"
+#include "comm/comm.h"
+#include "ps/server.h"
+
+struct service { /* a service thread */
+    struct ps *ps;
+    uint32_t local;
+    struct ps_server *server; /* owned */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* of `stats` */
+    struct ps_server_stats stats;
+};
+
+struct ps {
+    struct ps_opts opts;
+    struct service *services; /* owned [n_servers] */
+    struct ps_group group;
+    struct arena memory; /* of the view */
+    struct gate gate;    /* broken when the generation ends early */
+    _Atomic uint32_t running;
+    pthread_mutex_t lock; /* guards the fields below */
+    struct comm *comm;    /* owned; NULL: not connected */
+    bool is_over;         /* aborted, or failed: err */
+    bool is_aborted;
+    struct err err;
+    bool is_complete;
+};
+
+/* ---- opening ---- */
+
+static int send(void *arg, uint32_t to, const struct iovec *parts, uint32_t n, struct err *err)
+{
+    struct service *s = arg;
+
+    return comm_send(s->ps->comm, s->local, to, parts, n, err);
+}
+
+int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
+{
+    struct ps *p = calloc(1, sizeof(*p));
+    int rc = 0;
+
+    if (p == NULL)
+        return err_set(err, ERR_NOMEM, "parameter server: out of memory");
+    CHECK(opts->n_servers > 0);
+    p->opts = *opts;
+    pthread_mutex_init(&p->lock, NULL);
+    p->services = calloc(opts->n_servers, sizeof(*p->services));
+    if (p->services == NULL)
+        rc = err_set(err, ERR_NOMEM, "parameter server: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < opts->n_servers; i++) {
+        struct service *s = &p->services[i];
+
+        s->ps = p;
+        s->local = i;
+        pthread_mutex_init(&s->lock, NULL);
+        rc = ps_server_open(&(struct ps_server_opts){ .thread = i,
+                                                      .n_threads = opts->n_servers,
+                                                      .send = send,
+                                                      .arg = s },
+                            &s->server, err);
+    }
+    if (rc < 0) {
+        ps_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+static void join(struct ps *p)
+{
+    for (uint32_t i = 0; p->services != NULL && i < p->opts.n_servers; i++)
+        if (p->services[i].started) {
+            pthread_join(p->services[i].thread, NULL);
+            p->services[i].started = false;
+        }
+}
+
+void ps_close(struct ps *p)
+{
+    if (p == NULL)
+        return;
+    join(p);
+    for (uint32_t i = 0; p->services != NULL && i < p->opts.n_servers; i++)
+        ps_server_close(p->services[i].server);
+    free(p->services);
+    arena_fini(&p->memory);
+    free(p);
+}
+
+/* ---- the end of a generation ---- */
+
+static void fail(struct ps *p, const struct err *why, bool is_abort)
+{
+    pthread_mutex_lock(&p->lock);
+    if (!p->is_over) {
+        p->is_over = true;
+        p->is_aborted = is_abort;
+        p->err = *why;
+    }
+    if (p->comm != NULL)
+        comm_abort(p->comm, why->text);
+    pthread_mutex_unlock(&p->lock);
+    gate_break(&p->gate);
+}
+
+void ps_abort(struct ps *p, const char *why)
+{
+    struct err err;
+
+    if (atomic_load_explicit(&p->running, memory_order_acquire) == 0)
+        return;
+    (void)err_set(&err, ERR_CANCELED, "%s", why);
+    fail(p, &err, true);
+}
+
+/* Called in the last thread. */
+static void end_generation(struct ps *p)
+{
+    struct comm *comm;
+    bool is_over;
+
+    pthread_mutex_lock(&p->lock);
+    comm = p->comm;
+    p->comm = NULL;
+    is_over = p->is_over;
+    pthread_mutex_unlock(&p->lock);
+    comm_close(comm);
+    if (is_over)
+        p->group.on_end(p->opts.arg, false, p->is_aborted, p->err.code, p->err.text);
+    else
+        p->group.on_end(p->opts.arg, p->is_complete, false, 0, "");
+}
+
+/* ---- serving ---- */
+
+static int connect_group(struct ps *p, struct err *err)
+{
+    const struct ps_group *g = &p->group;
+    struct comm_opts o = { .view = g->view,
+                           .listener = g->listener,
+                           .shared_memory = g->shared_memory,
+                           .encrypts = g->encrypts,
+                           .deadline_ms = g->deadline_ms,
+                           .on_broken = g->on_broken,
+                           .arg = g->broken_arg };
+    struct comm *comm;
+    int rc;
+
+    _Static_assert(sizeof(o.key) == sizeof(g->key), "one key");
+    memcpy(o.key, g->key, sizeof(o.key));
+    rc = comm_open(&o, &comm, err);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&p->lock);
+    p->comm = comm;
+    if (p->is_over)
+        comm_abort(comm, p->err.text);
+    pthread_mutex_unlock(&p->lock);
+    rc = comm_connect(comm, err);
+    if (rc < 0) {
+        struct comm_loss lost;
+
+        if (g->on_broken != NULL && comm_connect_loss(comm, &lost))
+            g->on_broken(g->broken_arg, &lost, err->text);
+    }
+    return rc;
+}
+
+static uint32_t first_rank_of(const struct group_view *v, uint32_t member)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < member; i++)
+        n += v->members[i].n_devices;
+    return n;
+}
+
+static void store_stats(struct service *s)
+{
+    pthread_mutex_lock(&s->lock);
+    ps_server_stats(s->server, &s->stats);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static int serve(struct service *s, struct err *err)
+{
+    struct ps *p = s->ps;
+    uint64_t seen = UINT64_MAX;
+    int rc = ps_server_begin(s->server, comm_world(p->comm), comm_servers(p->comm),
+                             comm_first_point(p->comm) + s->local,
+                             first_rank_of(&p->group.view, p->group.view.coordinator), err);
+
+    while (rc == 0 && ps_server_ended(s->server) == PS_RUNNING) {
+        struct comm_message m;
+
+        rc = comm_receive(p->comm, s->local, &m, UINT64_MAX, err);
+        if (rc == 0)
+            rc = ps_server_handle(s->server, m.from, m.data, m.bytes, err);
+        if (rc == 0 && ps_server_version(s->server) != seen) {
+            seen = ps_server_version(s->server);
+            store_stats(s);
+        }
+    }
+    return rc;
+}
+
+static int run(struct service *s, struct err *err)
+{
+    struct ps *p = s->ps;
+    int rc = s->local == 0 ? connect_group(p, err) : 0;
+
+    if (rc < 0)
+        return rc;
+    if (!gate_wait(&p->gate))
+        return err_set(err, ERR_CANCELED, "the generation ended");
+    if (s->local == 0 && p->group.on_connected != NULL)
+        p->group.on_connected(p->opts.arg, ps_server_version(s->server));
+    rc = serve(s, err);
+    if (rc == 0 && ps_server_ended(s->server) == PS_COMPLETE) {
+        pthread_mutex_lock(&p->lock);
+        p->is_complete = true;
+        pthread_mutex_unlock(&p->lock);
+    }
+    return rc;
+}
+
+static void *service_main(void *arg)
+{
+    struct service *s = arg;
+    struct err err;
+
+    if (run(s, &err) < 0)
+        fail(s->ps, &err, false);
+    ps_server_end(s->server);
+    store_stats(s);
+    if (atomic_fetch_sub_explicit(&s->ps->running, 1, memory_order_acq_rel) == 1)
+        end_generation(s->ps);
+    return NULL;
+}
+
+int ps_start(struct ps *p, const struct ps_group *g, struct err *err)
+{
+    join(p); /* of the previous generation */
+    arena_fini(&p->memory);
+    p->group = *g;
+    if (!group_view_copy(&g->view, &p->memory, &p->group.view))
+        return err_set(err, ERR_NOMEM, "parameter server: out of memory");
+    p->is_over = p->is_aborted = p->is_complete = false;
+    gate_init(&p->gate, p->opts.n_servers, false);
+    atomic_store_explicit(&p->running, p->opts.n_servers, memory_order_release);
+    for (uint32_t i = 0; i < p->opts.n_servers; i++) {
+        struct service *s = &p->services[i];
+        int rc = thread_start(&s->thread, "serves tables", service_main, s, err);
+
+        s->started = rc == 0;
+        if (rc == 0)
+            continue;
+        fail(p, err, false); /* the threads that have started end */
+        /* one of them may be the last: the counter never reaches 0, so on_end is not called */
+        join(p);
+        pthread_mutex_lock(&p->lock);
+        comm_close(p->comm);
+        p->comm = NULL;
+        pthread_mutex_unlock(&p->lock);
+        atomic_store_explicit(&p->running, 0, memory_order_release);
+        return rc;
+    }
+    return 0;
+}
+
+void ps_facts(struct ps *p, struct ps_facts *out)
+{
+    *out = (struct ps_facts){ .version = UINT64_MAX };
+    for (uint32_t i = 0; i < p->opts.n_servers; i++) {
+        struct service *s = &p->services[i];
+
+        pthread_mutex_lock(&s->lock);
+        out->version = s->stats.version < out->version ? s->stats.version : out->version;
+        out->n_shards += s->stats.n_shards;
+        out->bytes += s->stats.bytes;
+        out->rows_read += s->stats.rows_read;
+        out->rows_updated += s->stats.rows_updated;
+        pthread_mutex_unlock(&s->lock);
+    }
+}

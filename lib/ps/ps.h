@@ -1,0 +1,66 @@
+/* ps.h - a parameter server (ps): a task that holds rows of embedding tables for the training tasks.
+ *
+ *   map, route     which shard a row is in, and which servers hold a shard
+ *   store          rows, slots and averages of the shards of one server
+ *   message        the bytes of the protocol
+ *   server         one service thread: messages in, messages out
+ *   client, slots  the access of a replica
+ *   leader         what the coordinator does: settlement, votes
+ *   wants          which tables of a job are on parameter servers
+ *   ps             the task: connects, and runs its servers for a generation
+ *
+ * A ps needs no model and no data: the coordinator describes the tables, and fills them. Its state stays in
+ * memory between generations.
+ *
+ * Threads: ps_open(), ps_start() and ps_close() one at a time; ps_abort() and ps_facts() any. */
+#ifndef PS_PS_H
+#define PS_PS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/group_view.h"
+
+struct comm_listener;
+struct comm_loss;
+struct err;
+struct ps;
+
+struct ps_opts {
+    uint32_t n_servers; /* service threads */
+    void *arg;
+};
+
+struct ps_group { /* one generation; copied, with the view */
+    struct group_view view;
+    uint8_t key[GROUP_KEY_BYTES]; /* secret of the communicator */
+    struct comm_listener *listener; /* borrowed */
+    bool shared_memory, encrypts; /* as on the training tasks */
+    uint64_t deadline_ms; /* of calls of the communicator */
+    /* as comm_opts.on_broken, with broken_arg */
+    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
+    void *broken_arg;
+    /* From a thread of the ps, once, when all training tasks are connected and served. */
+    void (*on_connected)(void *arg, uint64_t step);
+    /* From a thread of the ps, once, when all its threads are done with the generation. code 0: the
+     * training tasks ended it in order, is_complete: after the last step of the job. */
+    void (*on_end)(void *arg, bool is_complete, bool is_aborted, int code, const char *text);
+};
+
+/* On success the caller owns *out. Errors: ERR_NOMEM. */
+int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err);
+void ps_close(struct ps *p); /* joins its threads; NULL is allowed */
+
+/* Starts the threads of a generation and returns; the previous one has ended. Errors (then on_end is not
+ * called): ERR_NOMEM, those of thread_start(). */
+int ps_start(struct ps *p, const struct ps_group *g, struct err *err);
+void ps_abort(struct ps *p, const char *why); /* ends the generation; harmless when none runs */
+
+struct ps_facts { /* over all servers */
+    uint64_t version; /* the lowest */
+    uint32_t n_shards;
+    uint64_t bytes, rows_read, rows_updated;
+};
+void ps_facts(struct ps *p, struct ps_facts *out);
+
+#endif

@@ -1,0 +1,72 @@
+/* server.h - one service thread of a parameter server (ps): messages in, messages out. Pure: no
+ * sockets, no clock, so a test can run a whole group in one thread.
+ *
+ *   state        message                        next        action
+ *   IDLE         SETUP                          IDLE        describes the tables; other tables: drops the state
+ *   IDLE         QUERY                          IDLE        sends HELD
+ *   IDLE         BEGIN(step, commit|skip|drop)  LOADING     ends the pending step; holds the listed shards
+ *   LOADING      COPY(shard)                    LOADING     fills the shard
+ *   LOADING      all shards are filled          HOLDING     sends READY to the coordinator
+ *   HOLDING      PUSH of a rank                 HOLDING     keeps it
+ *   HOLDING      PUSH of the last rank          PENDING     sums along the tree; sends VOTE
+ *   PENDING      COMMIT of a rank               PENDING     counts it
+ *   PENDING      COMMIT of the last rank        HOLDING     updates, or skips; answers the PULLs that wait
+ *   HOLDING,     PULL                           same        sends ROWS; waits if its version is the next one
+ *   PENDING
+ *   LOADING,     SEND(shard, to)                same        sends COPY to another server
+ *   HOLDING
+ *   HOLDING      END of the last rank           IDLE        the generation has ended
+ *   any          the generation fails           IDLE        drops the PUSHes that are not summed; keeps a
+ *                                                           pending gradient
+ *
+ * The version is the step after which the rows are. It grows when *every* rank has sent COMMIT, so no
+ * server is ever ahead of a training task; and every server has the summed gradient of a step before a task can
+ * complete that step, because the coordinator waits for all votes.
+ * Threads: one at a time per server. */
+#ifndef PS_SERVER_H
+#define PS_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+struct err;
+struct ps_server;
+
+struct ps_server_opts {
+    uint32_t thread, n_threads; /* of the ps: the server holds shards s with s mod n_threads = thread */
+    /* Sends one message to a point. */
+    int (*send)(void *arg, uint32_t to, const struct iovec *parts, uint32_t n, struct err *err);
+    void *arg;
+};
+
+int ps_server_open(const struct ps_server_opts *opts, struct ps_server **out, struct err *err);
+void ps_server_close(struct ps_server *s); /* NULL is allowed */
+
+/* Begins a generation with n_ranks training ranks (points 0 to n_ranks - 1) and n_servers servers;
+ * this one is the point `self`. `leader`: the point of the coordinator's first rank. Errors:
+ * ERR_NOMEM. */
+int ps_server_begin(struct ps_server *s, uint32_t n_ranks, uint32_t n_servers, uint32_t self,
+                    uint32_t leader, struct err *err);
+void ps_server_end(struct ps_server *s); /* the generation ended, in whatever way */
+
+/* Handles a message from a point. The message is not used after the call. Errors: those of send();
+ * ERR_PEER: the message is invalid, or not expected in this state; the generation then fails. */
+int ps_server_handle(struct ps_server *s, uint32_t from, const uint8_t *data, size_t bytes,
+                     struct err *err);
+
+enum ps_server_end { PS_RUNNING, PS_PAUSED /* every rank has sent END */, PS_COMPLETE /* the same, and the job is complete */ };
+enum ps_server_end ps_server_ended(const struct ps_server *s);
+
+uint64_t ps_server_version(const struct ps_server *s);
+
+struct ps_server_stats {
+    uint64_t version;
+    uint32_t n_shards;
+    uint64_t bytes;      /* of rows, slots and averages */
+    uint64_t rows_read, rows_updated; /* since ps_server_open() */
+};
+void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out);
+
+#endif

@@ -1,0 +1,22 @@
+/* wants.c - see wants.h. */
+#include "ps/wants.h"
+
+#include <fnmatch.h>
+
+#include "opts/ps.h"
+
+bool ps_wants(const struct ps_settings *s, const char *name, uint64_t rows, uint64_t width)
+{
+    switch (s->tables) {
+    case PS_TABLES_NONE:
+        return false;
+    case PS_TABLES_AUTO:
+        return rows * width * sizeof(float) >= s->min_shard_bytes;
+    case PS_TABLES_LISTED:
+        break;
+    }
+    for (uint32_t i = 0; i < s->n_patterns; i++)
+        if (fnmatch(s->patterns[i], name, 0) == 0)
+            return true;
+    return false;
+}
