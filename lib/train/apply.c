@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "train/remote.h"
 #include "train/task.h"
 
 /* Waits for the other replicas of the task. They arrive, because they have the result of the
@@ -46,11 +47,16 @@ int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err
     ops_of(r)->gradient_norm(r->device, wanted, norm);
     if (wanted)
         h.grad_scale *= optim_clip(*norm, o->run.clip_norm);
+    remote_commit(r, step, &h);
     first = fault_error("train.update", err);
     rc = ops_of(r)->update(r->device, &h, err);
     middle = fault_error("train.update_middle", err);
-    if (r->local == 0)
+    if (r->local == 0) {
+        t->state.facts.learning_rate = h.learning_rate;
+        t->state.facts.grad_scale = h.grad_scale;
+        t->state.facts.is_skipped = false;
         t->state.facts.scale = loss_scale_after_good(&o->run.loss_scale, t->state.facts.scale);
+    }
     end_step(r, step);
     last = fault_error("train.update_end", err);
     return rc < 0 ? rc : first < 0 ? first : middle < 0 ? middle : last;
@@ -60,7 +66,10 @@ void apply_skip(struct replica *r, uint64_t step, bool overflowed)
 {
     struct train *t = r->train;
 
+    remote_commit(r, step, NULL);
     ops_of(r)->skip_update(r->device, step);
+    if (r->local == 0)
+        t->state.facts.is_skipped = true;
     if (r->local == 0 && overflowed)
         t->state.facts.scale =
             loss_scale_after_overflow(&t->opts->run.loss_scale, t->state.facts.scale);

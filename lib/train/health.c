@@ -67,7 +67,7 @@ void health_begin(struct train *t)
 {
     struct health *h = &t->health;
 
-    h->compares = t->generation.opts.view.n_members > 1;
+    h->compares = group_view_n_trainers(&t->generation.opts.view) > 1;
     h->gradient_step = h->state_step = h->equal_step = h->equal_state_step = 0;
     h->rolls_back = h->differs = false;
     h->peer = UINT32_MAX;
@@ -199,10 +199,11 @@ static int report_difference(struct replica *r, uint32_t which, uint64_t step, c
                              struct err *err)
 {
     struct train *t = r->train;
-    uint32_t n, n_equal, value = majority(words, t->generation.opts.view.n_members, &n, &n_equal);
+    uint32_t n, n_equal,
+        value = majority(words, group_view_n_trainers(&t->generation.opts.view), &n, &n_equal);
     uint32_t odd = UINT32_MAX, own = (uint32_t)words[(size_t)t->generation.opts.view.self * WORDS];
 
-    for (uint32_t m = t->generation.opts.view.n_members; m-- > 0 && value != 0;) {
+    for (uint32_t m = group_view_n_trainers(&t->generation.opts.view); m-- > 0 && value != 0;) {
         uint32_t word = (uint32_t)words[(size_t)m * WORDS];
 
         odd = word != 0 && word != value ? m : odd;
@@ -245,10 +246,11 @@ int health_compare(struct replica *r, uint64_t step, struct err *err)
     for (uint32_t which = 0; which < WORDS && h->compares; which++) {
         uint32_t n, n_equal;
 
-        (void)majority(words + which, t->generation.opts.view.n_members, &n, &n_equal);
+        (void)majority(words + which, group_view_n_trainers(&t->generation.opts.view), &n,
+                       &n_equal);
         if (n_equal != n)
             return report_difference(r, which, of, words + which, err);
-        if (r->local == 0 && n == t->generation.opts.view.n_members)
+        if (r->local == 0 && n == group_view_n_trainers(&t->generation.opts.view))
             *(which == WORD_STATE ? &h->equal_state_step : &h->equal_step) = of;
     }
     if (r->local == 0)
@@ -386,18 +388,26 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
     return end_everywhere(r, err);
 }
 
-static int roll_back(struct replica *r, uint64_t step, const char *text, struct err *err)
+int health_roll_back(struct replica *r, const struct err *why)
 {
     struct train *t = r->train;
-    int rc;
+    int rc = end_everywhere(r, why);
 
-    (void)err_set(err, ERR_DEVICE, "%s; all tasks return to the newest checkpoint", text);
-    rc = end_everywhere(r, err);
     if (r->local == 0) { /* the other replicas have read it */
-        t->health.restored_at = step;
         t->health.rolls_back = true;
         discard_state(t);
     }
+    return rc;
+}
+
+static int roll_back(struct replica *r, uint64_t step, const char *text, struct err *err)
+{
+    int rc;
+
+    (void)err_set(err, ERR_DEVICE, "%s; all tasks return to the newest checkpoint", text);
+    rc = health_roll_back(r, err);
+    if (r->local == 0)
+        r->train->health.restored_at = step;
     return rc;
 }
 

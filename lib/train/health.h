@@ -71,6 +71,9 @@ int health_check_step(struct replica *r, uint64_t step, double loss, bool *finit
  * checkpoint must be read. */
 int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_result *result,
                             struct err *err);
+/* Called by every replica, after all know the reason `why`: ends the generation on every task; no task
+ * holds state now, and the last checkpoint must be read. Returns the code of `why`. */
+int health_roll_back(struct replica *r, const struct err *why);
 /* Called by every replica: did only the scaled gradient overflow? */
 bool health_overflowed(const struct replica *r, double loss);
 /* called in that case: skips the step and cannot fail */

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "data/data.h"
 #include "engine/memory.h"
+#include "ps/wants.h"
 #include "train/events.h"
 #include "train/train_types.h"
 #include "train/weights.h"
@@ -158,6 +159,11 @@ static void send_notes(const struct model *m, const char *const *notes, uint32_t
         events_note(m->events, notes[i]);
 }
 
+static bool is_remote(const void *arg, const char *name, uint64_t rows, uint64_t width)
+{
+    return ps_wants(arg, name, rows, width);
+}
+
 static struct graph_opts graph_options(const struct train_opts *o)
 {
     return (struct graph_opts){ .path = o->model.onnx,
@@ -167,7 +173,9 @@ static struct graph_opts graph_options(const struct train_opts *o)
                                 .n_frozen = o->model.n_frozen,
                                 .padding = o->model.padding,
                                 .n_padding = o->model.n_padding,
-                                .batch_norm = o->model.batch_norm };
+                                .batch_norm = o->model.batch_norm,
+                                .is_remote = o->ps != NULL ? is_remote : NULL,
+                                .remote_arg = o->ps };
 }
 
 static int open_graph(struct model *m, struct err *err)
@@ -294,20 +302,23 @@ static int settle_steps(struct model *m, struct err *err)
 
 /* ---- initial parameters ---- */
 
-/* Reads the file again: the initial values were released after the first time. */
-static int fill_again(struct model *m, float *params, struct err *err)
+/* Imports the file again, as it was. wants_remote: with remote tables. The caller frees *out and
+ * closes m->weights. */
+static int import_again(struct model *m, bool wants_remote, struct graph **out, struct err *err)
 {
     const struct train_opts *o = m->opts;
     struct graph_opts g = graph_options(o);
     struct graph *graph;
-    uint32_t crc;
-    int rc = weights_open(&m->weights, o, m->events, &g, err);
+    int rc;
 
+    if (!wants_remote)
+        g.is_remote = NULL;
+    rc = weights_open(&m->weights, o, m->events, &g, err);
     if (rc == 0)
         rc = graph_import(&g, &graph, err);
     if (rc < 0) {
         weights_close(&m->weights);
-        return err_wrap(err, rc, "read the initial weights again");
+        return err_wrap(err, rc, "read the model again");
     }
     if (strcmp(graph_digest(graph), m->digest) != 0) {
         graph_free(graph);
@@ -317,6 +328,20 @@ static int fill_again(struct model *m, float *params, struct err *err)
                        "needed again",
                        o->model.onnx);
     }
+    *out = graph;
+    return 0;
+}
+
+/* Reads the file again: the initial values were released after the first time. */
+static int fill_again(struct model *m, float *params, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    struct graph *graph;
+    uint32_t crc;
+    int rc = import_again(m, true, &graph, err);
+
+    if (rc < 0)
+        return rc;
     rc = graph_fill_initial(graph, params, err);
     graph_free(graph);
     weights_close(&m->weights);
@@ -330,6 +355,36 @@ static int fill_again(struct model *m, float *params, struct err *err)
                        o->model.weights != NULL ? o->model.weights : o->model.onnx, crc,
                        m->initial_crc);
     return 0;
+}
+
+int model_fill_whole(struct model *m, float *params, struct err *err)
+{
+    struct graph *graph;
+    int rc = import_again(m, false, &graph, err);
+
+    if (rc < 0)
+        return rc;
+    rc = graph_fill_initial(graph, params, err);
+    graph_free(graph);
+    weights_close(&m->weights);
+    return rc;
+}
+
+int model_lay_out_whole(struct model *m, const struct memory *mem, struct err *err)
+{
+    uint32_t n_remotes;
+    int rc;
+
+    (void)graph_remotes(m->graph, &n_remotes);
+    if (n_remotes > 0) {
+        rc = import_again(m, false, &m->whole_graph, err);
+        if (rc < 0)
+            return rc;
+        graph_release_initial(m->whole_graph);
+        weights_close(&m->weights);
+    }
+    whole_layout(&m->whole, n_remotes > 0 ? m->whole_graph : m->graph, mem);
+    return tensors_name(&m->tensors, &m->whole, err);
 }
 
 int model_fill_first(struct model *m, const struct memory *mem, struct err *err)
@@ -379,6 +434,7 @@ void model_close(struct model *m)
     data_free(m->data);
     data_free(m->eval_data);
     graph_free(m->graph);
+    graph_free(m->whole_graph);
     weights_close(&m->weights);
     free(m->features);
     free(m->feeds);

@@ -12,6 +12,7 @@
 #include "train/agree_message.h"
 #include "train/eval.h"
 #include "train/health.h"
+#include "train/remote.h"
 #include "train/save.h"
 #include "train/step.h"
 #include "train/task.h"
@@ -57,7 +58,11 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
             rc = between(r, k, model_evaluates(&t->model, k) && !result.pause, err);
         last = k;
     }
-    return rc < 0 ? rc : health_compare_last(r, last, err);
+    if (rc == 0)
+        rc = health_compare_last(r, last, err);
+    if (rc == 0 && result.pause && last > 0)
+        rc = save_before_rest(r, last, err);
+    return rc;
 }
 
 /* Starts the trace after the first steps, which touch memory for the first time, if later steps
@@ -193,6 +198,12 @@ int replica_run(struct replica *r, struct err *err)
         rc = ops_of(r)->begin(r->device, err);
     if (rc == 0)
         rc = adopt_state(r, &held, err);
+    if (rc == 0)
+        rc = remote_settle(r, held, err);
+    if (rc == ERR_REFUSED) {
+        err->code = ERR_DEVICE;
+        rc = health_roll_back(r, err);
+    }
     if (rc == 0 && r->local == 0)
         rc = report_connected(t, held, err);
     if (rc == 0)
@@ -203,5 +214,7 @@ int replica_run(struct replica *r, struct err *err)
     if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) &&
         !t->generation.opts.only_evaluates && state_held(&t->state) == t->model.total_steps)
         rc = finish(r, err);
+    if (rc == 0)
+        rc = remote_end(r, err);
     return rc;
 }

@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "ckpt/ckpt.h"
+#include "train/remote.h"
 #include "train/task.h"
 #include "train/weights.h"
 
@@ -50,6 +51,11 @@ static int wait_copy(void *arg, struct err *err)
     return t->engine->ops->wait_snapshot(t->engine, err);
 }
 
+static size_t whole_bytes(const struct train *t)
+{
+    return t->remote != NULL ? t->model.whole.bytes : t->engine->memory.state_bytes;
+}
+
 static int open_writer(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -60,7 +66,7 @@ static int open_writer(struct train *t, struct err *err)
         .n_model = t->model.tensors.n_model,
         .slots = t->model.tensors.slots,
         .n_slots = t->model.tensors.n_slots,
-        .state_bytes = t->engine->memory.state_bytes,
+        .state_bytes = whole_bytes(t),
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
         .may_publish = may_publish,
@@ -147,23 +153,56 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     return 0;
 }
 
+static int load_tensors(const struct train *t, const struct ckpt_info *info, void *to,
+                        struct err *err)
+{
+    const struct tensors *x = &t->model.tensors;
+
+    return ckpt_load(info->path, x->model, x->n_model, x->slots, x->n_slots, to, err);
+}
+
+static int load_state(struct train *t, const struct ckpt_info *info, struct err *err)
+{
+    struct device_mem aside;
+    int rc = engine_memory_open_spare(&t->engine->memory, &aside, err);
+
+    if (rc == 0)
+        rc = load_tensors(t, info, aside.base, err);
+    if (rc == 0)
+        engine_memory_use_spare(&t->engine->memory, &aside, info->meta.step);
+    device_mem_close(&aside);
+    return rc;
+}
+
+/* The part of this task becomes its state; the rest is for the parameter servers. */
+static int load_whole(struct train *t, const struct ckpt_info *info, struct err *err)
+{
+    struct memory *m = &t->engine->memory;
+    struct device_mem whole;
+    int rc = device_mem_open(&whole, whole_bytes(t), false, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "memory for a checkpoint with all tables");
+    rc = load_tensors(t, info, whole.base, err);
+    if (rc == 0) {
+        whole_take_state(&t->model.whole, t->model.graph, m, whole.base, m->state);
+        m->step = info->meta.step;
+        remote_loaded(t, info->meta.step, &whole);
+    }
+    device_mem_close(&whole);
+    return rc;
+}
+
 /* Reads a checkpoint to separate memory, so that the state does not change if the file is
  * invalid. */
 static int load(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     const struct loss_scale kept = { info->meta.loss_scale, info->meta.loss_scale_good_steps };
-    struct device_mem aside;
     struct facts facts;
-    int rc = engine_memory_open_spare(&t->engine->memory, &aside, err);
+    int rc = t->remote != NULL ? load_whole(t, info, err) : load_state(t, info, err);
 
-    if (rc == 0)
-        rc = ckpt_load(info->path, t->model.tensors.model, t->model.tensors.n_model,
-                       t->model.tensors.slots, t->model.tensors.n_slots, aside.base, err);
-    if (rc < 0) {
-        device_mem_close(&aside);
+    if (rc < 0)
         return rc;
-    }
-    engine_memory_use_spare(&t->engine->memory, &aside, info->meta.step);
     engine_memory_fill_average(&t->engine->memory, false);
     facts = (struct facts){ .step = info->meta.step,
                             .evaluated_step =
@@ -297,6 +336,16 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
     return m;
 }
 
+static int copy_state(struct train *t, void *to, struct err *err)
+{
+    const struct memory *m = &t->engine->memory;
+
+    if (t->remote == NULL)
+        return t->engine->ops->snapshot(t->engine, state_held(&t->state), to, err);
+    whole_add_state(&t->model.whole, t->model.graph, m, m->state, to);
+    return remote_read(t, to, err);
+}
+
 /* Passes a copy of the state to the writer. ERR_EXISTS: the previous checkpoint is still being
  * written. */
 static int hand_over(struct train *t, uint64_t step, struct err *err)
@@ -310,7 +359,7 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     if (rc == 0)
         rc = ckpt_begin(t->saving.writer, &staging, err);
     if (rc == 0) {
-        rc = t->engine->ops->snapshot(t->engine, state_held(&t->state), staging, err);
+        rc = copy_state(t, staging, err);
         if (rc < 0)
             ckpt_abandon(t->saving.writer);
     }
@@ -382,7 +431,7 @@ static struct ckpt_flush_limits patience(const struct train *t, uint64_t wait_ms
 {
     uint64_t stall_ms = t->generation.opts.deadline_ms / 4;
 
-    if (t->generation.opts.view.n_members < 2)
+    if (group_view_n_trainers(&t->generation.opts.view) < 2)
         return (struct ckpt_flush_limits){ .wait_ms = wait_ms };
     return (struct ckpt_flush_limits){ .wait_ms = wait_ms,
                                    .tries = HAND_OVER_TRIES,
@@ -402,7 +451,8 @@ int save_check_storage(struct train *t, struct err *err)
 {
     struct ckpt_failure trouble;
 
-    if (!generation_is_coordinator(&t->generation) || t->generation.opts.view.n_members < 2)
+    if (!generation_is_coordinator(&t->generation) ||
+        group_view_n_trainers(&t->generation.opts.view) < 2)
         return 0;
     save_trouble(t, &trouble);
     if (trouble.code != ERR_CORRUPT || trouble.failures < HAND_OVER_TRIES)
@@ -445,6 +495,17 @@ void save_stop_publishing(struct train *t)
     t->saving.last_step = 0; /* the content of the disk is unknown when this task leads again */
 }
 
+int save_before_rest(struct replica *r, uint64_t step, struct err *err)
+{
+    struct train *t = r->train;
+
+    if (t->remote == NULL || r->local != 0 || !generation_is_coordinator(&t->generation) ||
+        t->opts->checkpoint.directory == NULL || step == t->saving.last_step)
+        return 0;
+    place_enter(&r->device->place, PHASE_SAVE);
+    return save_now(t, step, t->generation.opts.deadline_ms, err);
+}
+
 static int make_folder_of(const char *path, struct err *err)
 {
     char *dir = fs_dirname(path);
@@ -456,16 +517,17 @@ static int make_folder_of(const char *path, struct err *err)
 
 static int export_onnx(const struct train *t, const float *arena, const char *path, struct err *err)
 {
-    return graph_export(t->model.graph, arena, path, err);
+    return graph_export(t->model.whole.graph, arena, path, err);
 }
 
 static int export_safetensors(const struct train *t, const float *arena, const char *path,
                               struct err *err)
 {
-    return weights_export(t->model.graph, arena, t->opts->export.dtype, path, err);
+    return weights_export(t->model.whole.graph, arena, t->opts->export.dtype, path, err);
 }
 
-int save_export(struct train *t, struct err *err)
+/* Writes one file after the other. weights: the parameters of the whole state. */
+static int export_files(struct train *t, const float *weights, struct err *err)
 {
     const struct {
         const char *path;
@@ -474,14 +536,7 @@ int save_export(struct train *t, struct err *err)
         { t->opts->export.onnx, export_onnx },
         { t->opts->export.safetensors, export_safetensors },
     };
-    const struct memory *m = &t->engine->memory;
-    const float *weights = m->state;
 
-    if (files[0].path == NULL && files[1].path == NULL)
-        return 0;
-    events_phase(&t->events, "export", t->model.total_steps);
-    if (t->opts->optimizer.average.decay > 0 && t->opts->optimizer.average.exported)
-        weights = m->average;
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         struct train_event e = { .kind = TRAIN_EXPORTED,
                                  .step = t->model.total_steps,
@@ -503,4 +558,32 @@ int save_export(struct train *t, struct err *err)
         events_send(&t->events, &e);
     }
     return 0;
+}
+
+static int export_whole(struct train *t, bool averages, struct err *err)
+{
+    const struct whole *w = &t->model.whole;
+    struct device_mem whole;
+    int rc = device_mem_open(&whole, w->bytes, false, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "memory for an export with all tables");
+    rc = copy_state(t, whole.base, err);
+    if (rc == 0)
+        rc = export_files(t, (float *)whole.base + (averages ? w->parts_at[w->n_parts - 1] : 0),
+                          err);
+    device_mem_close(&whole);
+    return rc;
+}
+
+int save_export(struct train *t, struct err *err)
+{
+    const struct memory *m = &t->engine->memory;
+    bool averages = t->opts->optimizer.average.decay > 0 && t->opts->optimizer.average.exported;
+
+    if (t->opts->export.onnx == NULL && t->opts->export.safetensors == NULL)
+        return 0;
+    events_phase(&t->events, "export", t->model.total_steps);
+    return t->remote != NULL ? export_whole(t, averages, err)
+                             : export_files(t, averages ? m->average : m->state, err);
 }

@@ -12,6 +12,7 @@
 struct ckpt_failure;
 struct ckpt_info;
 struct err;
+struct replica;
 struct train;
 
 /* Called when no task holds state: loads the newest checkpoint, if there is one, as the held
@@ -31,6 +32,10 @@ void save_trouble(const struct train *t, struct ckpt_failure *out);
 /* Waits at most wait_ms until the checkpoint of `step` is verified; returns earlier with an error
  * if another member can write it. */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err);
+/* Called by every replica when a generation pauses: the tables on parameter servers can be read only
+ * before it ends, so the coordinator saves now what train_save() may be asked for at rest. Errors: as
+ * save_now(). */
+int save_before_rest(struct replica *r, uint64_t step, struct err *err);
 /* Called when another task coordinates: a checkpoint that is being written is not published. */
 void save_stop_publishing(struct train *t);
 /* Writes the trained model in the formats that the job requests. */

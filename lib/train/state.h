@@ -4,6 +4,7 @@
 #ifndef TRAIN_STATE_H
 #define TRAIN_STATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "optim/optim.h"
@@ -14,6 +15,10 @@ struct facts { /* the part of the state after a step that is not in the engine's
     /* the last evaluation that was reported, and counted by a plateau schedule */
     uint64_t evaluated_step;
     double loss, grad_norm;  /* of the step, for its report */
+    /* Of the update of the step, which a parameter server may still have to make. */
+    double learning_rate;
+    float grad_scale; /* clipping and loss scale: factor of the gradient */
+    bool is_skipped;  /* the step was skipped: there is no update */
     uint32_t skips_in_row;   /* steps up to this step that were skipped */
     struct loss_scale scale; /* of the next step */
     struct optim_plateau plateau;

@@ -11,6 +11,7 @@
 #include "engine/trace.h"
 #include "train/apply.h"
 #include "train/health.h"
+#include "train/remote.h"
 #include "train/sample_log.h"
 #include "train/save.h"
 #include "train/step_report.h"
@@ -41,7 +42,7 @@ static int wait_for_permission(struct replica *r, struct err *err)
     return 0;
 }
 
-static void write_control(struct replica *r, uint64_t step)
+static int write_control(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
     float *control = engine_control(r->device);
@@ -51,6 +52,7 @@ static void write_control(struct replica *r, uint64_t step)
     control[CONTROL_CHECKSUM] = generation_is_coordinator(&t->generation) && save_is_due(t, step);
     control[CONTROL_UNLOGGED] = step_report_unlogged(t, step - 1);
     health_contribute(t, control);
+    return remote_collect(r, step, control, err);
 }
 
 static int read_control(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
@@ -70,6 +72,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     }
     out->trouble = control[ENGINE_TROUBLE] > 0;
     out->pause = control[CONTROL_PAUSE] > 0;
+    remote_read_control(r, control, out);
     out->checksum = control[CONTROL_CHECKSUM] > 0 || health_checksum_is_due(t, step);
     step_report_logged(r, step - 1);
     return rc;
@@ -83,8 +86,9 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     if (rc < 0)
         return rc;
     if (r->local == 0)
-        write_control(r, step);
-    rc = ops_of(r)->reduce(r->device, step, err);
+        rc = write_control(r, step, err);
+    if (rc == 0)
+        rc = ops_of(r)->reduce(r->device, step, err);
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
 
@@ -126,7 +130,10 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
         rc = err_set(err, ERR_PEER,
                      "a GPU of another task met a number that its model cannot use (an index, a "
                      "label): its log names it. The step is not applied");
-    return rc < 0 ? rc : health_check_step(r, step, result->loss, finite, err);
+    if (rc == 0)
+        rc = health_check_step(r, step, result->loss, finite, err);
+    *finite = *finite && !result->remote_bad;
+    return rc;
 }
 
 static int update(struct replica *r, uint64_t step, double *norm, struct err *err)

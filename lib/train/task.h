@@ -9,6 +9,7 @@
  *   agree        which state each task holds, and which work is pending
  *   transfer     sends the state to the tasks that hold an older one
  *   eval         one evaluation
+ *   remote       tables on parameter servers
  *   save         checkpoints and export, on the coordinator
  *   apply        applies or skips a step
  *   locate       locates the first non-finite number
@@ -35,6 +36,7 @@
 #include "train/state.h"
 #include "train/train_types.h"
 
+struct remote;
 struct sample_log;
 struct trace;
 
@@ -43,6 +45,9 @@ enum control_word {
     CONTROL_PAUSE = ENGINE_WORDS, /* number of tasks that request a pause */
     CONTROL_CHECKSUM,   /* a checkpoint is due after the step: states must be compared */
     CONTROL_UNLOGGED,   /* 1: the coordinator has not written a log line of the previous step */
+    CONTROL_REMOTE_BAD, /* the gradient of a remote table is not finite */
+    /* 4 words: sum of squares of the gradients of remote tables; from the coordinator alone */
+    CONTROL_REMOTE_SQUARES,
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 
@@ -96,12 +101,14 @@ struct train {
     struct trace *trace;         /* owned; NULL: not wanted */
     bool is_tracing, was_traced; /* the trace was started: in this generation, ever */
     struct sample_log *samples;  /* owned; NULL: not wanted */
+    struct remote *remote;       /* owned; NULL: no remote tables */
 };
 
 struct step_result { /* agreed: the same on every task */
     double loss;
     bool pause;
     bool checksum; /* states must be compared after the step */
+    bool remote_bad; /* the gradient of a remote table is not finite */
     bool trouble;  /* a device read an index or label out of range: the step is not applied */
 };
 

@@ -7,15 +7,15 @@
 
 #include "base/err.h"
 #include "ckpt/ckpt.h"
-#include "engine/memory.h"
 #include "graph/graph.h"
+#include "train/whole.h"
 
-/* Adds the entry <parameter>/<slot> in an arena of the state. */
-static int name_slot(struct tensors *t, const struct memory *mem, const struct graph_param *p,
-                     const char *slot, const float *arena, struct err *err)
+/* Adds the entry <parameter>/<part> of a part that begins at float `at` of the state. */
+static int name_slot(struct tensors *t, const struct graph_param *p, const char *part, size_t at,
+                     struct err *err)
 {
     char *name = t->slot_names[t->n_slots];
-    int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p->name, slot);
+    int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p->name, part);
 
     if (len < 0 || (size_t)len >= sizeof(t->slot_names[0]))
         return err_set(err, ERR_INPUT, "parameter '%.80s...': its name is longer than %zu bytes",
@@ -24,7 +24,7 @@ static int name_slot(struct tensors *t, const struct memory *mem, const struct g
         .name = name,
         .dtype = TENSOR_F32,
         .shape = p->shape,
-        .offset = ((size_t)(arena - mem->state) + p->offset) * sizeof(float),
+        .offset = (at + p->offset) * sizeof(float),
     };
     return 0;
 }
@@ -50,17 +50,15 @@ static void name_tied(struct tensors *t, const struct graph *g, const struct gra
     }
 }
 
-int tensors_name(struct tensors *t, const struct graph *g, const struct memory *mem,
-                 struct err *err)
+int tensors_name(struct tensors *t, const struct whole *w, struct err *err)
 {
-    const struct optim_def *optim = mem->opts.optimizer;
     uint32_t n, n_module;
-    const struct graph_param *p = graph_params(g, &n);
+    const struct graph_param *p = graph_params(w->graph, &n);
 
-    (void)graph_module_tensors(g, &n_module);
+    (void)graph_module_tensors(w->graph, &n_module);
     t->model = calloc((size_t)n + n_module + 1, sizeof(*t->model));
-    t->slots = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slots));
-    t->slot_names = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slot_names));
+    t->slots = calloc((size_t)n * w->n_parts + 1, sizeof(*t->slots));
+    t->slot_names = calloc((size_t)n * w->n_parts + 1, sizeof(*t->slot_names));
     if (t->model == NULL || t->slots == NULL || t->slot_names == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     t->n_model = n;
@@ -71,20 +69,14 @@ int tensors_name(struct tensors *t, const struct graph *g, const struct memory *
                                             .offset = p[i].offset * sizeof(float) };
     }
     if (n > 0)
-        name_tied(t, g, p, n);
-    for (uint32_t i = 0; i < n; i++) {
-        int rc = 0;
+        name_tied(t, w->graph, p, n);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 1; p[i].kind == GRAPH_TRAINED && k < w->n_parts; k++) {
+            int rc = name_slot(t, &p[i], w->names[k], w->parts_at[k], err);
 
-        if (p[i].kind != GRAPH_TRAINED)
-            continue;
-        for (uint32_t s = 0; rc == 0 && s < optim->n_slots; s++)
-            if (mem->slots[s] != NULL)
-                rc = name_slot(t, mem, &p[i], optim->slots[s].name, mem->slots[s], err);
-        if (rc == 0 && mem->average != NULL)
-            rc = name_slot(t, mem, &p[i], "average", mem->average, err);
-        if (rc < 0)
-            return rc;
-    }
+            if (rc < 0)
+                return rc;
+        }
     return 0;
 }
 

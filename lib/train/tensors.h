@@ -6,18 +6,16 @@
 
 struct ckpt_tensor;
 struct err;
-struct graph;
-struct memory;
+struct whole;
 
-struct tensors { /* all owned; offsets are bytes of the state */
+struct tensors { /* all owned; offsets are bytes of the whole state (whole.h) */
     struct ckpt_tensor *model, *slots;
     uint32_t n_model, n_slots;
     char (*slot_names)[512]; /* [n_slots] "<parameter>/<slot>" */
 };
 
 /* On failure tensors_free() frees the rest. Errors: ERR_INPUT (a name is too long), ERR_NOMEM. */
-int tensors_name(struct tensors *t, const struct graph *g, const struct memory *mem,
-                 struct err *err);
+int tensors_name(struct tensors *t, const struct whole *w, struct err *err);
 void tensors_free(struct tensors *t); /* a zeroed one is allowed */
 
 #endif

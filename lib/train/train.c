@@ -19,6 +19,7 @@
 #include "train/health.h"
 #include "train/open.h"
 #include "train/progress.h"
+#include "train/remote.h"
 #include "train/sample_log.h"
 #include "train/save.h"
 #include "train/start.h"
@@ -137,6 +138,7 @@ static void describe_engine(struct train *t)
         .clip_value = o->run.clip_value,
         .overlap = overlap_of(o->overlap),
         .bucket_bytes = o->bucket_bytes,
+        .remote = remote_engine(t),
         .whole_gradients = o->whole_gradients,
         .check_gradients = o->health.check_gradients,
         .snapshots = o->checkpoint.directory != NULL,
@@ -269,12 +271,14 @@ int train_open(const struct train_opts *opts, const struct cancel *cancel, struc
     rc = model_open(&t->model, opts, &t->events, cancel, err);
     if (rc == 0)
         rc = groups_open(opts, t->model.graph, &t->optim, err);
+    if (rc == 0)
+        rc = remote_open(t, err);
     if (rc == 0) {
         events_phase(&t->events, "plan", 0);
         rc = train_open_engine(t, engine_select(&opts->devices[0]), err);
     }
     if (rc == 0)
-        rc = tensors_name(&t->model.tensors, t->model.graph, &t->engine->memory, err);
+        rc = model_lay_out_whole(&t->model, &t->engine->memory, err);
     if (rc < 0) {
         train_close(t);
         return rc;
@@ -294,6 +298,7 @@ void train_close(struct train *t)
         t->engine->ops->abandon_staging(t->engine);
     if (t->engine != NULL)
         t->engine->ops->close(t->engine);
+    remote_close(t->remote);
     optim_free(t->optim);
     model_close(&t->model);
     generation_fini(&t->generation);

@@ -10,6 +10,7 @@
 #include "graph/graph.h"
 #include "opts/data.h"
 #include "opts/optim.h"
+#include "opts/ps.h"
 #include "opts/train.h"
 
 struct ckpt_event;
@@ -130,6 +131,10 @@ struct train_opts { /* everything is borrowed until train_close() */
     const struct train_params *groups;
     uint32_t n_groups;
     struct train_health health;
+
+    /* The group has parameter servers, which hold the tables that these settings select. NULL: all
+     * tables are in this task. */
+    const struct ps_settings *ps;
 
     const struct device *devices;
     uint32_t n_devices;

@@ -29,7 +29,10 @@ enum {
     AT_PLATEAU_WAITED = 96,
     AT_PLATEAU_REDUCTIONS = 100,
     AT_PLATEAU_HAS_BEST = 104,
-    AT_ZERO = 108,
+    AT_GRAD_SCALE = 108,
+    AT_LEARNING_RATE = 112,
+    AT_IS_SKIPPED = 120,
+    AT_ZERO = 124,
 };
 
 static const uint8_t magic[8] = { 't', 'r', 'n', 'c', 'h', 'u', 'n', 'k' };
@@ -65,11 +68,17 @@ void transfer_chunk_write(uint64_t offset, const struct facts *facts, const void
     bytes_set_u32(head + AT_PLATEAU_WAITED, p->waited);
     bytes_set_u32(head + AT_PLATEAU_REDUCTIONS, p->reductions);
     bytes_set_u32(head + AT_PLATEAU_HAS_BEST, p->has_best);
+    memcpy(head + AT_GRAD_SCALE, &facts->grad_scale, sizeof(facts->grad_scale));
+    bytes_set_f64(head + AT_LEARNING_RATE, facts->learning_rate);
+    bytes_set_u32(head + AT_IS_SKIPPED, facts->is_skipped);
     bytes_set_u32(head + AT_CRC, checksum(head, state, bytes));
 }
 
-static int check_facts(const struct facts *f, uint32_t has_best, struct err *err)
+static int check_facts(const struct facts *f, uint32_t has_best, uint32_t is_skipped,
+                       struct err *err)
 {
+    if (is_skipped > 1)
+        return err_set(err, ERR_PEER, "flag of a skipped step: %u, expected 0 or 1", is_skipped);
     if (f->evaluated_step > f->step || f->plateau.step > f->step)
         return err_set(err, ERR_PEER,
                        "last evaluation after step %" PRIu64
@@ -113,12 +122,15 @@ int transfer_chunk_read(const uint8_t head[TRANSFER_HEAD_BYTES], uint64_t offset
 {
     uint32_t version = bytes_get_u32(head + AT_VERSION), sent = bytes_get_u32(head + AT_CRC), is;
     uint32_t has_best = bytes_get_u32(head + AT_PLATEAU_HAS_BEST);
+    uint32_t is_skipped = bytes_get_u32(head + AT_IS_SKIPPED);
     struct facts f = {
         .step = bytes_get_u64(head + AT_STEP),
         .evaluated_step = bytes_get_u64(head + AT_EVALUATED_STEP),
         .loss = bytes_get_f64(head + AT_LOSS),
         .grad_norm = bytes_get_f64(head + AT_GRAD_NORM),
         .skips_in_row = bytes_get_u32(head + AT_SKIPS_IN_ROW),
+        .learning_rate = bytes_get_f64(head + AT_LEARNING_RATE),
+        .is_skipped = is_skipped == 1,
         .scale = { .scale = bytes_get_f64(head + AT_SCALE),
                    .good = bytes_get_u32(head + AT_SCALE_GOOD) },
         .plateau = { .step = bytes_get_u64(head + AT_PLATEAU_STEP),
@@ -140,8 +152,9 @@ int transfer_chunk_read(const uint8_t head[TRANSFER_HEAD_BYTES], uint64_t offset
         return err_set(err, ERR_PEER, "checksum 0x%08" PRIx32 ", the sender's is 0x%08" PRIx32, is,
                        sent);
     rc = check_range(head, offset, bytes, step, err);
+    memcpy(&f.grad_scale, head + AT_GRAD_SCALE, sizeof(f.grad_scale));
     if (rc == 0)
-        rc = check_facts(&f, has_best, err);
+        rc = check_facts(&f, has_best, is_skipped, err);
     if (rc == 0)
         *out = f;
     return rc;

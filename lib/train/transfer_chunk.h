@@ -24,7 +24,10 @@
  *       96     4  u32   plateau.waited
  *      100     4  u32   plateau.reductions
  *      104     4  u32   plateau.has_best; 0 or 1
- *      108    20        zero */
+ *      108     4  f32   grad_scale; any value
+ *      112     8  f64   learning_rate; any value
+ *      120     4  u32   is_skipped; 0 or 1
+ *      124     4        zero */
 #ifndef TRAIN_TRANSFER_CHUNK_H
 #define TRAIN_TRANSFER_CHUNK_H
 
@@ -34,7 +37,7 @@
 struct err;
 struct facts;
 
-enum { TRANSFER_HEAD_BYTES = 128, TRANSFER_CHUNK_VERSION = 1 };
+enum { TRANSFER_HEAD_BYTES = 128, TRANSFER_CHUNK_VERSION = 2 };
 
 /* Writes the head of the chunk that holds state[0 .. bytes), which lies at `offset` of the state.
  */

@@ -1,0 +1,443 @@
+/* remote.c - see remote.h. */
+#include "train/remote.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "comm/comm.h"
+#include "ps/client.h"
+#include "ps/leader.h"
+#include "ps/route.h"
+#include "tensor/packed.h"
+#include "train/task.h"
+
+struct remote {
+    struct train *train;
+    struct engine_remote engine;
+    uint32_t n;
+    struct packed_table *compact; /* [n] owned */
+    struct ps_table *tables;      /* [n] owned; the names are the graph's */
+    struct ps_client **clients;   /* [n_devices] owned */
+    struct ps_leader *leader;     /* owned */
+    struct ps_route route;        /* of the generation */
+    struct device_mem loaded;     /* owned; a whole state that was read; base NULL: none */
+    uint64_t loaded_step;
+    size_t *whole_at; /* [n * WHOLE_MAX_PARTS] owned; see whole_table_at(); filled when first used */
+    bool has_whole_at;
+};
+
+/* ---- the engine's access ---- */
+
+static int open_clients(void *arg, struct err *err)
+{
+    struct remote *m = arg;
+    uint32_t *widths = calloc(m->n, sizeof(*widths)), *shards = calloc(m->n, sizeof(*shards));
+    size_t *rooms = calloc(m->n, sizeof(*rooms));
+    int rc = 0;
+
+    if (widths == NULL || shards == NULL || rooms == NULL)
+        rc = err_set(err, ERR_NOMEM, "remote tables: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < m->n; i++) {
+        widths[i] = m->tables[i].width;
+        shards[i] = m->tables[i].first_shard;
+        rooms[i] = m->compact[i].rows;
+    }
+    for (uint32_t i = 0; rc == 0 && i < m->train->opts->n_devices; i++)
+        rc = ps_client_open(&(struct ps_client_opts){ .n_tables = m->n,
+                                                      .widths = widths,
+                                                      .first_shards = shards,
+                                                      .rooms = rooms },
+                            &m->clients[i], err);
+    free(widths);
+    free(shards);
+    free(rooms);
+    return rc;
+}
+
+static void begin(void *arg, uint32_t local, bool averages)
+{
+    struct remote *m = arg;
+
+    ps_client_begin(m->clients[local], averages ? m->train->model.whole.n_parts - 1 : 0);
+}
+
+static int lookup(void *arg, uint32_t local, const struct plan_lookup *lookups, uint32_t n,
+                  struct err *err)
+{
+    struct ps_client *c = ((struct remote *)arg)->clients[local];
+
+    for (uint32_t i = 0; i < n; i++)
+        ps_client_resolve(c, lookups[i].table, lookups[i].rows, lookups[i].n);
+    return ps_client_fetch(c, err);
+}
+
+static float *const *values(void *arg, uint32_t local)
+{
+    return ps_client_values(((struct remote *)arg)->clients[local]);
+}
+
+static int push(void *arg, uint32_t local, uint64_t step, const struct packed *rows,
+                const float *values, struct err *err)
+{
+    struct remote *m = arg;
+    const struct train *t = m->train;
+    /* as cpu_gradient_norm(): the gradients contain the loss scale */
+    float clip = (float)(t->opts->run.clip_value * t->replicas[local].device->scale);
+
+    return ps_client_push(m->clients[local], step, rows, values, clip, err);
+}
+
+/* ---- opening ---- */
+
+/* The first group of the job that matches counts, as in groups.c. */
+static void apply_groups(const struct train_opts *o, struct ps_table *table)
+{
+    for (uint32_t g = o->n_groups; g-- > 0;)
+        for (uint32_t i = 0; i < o->groups[g].n_match; i++)
+            if (fnmatch(o->groups[g].match[i], table->name, 0) == 0) {
+                table->rate_factor = o->groups[g].rate_factor;
+                table->weight_decay = o->groups[g].weight_decay;
+                table->lazy = o->groups[g].lazy;
+            }
+}
+
+static int check_options(const struct train_opts *o, const struct graph_remote *tables, uint32_t n,
+                         struct err *err)
+{
+    const char *place = NULL;
+
+    if (o->devices[0].kind != DEVICE_CPU)
+        place = "a GPU; use --devices cpu";
+    else if (o->mean_of_weights)
+        place = "a loss whose mean is over weights (class weights, ignored labels)";
+    else if (o->whole_gradients)
+        place = "whole gradients";
+    for (uint32_t i = 0; place == NULL && i < o->model.n_frozen_rows; i++)
+        for (uint32_t k = 0; k < n; k++)
+            if (fnmatch(o->model.frozen_rows[i].match, tables[k].name, 0) == 0)
+                place = "/model/frozen_rows of this table";
+    if (place == NULL)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "/parameter_server: table '%s' is on parameter servers, which do not support %s; "
+                   "exclude the table by /parameter_server/tables",
+                   tables[0].name, place);
+}
+
+static int open_tables(struct remote *m, const struct graph_remote *tables, struct err *err)
+{
+    const struct train_opts *o = m->train->opts;
+
+    m->compact = calloc(m->n, sizeof(*m->compact));
+    m->tables = calloc(m->n, sizeof(*m->tables));
+    m->clients = calloc(o->n_devices, sizeof(struct ps_client *));
+    m->whole_at = calloc((size_t)m->n * WHOLE_MAX_PARTS, sizeof(*m->whole_at));
+    if (m->compact == NULL || m->tables == NULL || m->clients == NULL || m->whole_at == NULL)
+        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+    for (uint32_t i = 0; i < m->n; i++) {
+        m->compact[i].width = tables[i].width;
+        m->tables[i] = (struct ps_table){ .name = tables[i].name,
+                                          .rows = tables[i].rows,
+                                          .width = tables[i].width,
+                                          .first_shard = ps_first_shard(i),
+                                          .rate_factor = 1,
+                                          .weight_decay = o->optimizer.hyper.weight_decay };
+        apply_groups(o, &m->tables[i]);
+    }
+    return ps_leader_open(&(struct ps_leader_opts){ .tables = m->tables,
+                                                    .n_tables = m->n,
+                                                    .optimizer = o->optimizer.type,
+                                                    .hyper = &o->optimizer.hyper,
+                                                    .average = o->optimizer.average.decay },
+                          &m->leader, err);
+}
+
+int remote_open(struct train *t, struct err *err)
+{
+    uint32_t n;
+    const struct graph_remote *tables = graph_remotes(t->model.graph, &n);
+    struct remote *m;
+    int rc;
+
+    if (n == 0)
+        return 0;
+    rc = check_options(t->opts, tables, n, err);
+    if (rc < 0)
+        return rc;
+    m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+    t->remote = m;
+    m->train = t;
+    m->n = n;
+    m->loaded.fd = -1;
+    rc = open_tables(m, tables, err);
+    if (rc < 0)
+        return rc;
+    m->engine = (struct engine_remote){ .n_tables = n,
+                                        .tables = m->compact,
+                                        .open = open_clients,
+                                        .begin = begin,
+                                        .lookup = lookup,
+                                        .values = values,
+                                        .push = push,
+                                        .arg = m };
+    return 0;
+}
+
+void remote_close(struct remote *m)
+{
+    if (m == NULL)
+        return;
+    for (uint32_t i = 0; m->clients != NULL && i < m->train->opts->n_devices; i++)
+        ps_client_close(m->clients[i]);
+    ps_leader_close(m->leader);
+    device_mem_close(&m->loaded);
+    free(m->compact);
+    free(m->tables);
+    free(m->clients);
+    free(m->whole_at);
+    free(m);
+}
+
+struct engine_remote *remote_engine(const struct train *t)
+{
+    return t->remote != NULL ? &t->remote->engine : NULL;
+}
+
+/* ---- the whole state ---- */
+
+static size_t whole_at(struct remote *m, uint32_t table, uint32_t part)
+{
+    const struct whole *w = &m->train->model.whole;
+
+    if (!m->has_whole_at) {
+        for (uint32_t i = 0; i < m->n; i++)
+            for (uint32_t k = 0; k < w->n_parts; k++)
+                m->whole_at[i * WHOLE_MAX_PARTS + k] = whole_table_at(w, m->tables[i].name, k);
+        m->has_whole_at = true;
+    }
+    return m->whole_at[table * WHOLE_MAX_PARTS + part];
+}
+
+/* A ps_source_fn: the whole state that was read. */
+static int read_loaded(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                       float *out, struct err *err)
+{
+    struct remote *m = arg;
+    uint32_t width = m->tables[table].width;
+
+    (void)err;
+    memcpy(out, (const float *)m->loaded.base + whole_at(m, table, part) + first * width,
+           n * width * sizeof(float));
+    return 0;
+}
+
+void remote_loaded(struct train *t, uint64_t step, struct device_mem *whole)
+{
+    struct remote *m = t->remote;
+
+    device_mem_close(&m->loaded);
+    m->loaded = *whole;
+    *whole = (struct device_mem){ .fd = -1 };
+    m->loaded_step = step;
+}
+
+/* The initial values: slots are zero, and the average is a copy of the weights. */
+static int load_initial(struct remote *m, struct err *err)
+{
+    const struct whole *w = &m->train->model.whole;
+    struct device_mem whole;
+    int rc = device_mem_open(&whole, w->bytes, false, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "memory for the initial values of remote tables");
+    rc = model_fill_whole(&m->train->model, whole.base, err);
+    if (rc < 0) {
+        device_mem_close(&whole);
+        return rc;
+    }
+    if (w->has_average)
+        memcpy((float *)whole.base + w->parts_at[w->n_parts - 1], whole.base,
+               w->params * sizeof(float));
+    remote_loaded(m->train, 0, &whole);
+    return 0;
+}
+
+int remote_read(struct train *t, float *whole, struct err *err)
+{
+    struct remote *m = t->remote;
+    const struct whole *w = &t->model.whole;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < m->n; i++)
+        for (uint32_t k = 0; rc == 0 && k < w->n_parts; k++)
+            rc = ps_leader_read(m->leader, t->generation.comm, 0, &m->route, state_held(&t->state),
+                                i, k, whole + whole_at(m, i, k), err);
+    return rc < 0 ? err_wrap(err, rc, "read the tables from the parameter servers") : 0;
+}
+
+/* ---- a generation ---- */
+
+static void report_settled(const struct train *t, const struct ps_settled *s, uint64_t held)
+{
+    char text[256];
+
+    if (s->n_copied + s->n_filled + s->n_committed == 0)
+        return;
+    snprintf(text, sizeof(text),
+             "parameter servers hold step %" PRIu64 ": %u shards filled by this task, %u copied "
+             "between servers, the step applied on %u servers",
+             held, s->n_filled, s->n_copied, s->n_committed);
+    events_note(&t->events, text);
+}
+
+/* The update of the step that the group holds, for servers that have not made it. */
+static struct optim_hyper update_of(const struct train *t, uint64_t step)
+{
+    struct optim_hyper h = t->opts->optimizer.hyper;
+
+    h.step = step;
+    optim_cycle(&t->state.schedule, step, &h);
+    h.learning_rate = t->state.facts.learning_rate;
+    h.grad_scale = t->state.facts.grad_scale;
+    return h;
+}
+
+static int settle(struct replica *r, uint64_t held, struct err *err)
+{
+    struct train *t = r->train;
+    struct remote *m = t->remote;
+    struct optim_hyper hyper = { 0 };
+    struct ps_settlement s = { .step = held, .arg = m };
+    struct ps_settled settled = { 0 };
+    int rc = 0;
+
+    if (held == 0)
+        rc = load_initial(m, err);
+    if (rc < 0)
+        return rc;
+    if (held > 0 && !t->state.facts.is_skipped) {
+        hyper = update_of(t, held);
+        s.hyper = &hyper;
+    }
+    s.source = m->loaded.base != NULL && m->loaded_step == held ? read_loaded : NULL;
+    rc = ps_leader_settle(m->leader, t->generation.comm, 0, &m->route, &s, &settled, err);
+    device_mem_close(&m->loaded);
+    if (rc == 0)
+        report_settled(t, &settled, held);
+    return rc;
+}
+
+/* Every replica learns whether rows are lost. */
+static int share_loss(struct replica *r, bool is_lost, uint64_t held, struct err *err)
+{
+    struct train *t = r->train;
+    int64_t *word = (int64_t *)engine_control(r->device);
+    int rc;
+
+    *word = is_lost;
+    rc = comm_all_reduce(t->generation.comm, r->local, word, 1, TENSOR_I64, COMM_MAX, err);
+    if (rc < 0 || *word == 0)
+        return rc;
+    *word = 0;
+    return err_set(err, ERR_REFUSED,
+                   "no parameter server that is left holds all rows after step %" PRIu64
+                   "; all tasks return to the newest checkpoint",
+                   held);
+}
+
+int remote_settle(struct replica *r, uint64_t held, struct err *err)
+{
+    struct train *t = r->train;
+    struct remote *m = t->remote;
+    int rc;
+
+    if (m == NULL)
+        return 0;
+    place_enter(&r->device->place, PHASE_TRANSFER);
+    if (r->local == 0)
+        ps_route_make(&t->generation.opts.view, t->opts->ps->replicas, &m->route);
+    rc = generation_gate(&t->generation, &r->device->place, err);
+    if (rc < 0)
+        return rc;
+    if (m->route.n_holders == 0)
+        return err_set(err, ERR_PEER, "the group has no parameter server");
+    rc = ps_client_begin_generation(m->clients[r->local], t->generation.comm, r->local, &m->route,
+                                    r->device->first_lane, r->device->n_lanes, held, err);
+    if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation))
+        rc = settle(r, held, err);
+    if (rc == 0 || rc == ERR_REFUSED)
+        rc = share_loss(r, rc == ERR_REFUSED, held, err);
+    return rc < 0 ? err_wrap(err, rc, "parameter servers") : 0;
+}
+
+int remote_end(struct replica *r, struct err *err)
+{
+    struct train *t = r->train;
+
+    if (t->remote == NULL)
+        return 0;
+    return ps_client_end(t->remote->clients[r->local],
+                         state_held(&t->state) == t->model.total_steps, err);
+}
+
+/* ---- a step ---- */
+
+/* A double in words that survive the addition of zeros in float32: four integers of 16 bits. */
+static void write_double(double x, float out[4])
+{
+    uint64_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    for (int i = 0; i < 4; i++)
+        out[i] = (float)(bits >> 16 * i & 0xffff);
+}
+
+static double read_double(const float in[4])
+{
+    uint64_t bits = 0;
+    double x;
+
+    for (int i = 0; i < 4; i++)
+        bits |= (uint64_t)in[i] << 16 * i;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+int remote_collect(struct replica *r, uint64_t step, float *control, struct err *err)
+{
+    struct train *t = r->train;
+    struct ps_votes votes;
+    int rc;
+
+    if (t->remote == NULL || !generation_is_coordinator(&t->generation))
+        return 0;
+    rc = ps_leader_collect(t->remote->leader, t->generation.comm, r->local, &t->remote->route, step,
+                           &votes, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "votes of the parameter servers");
+    control[CONTROL_REMOTE_BAD] = !votes.is_finite;
+    write_double(votes.squares, control + CONTROL_REMOTE_SQUARES);
+    return 0;
+}
+
+void remote_read_control(struct replica *r, const float *control, struct step_result *out)
+{
+    out->remote_bad = control[CONTROL_REMOTE_BAD] > 0;
+    r->device->remote_squares = read_double(control + CONTROL_REMOTE_SQUARES);
+}
+
+void remote_commit(struct replica *r, uint64_t step, const struct optim_hyper *hyper)
+{
+    struct remote *m = r->train->remote;
+    struct err err;
+
+    if (m != NULL)
+        (void)ps_client_commit(m->clients[r->local], step, hyper, &err); /* the next wait fails too */
+}
