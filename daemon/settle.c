@@ -106,7 +106,7 @@ static int settle_devices(const struct settled_args *args, struct settled *s, st
     if (rc < 0) /* asked for and not there: another try finds the same */
         return err_wrap(err, rc == ERR_DEVICE ? ERR_INPUT : rc, "--devices %s", spec);
     snprintf(s->devices_from, sizeof(s->devices_from), "%s%s",
-             is_default_ps  ? "default of a ps task: "
+             is_default_ps   ? "default of a ps task: "
              : is_auto(args) ? ""
                              : "--devices ",
              spec);
@@ -256,6 +256,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->replicas = s->replicas;
     t->devices = s->devices;
     t->n_devices = s->n_devices;
+    t->ps = s->ps;
     t->min_replicas = s->min_world * s->n_devices;
     s->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
     t->job_digest = c->digest;

@@ -19,7 +19,7 @@ int settle_ps(struct settled *s, struct err *err)
 
     if (!s->conf->has_ps || settled_is_evaluator(s))
         return 0;
-    if (s->cluster->is_local) {
+    if (s->cluster->is_local || s->cluster->n_ps == 0) { /* the tables are on the training tasks */
         s->ps_unused = true;
         return 0;
     }
@@ -31,7 +31,8 @@ int settle_ps(struct settled *s, struct err *err)
     if (!s->is_ps)
         return 0;
     if (s->devices[0].kind != DEVICE_CPU)
-        return err_set(err, ERR_INPUT, "--devices: %s has service threads on CPUs: give --devices cpu:N",
+        return err_set(err, ERR_INPUT,
+                       "--devices: %s has service threads on CPUs: give --devices cpu:N",
                        s->task_name);
     if (s->n_devices > MEMBER_SERVERS_MAX)
         return err_set(err, ERR_INPUT, "--devices: %u service threads of %s, expected at most %d",
@@ -65,7 +66,8 @@ void settle_ps_options(struct settled *s)
 
 void settled_print_ps(const struct settled *s, struct buf *out)
 {
-    buf_printf(out, ",\n  \"parameter_servers\": {\"tasks\": %u, \"replicas\": %u", s->cluster->n_ps,
+    buf_printf(out, ",\n  \"parameter_servers\": {\"tasks\": %u, \"replicas\": %u",
+               s->cluster->n_ps,
                s->ps->replicas < s->cluster->n_ps ? s->ps->replicas : s->cluster->n_ps);
     if (s->is_ps)
         buf_printf(out, ", \"threads\": %u", s->n_servers);

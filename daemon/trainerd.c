@@ -125,7 +125,8 @@ static int check(const struct settled *s)
             train_facts(t, &facts);
         train_close(t);
     }
-    settled_print(s, s->conf != NULL && !s->is_ps && rc == 0 ? &facts : NULL, rc < 0 ? err.text : NULL, &out);
+    settled_print(s, s->conf != NULL && !s->is_ps && rc == 0 ? &facts : NULL,
+                  rc < 0 ? err.text : NULL, &out);
     if (out.failed || fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout) != 0)
         rc = usage_error("cannot write to standard output");
     else if (rc < 0)
@@ -157,7 +158,9 @@ static void log_plan(const struct settled *s)
     if (s->lanes.uneven[0] != '\0')
         log_warn("plan", "%s", s->lanes.uneven);
     if (s->ps_unused)
-        log_warn("plan", "/parameter_server: there is no cluster: the tables stay in the memory of this task");
+        log_warn(
+            "plan",
+            "/parameter_server: the cluster has no ps task: the tables are in the memory of the training tasks");
     device_name(&s->devices[0], name, sizeof(name));
     if (s->is_ps) {
         log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u training tasks and %u ps tasks (cluster from "

@@ -15,7 +15,7 @@
  * - request(TRAIN_REQUEST_PAUSE) is accepted and need not do anything: the training tasks end the
  *   generation, and the parameter server reports TRAIN_PAUSED after all of them have;
  * - it is told neither to save nor to write a checkpoint, since it never coordinates;
- * - TRAIN_CONNECTED (run_event()) when its channels are open, as for training;
+ * - TRAIN_CONNECTED (to train_opts.on_event) when its channels are open, as for training;
  * - progress() gives a phase without limit; the membership compares no position of it. */
 #ifndef DAEMON_WORK_H
 #define DAEMON_WORK_H

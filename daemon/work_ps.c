@@ -1,39 +1,97 @@
-/* work_ps.c - the work of a parameter server, which this build does not have yet: open() fails, and the
- * other functions are never called. */
-#include "base/check.h"
+/* work_ps.c - the work of a parameter server: forwards to lib/ps. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/err.h"
+#include "comm/comm.h"
 #include "daemon/run_priv.h"
 #include "daemon/work.h"
+#include "ps/ps.h"
+
+struct ps_work {
+    struct run *run;
+    struct ps *ps; /* owned */
+    train_end_fn *on_end;
+};
 
 static int open_ps(struct run *r, void **out, struct err *err)
 {
-    (void)r;
+    struct ps_work *w = calloc(1, sizeof(*w));
+    int rc;
+
     *out = NULL;
-    return err_set(err, ERR_UNSUPPORTED,
-                   "parameter servers are not supported by this build; remove /parameter_server from the job");
+    if (w == NULL)
+        return err_set(err, ERR_NOMEM, "parameter server: out of memory");
+    w->run = r;
+    rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers, .arg = w }, &w->ps, err);
+    if (rc < 0) {
+        free(w);
+        return rc;
+    }
+    *out = w;
+    return 0;
 }
 
 static void ps_opened(struct run *r)
 {
     (void)r;
-    CHECK(!"open_ps() never succeeds");
 }
 
-static int start_ps(void *work, const struct train_generation *g, train_end_fn *on_end,
+/* ---- callbacks: from threads of the ps ---- */
+
+static void on_connected(void *arg, uint64_t step)
+{
+    struct ps_work *w = arg;
+
+    w->run->train_opts.on_event(
+        w->run, &(struct train_event){ .kind = TRAIN_CONNECTED, .step = step });
+}
+
+static void on_end(void *arg, bool is_complete, bool is_aborted, int code, const char *text)
+{
+    struct ps_work *w = arg;
+    enum train_end end = TRAIN_PAUSED; /* the membership learns from the training tasks that the job is complete */
+
+    (void)is_complete;
+
+    if (is_aborted)
+        end = TRAIN_ABORTED;
+    else if (code < 0)
+        end = TRAIN_FAILED;
+    w->on_end(w->run, end, 0, code, text);
+}
+
+/* ---- a generation ---- */
+
+static int start_ps(void *work, const struct train_generation *g, train_end_fn *end,
                     struct err *err)
 {
-    (void)work, (void)g, (void)on_end;
-    return err_set(err, ERR_UNSUPPORTED, "parameter servers are not supported by this build");
+    struct ps_work *w = work;
+    struct ps_group group = { .view = g->view,
+                              .listener = g->listener,
+                              .shared_memory = g->shared_memory,
+                              .encrypts = g->encrypts,
+                              /* as a training task: a peer that fails at the deadline states the cause */
+                              .deadline_ms = g->deadline_ms + g->deadline_ms / 4,
+                              .on_broken = g->on_broken,
+                              .broken_arg = w->run,
+                              .on_connected = on_connected,
+                              .on_end = on_end };
+
+    _Static_assert(sizeof(group.key) == sizeof(g->key), "one key");
+    memcpy(group.key, g->key, sizeof(group.key));
+    w->on_end = end;
+    return ps_start(w->ps, &group, err);
 }
 
 static void request_ps(void *work, unsigned kinds)
 {
-    (void)work, (void)kinds;
+    (void)work, (void)kinds; /* the training tasks end the generation */
 }
 
 static void abort_ps(void *work, const char *why)
 {
-    (void)work, (void)why;
+    ps_abort(((struct ps_work *)work)->ps, why);
 }
 
 static uint64_t held_by_ps(const void *work)
@@ -44,13 +102,20 @@ static uint64_t held_by_ps(const void *work)
 
 static void progress_of_ps(const void *work, struct train_progress *out)
 {
-    (void)work;
-    *out = (struct train_progress){ .phase = "serve" };
+    struct ps_facts f;
+
+    ps_facts(((const struct ps_work *)work)->ps, &f);
+    *out = (struct train_progress){ .step = f.version, .phase = "serve" };
 }
 
 static void close_ps(void *work)
 {
-    (void)work;
+    struct ps_work *w = work;
+
+    if (w == NULL)
+        return;
+    ps_close(w->ps);
+    free(w);
 }
 
 const struct work_ops work_ps = {
