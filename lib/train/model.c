@@ -318,7 +318,7 @@ static int import_again(struct model *m, bool wants_remote, struct graph **out, 
         rc = graph_import(&g, &graph, err);
     if (rc < 0) {
         weights_close(&m->weights);
-        return err_wrap(err, rc, "read the model again");
+        return err_wrap(err, rc, "read the initial weights again");
     }
     if (strcmp(graph_digest(graph), m->digest) != 0) {
         graph_free(graph);

@@ -15,7 +15,8 @@
 #include "train/state.h"
 #include "train/transfer_chunk.h"
 
-enum { OFFSET = 0x01020304, STEP = 7, CRC = 0x2d71f01c };
+enum { OFFSET = 0x01020304, STEP = 7 };
+static const uint32_t CRC = 0x9b643e63;
 
 static const uint8_t state_bytes[5] = { 1, 2, 3, 4, 5 };
 
@@ -27,11 +28,14 @@ static const struct facts facts = {
     .skips_in_row = 3,
     .scale = { .scale = 65536, .good = 0x0a0b },
     .plateau = { .step = 4, .has_best = true, .best = 0.25, .waited = 2, .reductions = 1 },
+    .grad_scale = 0.25f,
+    .learning_rate = 2,
+    .is_skipped = true,
 };
 
 static const uint8_t golden[TRANSFER_HEAD_BYTES] = {
     't', 'r', 'n', 'c', 'h', 'u', 'n', 'k',
-    1, 0, 0, 0,                   /* version */
+    2, 0, 0, 0,                   /* version */
     0, 0, 0, 0,                   /* crc: see golden_head() */
     4, 3, 2, 1, 0, 0, 0, 0,       /* offset 0x01020304 */
     5, 0, 0, 0, 0, 0, 0, 0,       /* 5 bytes */
@@ -47,6 +51,9 @@ static const uint8_t golden[TRANSFER_HEAD_BYTES] = {
     2, 0, 0, 0,                   /* plateau.waited */
     1, 0, 0, 0,                   /* plateau.reductions */
     1, 0, 0, 0,                   /* plateau.has_best */
+    0, 0, 0x80, 0x3e,             /* grad_scale 0.25 */
+    0, 0, 0, 0, 0, 0, 0x00, 0x40, /* learning_rate 2 */
+    1, 0, 0, 0,                   /* is_skipped */
 };
 
 /* Writes the checksum of `head` and state. */
@@ -97,6 +104,7 @@ static void head_is_read_as_it_was_written(void **state)
     assert_true(f.skips_in_row == 3 && f.scale.scale == 65536 && f.scale.good == 0x0a0b);
     assert_true(f.plateau.step == 4 && f.plateau.has_best && f.plateau.best == 0.25 &&
                 f.plateau.waited == 2 && f.plateau.reductions == 1);
+    assert_true(f.grad_scale == 0.25f && f.learning_rate == 2 && f.is_skipped);
 }
 
 static void facts_of_a_state_without_a_loss_are_sent(void **state)
@@ -146,7 +154,7 @@ static void invalid_field_is_rejected_in_spite_of_the_checksum(void **state)
         const char *why;
     } cases[] = {
         { 0, 1, { 'T' }, "magic \"trnchunk\"" },
-        { 8, 1, { 2 }, "version 2, expected 1" },
+        { 8, 1, { 3 }, "version 3, expected 2" },
         { 16, 1, { 5 }, "5 bytes at offset 16909061, expected 5 bytes at offset 16909060" },
         { 24, 1, { 4 }, "4 bytes at offset 16909060" },
         { 31, 1, { 0xff }, "expected 5 bytes" },
@@ -161,8 +169,9 @@ static void invalid_field_is_rejected_in_spite_of_the_checksum(void **state)
         { 88, 8, { 0, 0, 0, 0, 0, 0, 0xf0, 0x7f }, "best loss inf" },
         { 104, 1, { 2 }, "(flag 2)" },
         { 107, 1, { 1 }, "(flag 16777217)" },
-        { 108, 1, { 1 }, "bytes 108 to 127 of the head are not all zero" },
-        { 127, 1, { 1 }, "bytes 108 to 127 of the head are not all zero" },
+        { 120, 1, { 2 }, "flag of a skipped step: 2" },
+        { 124, 1, { 1 }, "bytes 124 to 127 of the head are not all zero" },
+        { 127, 1, { 1 }, "bytes 124 to 127 of the head are not all zero" },
     };
 
     (void)state;
