@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "optim/optim.h"
 #include "ps/message.h"
 #include "ps/store.h"
@@ -331,6 +332,9 @@ static int on_begin(struct ps_server *s, uint32_t from, const struct ps_message 
 
     if (s->is_holding || s->n_copied > 0 || from != s->leader || m->flag > PS_SKIP)
         return unexpected(s, from, "BEGIN", m->step, err);
+    rc = fault_error("ps.begin", err);
+    if (rc < 0)
+        return rc;
     settle_pending(s, m);
     s->version = m->step;
     rc = hold_shards(s, m, err);
@@ -350,6 +354,9 @@ static int on_copy(struct ps_server *s, uint32_t from, const struct ps_message *
                        "COPY of shard %u from point %u is not the next one (table %u, part %u, "
                        "row %" PRIu64 ")",
                        shard, from, at->table, at->part, at->first);
+    rc = fault_error("ps.copy", err);
+    if (rc < 0)
+        return rc;
     rc = ps_store_import(s->store, shard, x->table, x->part, m->first, x->n, x->values, err);
     if (rc < 0)
         return rc;
@@ -377,6 +384,8 @@ static int send_shard(struct ps_server *s, uint32_t to, uint32_t shard, struct e
         if (ps_write_copy(&s->out, shard, at.table, at.part, at.first, n, width, &values) < 0)
             return no_memory(err);
         rc = ps_store_export(s->store, shard, at.table, at.part, at.first, n, values, err);
+        if (rc == 0)
+            rc = fault_error("ps.send", err);
         if (rc == 0)
             rc = send_out(s, to, err);
         if (rc < 0)
@@ -423,13 +432,15 @@ static int read_rows(struct ps_server *s, const struct ps_section *x, float *to,
 static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *m, struct err *err)
 {
     struct ps_message reply = { .kind = PS_ROWS, .step = s->version };
+    int rc = fault_error("ps.rows", err);
 
+    if (rc < 0)
+        return rc;
     ps_write_begin(&s->out, &reply, m->n_sections);
     for (uint32_t i = 0; i < m->n_sections; i++) {
         const struct ps_section *x = &m->sections[i];
         uint64_t floats = x->n * s->widths[x->table];
         float *values = ps_write_room(&s->out, ps_padded(floats));
-        int rc;
 
         if (values == NULL)
             return no_memory(err);
@@ -535,7 +546,8 @@ static int sum(struct ps_server *s, struct err *err)
         s->rows_updated += s->parts[i].n;
     if (clip > 0)
         ps_store_clip(s->store, clip);
-    return vote(s, err);
+    rc = fault_error("ps.vote", err);
+    return rc < 0 ? rc : vote(s, err);
 }
 
 static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *m,
@@ -550,7 +562,9 @@ static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *
     }
     if (!s->is_holding || r->has_pushed || m->step != s->version + 1 || is_pending(s))
         return unexpected(s, from, "PUSH", m->step, err);
-    rc = keep(&r->push, data, n, err);
+    rc = fault_error("ps.push", err);
+    if (rc == 0)
+        rc = keep(&r->push, data, n, err);
     if (rc < 0)
         return rc;
     r->has_pushed = true;
@@ -585,6 +599,7 @@ static int on_commit(struct ps_server *s, uint32_t from, const struct ps_message
                      struct err *err)
 {
     struct rank *r = &s->ranks[from];
+    int rc;
 
     if (!s->is_holding || r->has_committed || m->step != s->version + 1 || !is_pending(s) ||
         m->flag > 1 || (s->n_committed > 0 && (m->flag == 1) != s->is_skipped))
@@ -594,6 +609,9 @@ static int on_commit(struct ps_server *s, uint32_t from, const struct ps_message
     s->hyper = m->hyper;
     if (++s->n_committed < s->n_ranks)
         return 0;
+    rc = fault_error("ps.commit", err);
+    if (rc < 0)
+        return rc;
     if (s->is_skipped)
         ps_store_discard(s->store);
     else
@@ -602,13 +620,19 @@ static int on_commit(struct ps_server *s, uint32_t from, const struct ps_message
     s->n_pushed = s->n_committed = 0;
     for (uint32_t i = 0; i < s->n_ranks; i++)
         s->ranks[i].has_pushed = s->ranks[i].has_committed = false;
-    return handle_later(s, err);
+    rc = fault_error("ps.committed", err);
+    return rc < 0 ? rc : handle_later(s, err);
 }
 
 static int on_end(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
+    int rc;
+
     if (s->ranks[from].has_ended || m->flag > 1)
         return unexpected(s, from, "END", m->step, err);
+    rc = fault_error("ps.end", err);
+    if (rc < 0)
+        return rc;
     s->ranks[from].has_ended = true;
     s->is_complete = s->is_complete || m->flag == 1;
     s->n_ended++;

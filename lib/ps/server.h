@@ -22,6 +22,17 @@
  * The version is the step after which the rows are. It grows when *every* rank has sent COMMIT, so no
  * server is ever ahead of a training task; and every server has the summed gradient of a step before a task can
  * complete that step, because the coordinator waits for all votes.
+ *
+ * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
+ * generation:
+ *   ps.begin       BEGIN has arrived, the pending step is not settled yet
+ *   ps.copy        before each COPY is used; ps.send: before a server sends one
+ *   ps.rows        before ROWS are sent
+ *   ps.push        before each PUSH is kept
+ *   ps.vote        the gradient is pending, the VOTE is not sent yet
+ *   ps.commit      COMMIT of every rank has arrived, nothing is changed yet; ps.committed: the rows are
+ *                  those of the next version
+ *   ps.end         before each END is counted
  * Threads: one at a time per server. */
 #ifndef PS_SERVER_H
 #define PS_SERVER_H
