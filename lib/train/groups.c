@@ -26,12 +26,15 @@ static int check_used(const struct graph *graph, const struct train_params *grou
                       const bool *used, struct err *err)
 {
     const char *names[256];
-    uint32_t n, n_names = 0;
+    uint32_t n, n_remotes, n_names = 0;
     const struct graph_param *p = graph_params(graph, &n);
+    const struct graph_remote *remotes = graph_remotes(graph, &n_remotes);
 
     for (uint32_t i = 0; i < n && n_names < 256; i++)
         if (p[i].kind == GRAPH_TRAINED)
             names[n_names++] = p[i].name;
+    for (uint32_t i = 0; i < n_remotes && n_names < 256; i++)
+        names[n_names++] = remotes[i].name;
     for (uint32_t i = 0; i < group->n_match; i++) {
         const char *near = text_nearest(group->match[i], names, n_names);
 
@@ -67,13 +70,16 @@ static int check_lazy(const struct train_opts *o, const struct graph_param *p,
     return 0;
 }
 
-/* Applies the groups from the last to the first, so that the first match has priority. */
+/* Applies the groups from the last to the first, so that the first match has priority. Remote tables
+ * are no parameters of this optimizer (remote.c applies the groups to them), but a pattern may match
+ * them alone. */
 static int apply_groups(const struct train_opts *o, const struct graph *graph,
                         struct optim_param *params, const uint32_t *param_of, uint32_t n_params,
                         struct err *err)
 {
-    uint32_t n;
+    uint32_t n, n_remotes;
     const struct graph_param *p = graph_params(graph, &n);
+    const struct graph_remote *remotes = graph_remotes(graph, &n_remotes);
     int rc = 0;
 
     for (uint32_t g = o->n_groups; rc == 0 && g-- > 0;) {
@@ -90,6 +96,8 @@ static int apply_groups(const struct train_opts *o, const struct graph *graph,
                 params[i].lazy = group->lazy;
                 rc = check_lazy(o, &p[param_of[i]], group, g, err);
             }
+        for (uint32_t i = 0; i < n_remotes; i++)
+            (void)matches(group, remotes[i].name, used); /* sets `used` */
         if (rc == 0)
             rc = check_used(graph, group, g, used, err);
         free(used);
@@ -174,6 +182,18 @@ static int cut(const struct train_opts *o, const struct graph *graph, uint32_t i
     return rc;
 }
 
+/* remote.c refuses frozen rows of remote tables, and states the reason. */
+static bool is_remote(const struct graph *graph, const char *match)
+{
+    uint32_t n;
+    const struct graph_remote *remotes = graph_remotes(graph, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (fnmatch(match, remotes[i].name, 0) == 0)
+            return true;
+    return false;
+}
+
 static int check_frozen_rows(const struct train_opts *o, const struct graph *graph, struct err *err)
 {
     uint32_t n, k;
@@ -182,7 +202,7 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
     for (uint32_t i = 0; i < o->model.n_frozen_rows; i++) {
         for (k = 0; k < n && !has_frozen_rows(&o->model.frozen_rows[i], &p[k]); k++)
             ;
-        if (k == n)
+        if (k == n && !is_remote(graph, o->model.frozen_rows[i].match))
             return err_set(
                 err, ERR_INPUT,
                 "/model/frozen_rows: '%s' matches no parameter that trains (the first one is '%s')",

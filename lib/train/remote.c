@@ -109,7 +109,7 @@ static void apply_groups(const struct train_opts *o, struct ps_table *table)
 static int check_options(const struct train_opts *o, const struct graph_remote *tables, uint32_t n,
                          struct err *err)
 {
-    const char *place = NULL;
+    const char *place = NULL, *name = tables[0].name;
 
     if (o->devices[0].kind != DEVICE_CPU)
         place = "a GPU; use --devices cpu";
@@ -119,14 +119,16 @@ static int check_options(const struct train_opts *o, const struct graph_remote *
         place = "whole gradients";
     for (uint32_t i = 0; place == NULL && i < o->model.n_frozen_rows; i++)
         for (uint32_t k = 0; k < n; k++)
-            if (fnmatch(o->model.frozen_rows[i].match, tables[k].name, 0) == 0)
+            if (fnmatch(o->model.frozen_rows[i].match, tables[k].name, 0) == 0) {
                 place = "/model/frozen_rows of this table";
+                name = tables[k].name;
+            }
     if (place == NULL)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
                    "/parameter_server: table '%s' is on parameter servers, which do not support %s; "
                    "exclude the table by /parameter_server/tables",
-                   tables[0].name, place);
+                   name, place);
 }
 
 static int open_tables(struct remote *m, const struct graph_remote *tables, struct err *err)
