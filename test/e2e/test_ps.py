@@ -1,0 +1,510 @@
+#!/usr/bin/python3
+"""Parameter servers (ps): embedding tables on ps tasks change no byte of a job, also when tasks are killed.
+
+The reference of each test is the same job without the section, trained by one task without faults. Compared with it are
+all files of all checkpoints, the exported model, the evaluations, and the loss of every step that any task has logged."""
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+
+from kit import FOLDERS, SLOW, TRAINERCTL, Limit, Task, await_process, free_ports, main, merge, read_tree, test, use_venv, wait_until, workdir
+
+use_venv()
+import numpy as np  # noqa: E402
+
+ROWS, SAMPLES, BATCH = 1000, 1024, 64  # 16 steps in an epoch
+_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # data and references, for all tests of the file
+_references = {}
+
+OPTIMIZERS = {
+    "adagrad": {"type": "adagrad", "learning_rate": 0.01},
+    "adam": {"type": "adam", "learning_rate": 0.001},
+    "adam, lazy rows": {"type": "adam", "learning_rate": 0.001, "groups": [{"match": ["emb*"], "lazy_rows": True}]},
+    "momentum, weight decay": {"type": "momentum", "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 0.001},
+    "adamw, average": {"type": "adamw", "learning_rate": 0.001, "weight_decay": 0.01, "average": {"decay": 0.9}},
+}
+PS = {"tables": "auto", "min_shard_bytes": 1024, "replicas": 2}
+WAITS = {"elastic": {"min_world": 2, "rejoin_seconds": 15}}  # no step while a task is missing
+GOES_ON = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
+
+
+def make_data():
+    """Clicks: 13 numbers and one row of each of 26 tables, with few frequent rows and many rare ones (Zipf)."""
+    folder = os.path.join(_kept.name, "data")
+    if os.path.exists(folder):
+        return folder
+    os.mkdir(folder)
+    subprocess.run([TRAINERCTL, "model", "dlrm", "--set", "rows=%d" % ROWS, "--seed", "3", "-o", os.path.join(folder, "dlrm.onnx")],
+                   check=True, stdout=subprocess.DEVNULL)
+    r = np.random.default_rng(1)
+    for part in ("train", "eval"):
+        arrays = {"dense": r.standard_normal((SAMPLES, 13)).astype("f4"),
+                  "sparse": (r.zipf(1.3, (SAMPLES, 26)) % ROWS).astype("i8"),
+                  "click": (r.random((SAMPLES, 1)) < 0.3).astype("f4")}
+        for name, values in arrays.items():
+            np.save(os.path.join(folder, "%s-%s.npy" % (part, name)), values)
+            if name == "dense":
+                values[SAMPLES // 3, 5] = np.nan
+            np.save(os.path.join(folder, "bad-%s-%s.npy" % (part, name)), values)
+    return folder
+
+
+def job_file(folder, **changes):
+    data = make_data()
+    job = {"name": "clicks",
+           "model": {"onnx": os.path.join(data, "dlrm.onnx"), "inputs": {"dense": "dense", "sparse": "sparse"},
+                     "loss": {"type": "binary_cross_entropy", "logits": "logit", "labels": "click"}, "metrics": ["auc"]},
+           "data": {"format": "npy", "train": os.path.join(data, "train-{feature}.npy"), "eval": os.path.join(data, "eval-{feature}.npy"),
+                    "features": {"dense": {"dtype": "float32", "shape": [13]}, "sparse": {"dtype": "int64", "shape": [26]},
+                                 "click": {"dtype": "float32", "shape": [1]}}},
+           "train": {"seed": 1, "epochs": 2, "global_batch_size": BATCH, "lanes": 4, "log_every_steps": 1, "deadline_seconds": 60},
+           "optimizer": OPTIMIZERS["adagrad"],
+           "checkpoint": {"directory": "checkpoints", "every_steps": 8, "every_seconds": 0, "max_to_keep": 1000},
+           "export": {"onnx": "clicks.onnx"}}
+    job = merge(job, {k: v for k, v in changes.items() if k != "optimizer"})
+    job["optimizer"] = changes.get("optimizer", job["optimizer"])
+    path = os.path.join(folder, "job.json")
+    with open(path, "w") as f:
+        json.dump(job, f)
+    return path
+
+
+def checkpoints(folder):
+    """{name of a step: {name of a file: bytes}}; manifests without what differs between the jobs."""
+    out = {}
+    for path, data in read_tree(os.path.join(folder, "checkpoints")).items():
+        step, name = path.split(os.sep, 1)
+        if name == "manifest.json":
+            data = {k: v for k, v in json.loads(data).items() if k not in ("job_digest", "evaluated_step")}
+        out.setdefault(step, {})[name] = data
+    return out
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+class Group:
+    """The tasks of a job. `lives`: {task: [fault of each process in order]}, as {"ps 0": ["ps.vote=kill@3"]}; `fault`: of all
+    processes of the workers."""
+
+    def __init__(self, workers, ps, lives=None, devices=None, env=None, fault="", folder=None, **changes):
+        self.folder = folder or workdir()
+        self.job = job_file(self.folder, **{**({"parameter_server": PS} if ps else {}), **changes})
+        ports = free_ports(workers + ps)
+        self.cluster = {"worker": ["127.0.0.1:%d" % p for p in ports[:workers]], "ps": ["127.0.0.1:%d" % p for p in ports[workers:]]}
+        self.cluster = {kind: addresses for kind, addresses in self.cluster.items() if addresses}
+        self.names = ["%s %d" % (kind, i) for kind, addresses in self.cluster.items() for i in range(len(addresses))]
+        self.devices, self.env, self.fault = devices or {}, env or {}, fault
+        self.lives = {name: list((lives or {}).get(name, ())) for name in self.names}
+        self.tasks = {name: [] for name in self.names}  # all processes of a task in order
+        for name in self.names:
+            self.start(name)
+
+    def address(self, name):
+        kind, index = name.split()
+        return self.cluster[kind][int(index)]
+
+    def start(self, name):
+        kind, index = name.split()
+        life = self.lives[name].pop(0) if self.lives[name] else ""
+        faults = ",".join(f for f in (life, self.fault if kind == "worker" else "") if f)
+        env = {"TRAINERD_LOG_LEVEL": "debug", **self.env, **({"TRAINERD_FAULT": faults} if faults else {})}
+        task = Task(self.job, {"cluster": self.cluster, "task": {"type": kind, "index": int(index)}},
+                    ("--devices", self.devices.get(kind, "cpu:1")), env, "%s (%s)" % (name, life))
+        task.life = life
+        self.tasks[name].append(task)
+        return task
+
+    def now(self, name):
+        return self.tasks[name][-1]
+
+    def logs(self):
+        return "\n".join("--- %s: exit %s\n%s" % (t.name, t.p.poll(), "\n".join(line[:300] for line in t.lines[-25:]))
+                         for tasks in self.tasks.values() for t in tasks[-2:])
+
+    def kill(self, *names):
+        for name in names:
+            self.now(name).signal(signal.SIGKILL)
+        for name in names:
+            await_process(self.now(name).p, 20)
+
+    def progress(self):
+        return [len(t.records) for tasks in self.tasks.values() for t in tasks]
+
+    def finish(self, seconds=60, supervised=False):
+        """Waits until all tasks are complete. Starts the next process of a task that its fault has killed, and with `supervised`
+        of one that ended with 138. `seconds` without a log line are a hang."""
+        seen, limit = None, None
+        while True:
+            codes = {name: self.now(name).p.poll() for name in self.names}
+            for name, code in codes.items():
+                if (code == -signal.SIGKILL and self.now(name).life) or (code == 138 and supervised):
+                    self.start(name)
+                    codes[name] = None
+                assert code in (None, 0, -signal.SIGKILL, 138), "%s: exit %s\n%s" % (name, code, self.logs())
+            if all(code is not None for code in codes.values()):
+                break
+            if self.progress() != seen:
+                seen, limit = self.progress(), Limit(seconds)
+            assert not limit.expired(), "no progress\n" + self.logs()
+            time.sleep(0.01)
+        for name in self.names:
+            self.now(name).wait()
+        assert all(code == 0 for code in codes.values()), "%s\n%s" % (codes, self.logs())
+        left = {name: faults for name, faults in self.lives.items() if faults}
+        assert not left, "not killed: %s\n%s" % (left, self.logs())
+        return self
+
+    def stop(self):
+        running = [name for name in self.names if self.now(name).p.poll() is None]
+        for name in running:
+            self.now(name).signal(signal.SIGTERM)
+        codes = {name: self.now(name).wait() for name in running}
+        assert set(codes.values()) <= {0, 143}, "%s\n%s" % (codes, self.logs())
+        return self
+
+    def records(self, event):
+        return [r for tasks in self.tasks.values() for t in tasks for r in t.events(event)]
+
+    def notes(self):
+        return "\n".join(r["message"] for tasks in self.tasks.values() for t in tasks for r in list(t.records) if "message" in r)
+
+    def verify(self):
+        p = subprocess.run([TRAINERCTL, "verify", os.path.join(self.folder, "checkpoints")], capture_output=True, text=True, timeout=60 * SLOW)
+        assert p.returncode == 0, p.stdout + p.stderr
+
+
+def changes_key(changes):
+    return json.dumps(changes, sort_keys=True)
+
+
+def reference(fault="", **changes):
+    """Returns the Group of one task that has trained the job without the section; each is made once. It keeps its folder."""
+    changes = {k: v for k, v in changes.items() if k != "elastic"}
+    key = fault + changes_key(changes)
+    if key not in _references:
+        folder = tempfile.mkdtemp(dir=_kept.name)
+        group = Group(1, 0, folder=folder, fault=fault, **changes)
+        codes = [t.wait() for tasks in group.tasks.values() for t in tasks]
+        assert codes == [0], group.logs()
+        _references[key] = group
+    return _references[key]
+
+
+def expect_equal(group, expected, complete=True):
+    """Compares what the group wrote and logged with the reference. Not complete: only steps that the group has trained."""
+    losses = {r["step"]: r["loss"] for r in expected.records("step")}
+    found = group.records("step")
+    for r in found:
+        assert r["loss"] == losses[r["step"]], "step %d: loss %r, expected %r\n%s" % (r["step"], r["loss"], losses[r["step"]], group.logs())
+    got, wanted = checkpoints(group.folder), checkpoints(expected.folder)
+    for step, files in got.items():
+        for name, data in files.items() if step in wanted else ():
+            if name != "manifest.json" or complete:
+                assert data == wanted[step][name], "%s/%s differs\n%s" % (step, name, group.logs())
+    if not complete:
+        assert found and set(got) & set(wanted), group.logs()
+        return
+    assert {r["step"] for r in found} == set(losses), "%d of %d steps\n%s" % (len({r["step"] for r in found}), len(losses), group.logs())
+    # a step is left out where the writer is busy or killed
+    assert max(got) == max(wanted) and len(set(got) & set(wanted)) > 1, (sorted(got), sorted(wanted))
+    assert read(os.path.join(group.folder, "clicks.onnx")) == read(os.path.join(expected.folder, "clicks.onnx"))
+    found, wanted = ({r["step"]: (r["loss"], r["auc"]) for r in g.records("eval")} for g in (group, expected))
+    assert found == wanted and found, (found, wanted)
+
+
+# ---- the bytes ----
+
+@test
+def tables_on_any_number_of_ps_all_files_are_equal():
+    for name, optimizer in OPTIMIZERS.items():
+        expected = reference(optimizer=optimizer)
+        expect_equal(Group(4, 3, optimizer=optimizer).finish(), expected)
+    group = Group(4, 1, devices={"ps": "cpu:3"}, optimizer=OPTIMIZERS["adam"]).finish()
+    expect_equal(group, reference(optimizer=OPTIMIZERS["adam"]))
+    group.verify()
+
+
+@test
+def one_worker_or_workers_with_several_devices_all_files_are_equal():
+    expect_equal(Group(1, 1).finish(), reference())
+    expect_equal(Group(2, 2, devices={"worker": "cpu:2", "ps": "cpu:2"}).finish(), reference())
+    expect_equal(Group(2, 3, parameter_server={**PS, "replicas": 1}).finish(), reference())
+
+
+@test
+def encrypted_between_tasks_all_files_are_equal():
+    expect_equal(Group(2, 2, env={"TRAINERD_TOKEN": "a token of the parameter servers"}).finish(), reference())
+
+
+@test
+def gradients_are_clipped_by_value_all_files_are_equal():
+    train = {"clip_value": 0.001}
+    expect_equal(Group(4, 2, train=train).finish(), reference(train=train))
+    assert checkpoints(reference(train=train).folder) != checkpoints(reference().folder)  # the limit has an effect
+
+
+@test
+def step_with_nan_is_skipped_all_files_are_equal():
+    """In the gradient of the other parameters, by a fault; in all gradients, those of the tables too, by a bad sample."""
+    skip = {"health": {"non_finite": "skip"}, "optimizer": OPTIMIZERS["momentum, weight decay"]}
+    fault = "health.not_finite@5"
+    expect_equal(Group(4, 2, fault=fault, **skip).finish(), reference(fault=fault, **skip))
+    bad = {**skip, "data": {"train": os.path.join(make_data(), "bad-train-{feature}.npy")}}
+    group = Group(4, 2, **bad).finish()
+    assert "skipped" in group.notes(), group.logs()
+    expect_equal(group, reference(**bad))
+
+
+# ---- stop and start ----
+
+@test
+def job_is_stopped_it_resumes_with_other_numbers_of_tasks():
+    optimizer = OPTIMIZERS["adamw, average"]
+    slow = "train.forward=delay:20@1+"
+    group = Group(2, 1, optimizer=optimizer, fault=slow)
+    group.now("worker 0").until_step(5)
+    p = subprocess.run([TRAINERCTL, "stop", group.address("worker 0")], capture_output=True, text=True, timeout=60 * SLOW)
+    assert p.returncode == 0, p.stdout + p.stderr
+    codes = {name: group.now(name).wait() for name in group.names}
+    assert set(codes.values()) == {143}, "%s\n%s" % (codes, group.logs())
+    first = group.records("step")
+    group.verify()
+    group = Group(4, 3, optimizer=optimizer, fault=slow, folder=group.folder)
+    group.now("worker 0").until(lambda t: len(t.events("step")) >= 5)
+    for name in group.names:
+        group.now(name).signal(signal.SIGTERM)
+    assert {group.now(name).wait() for name in group.names} == {143}, group.logs()
+    first += group.records("step")
+    group.verify()
+    group = Group(1, 2, optimizer=optimizer, folder=group.folder).finish()
+    group.verify()
+    last, expected = "step-00000032", reference(optimizer=optimizer)
+    assert checkpoints(group.folder)[last] == checkpoints(expected.folder)[last], group.logs()
+    assert read(os.path.join(group.folder, "clicks.onnx")) == read(os.path.join(expected.folder, "clicks.onnx"))
+    losses = {r["step"]: r["loss"] for r in expected.records("step")}
+    found = {r["step"]: r["loss"] for r in first + group.records("step")}
+    assert found == losses, (found, losses)
+
+
+# ---- tasks are killed ----
+
+LONG = {"train": {"epochs": 40}}  # 640 steps: the job does not end before the faults
+SLOWLY = "train.forward=delay:10@1+"
+
+
+def long_group(workers=2, ps=2, **changes):
+    """A group that trains until stop(); compare with expect_part()."""
+    return Group(workers, ps, fault=SLOWLY, **merge({**LONG, **GOES_ON}, changes))
+
+
+def expect_part(group, **changes):
+    group.stop()
+    group.verify()
+    expect_equal(group, reference(**merge(LONG, changes)), complete=False)
+
+
+def newest(group):
+    return max([r["step"] for r in group.records("step")], default=0)
+
+
+def until_steps(group, n=10):
+    """Waits until the group has trained n more steps, and a checkpoint of one of them is complete."""
+    first = newest(group)
+
+    def is_done():
+        return newest(group) >= first + n and any(r["step"] > first for r in group.records("checkpoint"))
+    wait_until(is_done, 60, group.logs)
+
+
+def until_view(group, name, tasks):
+    """Waits until the newest view of the task has this many tasks."""
+    wait_until(lambda: [r["tasks"] for r in group.now(name).events("view")][-1:] == [tasks], 60, group.logs)
+
+
+def expect_no_rollback(group):
+    """No task has trained a step twice, and no task has read a checkpoint."""
+    for tasks in group.tasks.values():
+        for t in tasks:
+            steps = [r["step"] for r in t.events("step")]
+            assert steps == sorted(set(steps)), "%s: %s" % (t.name, steps)
+    assert "checkpoint of step" not in group.notes() and "continuing from" not in group.notes(), group.logs()
+
+
+@test
+def ps_is_killed_the_others_continue_and_it_returns():
+    group = long_group(optimizer=OPTIMIZERS["momentum, weight decay"])
+    group.now("worker 0").until_step(12)
+    group.kill("ps 0")
+    until_view(group, "worker 0", 3)
+    until_steps(group)
+    group.start("ps 0")
+    until_view(group, "worker 0", 4)
+    until_steps(group)
+    copied = [r["message"] for r in group.now("worker 0").events("note") if "copied between servers" in r["message"]]
+    assert any(" 1024 copied" in text for text in copied), copied
+    group.kill("ps 1")  # the rows are now on the one that returned
+    until_view(group, "worker 0", 3)
+    until_steps(group)
+    expect_no_rollback(group)
+    expect_part(group, optimizer=OPTIMIZERS["momentum, weight decay"])
+
+
+@test
+def worker_and_ps_are_killed_at_once_the_others_continue():
+    group = long_group()
+    group.now("worker 0").until_step(12)
+    group.kill("worker 1", "ps 1")
+    until_view(group, "worker 0", 2)
+    until_steps(group)
+    group.start("worker 1")
+    group.start("ps 1")
+    until_view(group, "worker 0", 4)
+    until_steps(group)
+    expect_no_rollback(group)
+    expect_part(group)
+
+
+@test
+def coordinator_is_killed_the_others_continue():
+    group = long_group()
+    group.now("worker 0").until_step(12)
+    group.kill("worker 0")
+    until_view(group, "worker 1", 3)
+    until_steps(group)
+    group.start("worker 0")
+    until_view(group, "worker 1", 4)
+    until_steps(group)
+    group.kill("worker 0", "ps 0")
+    until_view(group, "worker 1", 2)
+    until_steps(group)
+    expect_no_rollback(group)
+    expect_part(group)
+
+
+@test
+def all_holders_are_killed_the_group_returns_to_the_newest_checkpoint():
+    for replicas, killed in ((2, ["ps 0", "ps 1"]), (1, ["ps 1"])):
+        section = {"parameter_server": {**PS, "replicas": replicas}}
+        group = long_group(**section)
+        until_steps(group, 12)
+        group.kill(*killed)
+        for name in killed:
+            group.start(name)
+        until_view(group, "worker 0", 4)
+        until_steps(group)
+        assert "no parameter server that is left holds all rows after step" in group.notes(), group.logs()
+        assert all(len(tasks) == 1 + (name in killed) for name, tasks in group.tasks.items()), "a worker ended\n" + group.logs()
+        expect_part(group)
+
+
+@test
+def all_holders_are_killed_before_the_first_checkpoint_the_job_starts_again():
+    never = {"checkpoint": {"every_steps": 0}}
+    group = Group(2, 2, fault=SLOWLY, **WAITS, **never)
+    group.now("worker 0").until_step(3)
+    group.kill("ps 0", "ps 1")
+    group.start("ps 0")
+    group.start("ps 1")
+    group.finish()
+    expect_equal(group, reference(**never))
+
+
+# ---- fault points ----
+
+def expect_kills(lives, fault="train.forward=delay:2@1+", optimizer=OPTIMIZERS["adagrad"], supervised=False, **changes):
+    """One job in which every life of each task ends by its fault. No step is trained while a task is missing."""
+    changes = merge({**WAITS, "optimizer": optimizer, "train": {"epochs": 4}}, changes)
+    group = Group(2, 2, lives=lives, fault=fault, **changes).finish(supervised=supervised)
+    group.verify()
+    expect_equal(group, reference(**changes))
+    return group
+
+
+@test
+def ps_is_killed_at_each_of_its_fault_points_all_files_are_equal():
+    ends = ["ps.begin=kill@1", "ps.copy=kill@700", "ps.rows=kill@9", "ps.push=kill@7", "ps.vote=kill@5", "ps.commit=kill@6", "ps.committed=kill@6"]
+    expect_kills({"ps 0": ends}, optimizer=OPTIMIZERS["momentum, weight decay"])
+
+
+@test
+def each_ps_is_killed_in_turn_all_files_are_equal():
+    expect_kills({"ps 0": ["ps.vote=kill@5", "ps.commit=kill@12"], "ps 1": ["ps.send=kill@300", "ps.committed=kill@5", "ps.push=kill@9"]},
+                 optimizer=OPTIMIZERS["adam"])
+
+
+@test
+def worker_is_killed_at_each_fault_point_all_files_are_equal():
+    points = ("connect@1", "agree@1", "forward@4", "reduce@4", "commit@4", "update@4", "update_end@4", "save@1")
+    expect_kills({"worker 1": ["train.%s" % p.replace("@", "=kill@") for p in points if "save" not in p]}, fault="")
+    expect_kills({"worker 0": ["train.%s" % p.replace("@", "=kill@") for p in points]}, fault="", optimizer=OPTIMIZERS["adamw, average"])
+
+
+@test
+def ps_and_worker_are_killed_at_the_same_step_all_files_are_equal():
+    for point in ("ps.vote", "ps.commit", "ps.committed"):
+        expect_kills({"ps 0": [point + "=kill@5"], "worker 0": ["train.update=kill@5"]})
+        expect_kills({"ps 0": [point + "=kill@6"], "ps 1": [point + "=kill@6"], "worker 1": ["train.commit=kill@6"]})
+
+
+@test
+def task_is_killed_when_the_generation_ends_all_files_are_equal():
+    expect_kills({"ps 0": ["ps.end=kill@1"], "ps 1": ["ps.end=kill@2"]}, supervised=True)
+    expect_kills({"worker 1": ["train.evaluate=kill@3", "train.evaluated=kill@3"], "worker 0": ["train.export=kill@1"]}, supervised=True)
+
+
+# ---- what is refused ----
+
+def ended(job, config, code, *words, devices="cpu:1", seconds=30):
+    task = Task(job, config, ("--devices", devices))
+    assert task.wait(seconds) == code, task.log()
+    for word in words:
+        assert word in task.final_message() or any(word in line for line in task.lines), "%s is not in\n%s" % (word, task.log())
+
+
+@test
+def ps_of_a_job_without_the_section_is_refused():
+    ports = free_ports(2)
+    config = {"cluster": {"worker": ["127.0.0.1:%d" % ports[0]], "ps": ["127.0.0.1:%d" % ports[1]]}, "task": {"type": "ps", "index": 0}}
+    ended(job_file(workdir()), config, 2, "parameter_server")
+
+
+@test
+def ps_of_another_job_is_refused():
+    group = Group(1, 2, fault=SLOWLY, **LONG, **GOES_ON)
+    group.now("worker 0").until_step(3)
+    group.kill("ps 1")
+    other = job_file(workdir(), parameter_server=PS, optimizer=OPTIMIZERS["adam"], **LONG, **GOES_ON)
+    ended(other, {"cluster": group.cluster, "task": {"type": "ps", "index": 1}}, 2, "the job differs")
+    until_steps(group)
+    group.stop()
+
+
+@test
+def only_ps_is_missing_the_group_waits_and_names_it():
+    group = Group(2, 1, fault=SLOWLY, **LONG, **GOES_ON)
+    until_steps(group)
+    group.kill("ps 0")
+    wait_until(lambda: "waiting: 1 of 3 tasks is missing: ps 0 (%s)" % group.address("ps 0") in group.notes(), 60, group.logs)
+    wait_until(lambda: "no parameter server is present" in group.notes(), 60, group.logs)
+    before = newest(group)
+    group.start("ps 0")
+    wait_until(lambda: newest(group) > before, 60, group.logs)
+    expect_part(group)
+
+
+@test
+def optimizer_with_norms_of_whole_parameters_is_refused():
+    group = Group(1, 1, optimizer={"type": "lamb", "learning_rate": 0.001})
+    assert group.now("worker 0").wait() == 2, group.logs()
+    assert "another optimizer" in group.now("worker 0").final_message(), group.logs()
+    group.stop()
+
+
+if __name__ == "__main__":
+    main()
