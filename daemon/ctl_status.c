@@ -93,6 +93,12 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     if (s->loss_scale > 0)
         buf_printf(out, "loss scale  %.10g\n", s->loss_scale);
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
+    if (s->server != NULL)
+        buf_printf(
+            out,
+            "tables      %u shards after step %llu, %.1f MiB, %llu rows read, %llu gradients of rows\n",
+            s->server->shards, (ull)s->server->version, (double)s->server->bytes / (1 << 20),
+            (ull)s->server->rows_read, (ull)s->server->rows_updated);
     for (size_t i = 0; i < s->n_gpus; i++) {
         buf_str(out, i == 0 ? "GPUs        " : "            ");
         gpu_line(s->gpus[i], out);

@@ -9,7 +9,9 @@
 #include "comm/comm.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
+#include "daemon/work.h"
 #include "proto/trainerd.pb-c.h"
+#include "ps/ps.h"
 
 static bool is_in_view(const Trainerd__V1__TaskStatus *t)
 {
@@ -49,18 +51,36 @@ static void fill_lanes(Trainerd__V1__StatusReply *s, struct arena *a)
             s->tasks[i]->lanes += shares[at++];
 }
 
-void status_complete(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
-{
-    report_describe(r->report, s, a);
-    fill_lanes(s, a);
-}
-
 static void *make(struct arena *a, size_t bytes)
 {
     void *memory = arena_alloc(a, bytes);
 
     CHECK(memory != NULL);
     return memory;
+}
+
+/* The tables that this task holds as a parameter server. */
+static void fill_server(const struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    struct ps_facts f;
+
+    if (!r->s->is_ps || r->work == NULL)
+        return;
+    work_ps_facts(r->work, &f);
+    s->server = make(a, sizeof(*s->server));
+    trainerd__v1__server_status__init(s->server);
+    s->server->version = f.version;
+    s->server->shards = f.n_shards;
+    s->server->bytes = f.bytes;
+    s->server->rows_read = f.rows_read;
+    s->server->rows_updated = f.rows_updated;
+}
+
+void status_complete(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    report_describe(r->report, s, a);
+    fill_lanes(s, a);
+    fill_server(r, s, a);
 }
 
 void status_describe_alone(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)

@@ -85,6 +85,20 @@ static void task_status_json(const Trainerd__V1__TaskStatus *t, struct buf *out)
     buf_str(out, "}");
 }
 
+/* null: the task is no parameter server. */
+static void server_json(const Trainerd__V1__ServerStatus *p, struct buf *out)
+{
+    buf_str(out, ", \"server\": ");
+    if (p == NULL) {
+        buf_str(out, "null");
+        return;
+    }
+    buf_printf(out,
+               "{\"version\": %llu, \"shards\": %u, \"bytes\": %llu, \"rows_read\": %llu, "
+               "\"rows_updated\": %llu}",
+               (ull)p->version, p->shards, (ull)p->bytes, (ull)p->rows_read, (ull)p->rows_updated);
+}
+
 /* null: no evaluation yet. */
 static void evaluation_json(const Trainerd__V1__Evaluation *e, struct buf *out)
 {
@@ -167,6 +181,7 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
                s->global_batch, (ull)s->time_us);
     field(out, "devices", s->devices);
     evaluation_json(s->evaluation, out);
+    server_json(s->server, out);
     buf_str(out, ", \"checkpoints\": [");
     for (size_t i = 0; i < s->n_checkpoints; i++) {
         buf_str(out, i > 0 ? ", " : "");

@@ -15,6 +15,11 @@ struct task_metrics {
     uint64_t incarnation; /* of the process that was seen last; 0: none yet */
 };
 
+struct server_metrics { /* of a task that is a parameter server; NULL: not seen yet */
+    struct metric *version, *shards, *bytes, *read, *updated;
+    uint64_t rows_read, rows_updated; /* that were added to the counters */
+};
+
 struct status_metrics {
     struct metrics *m;
     struct metric *generation, *generations, *expected, *members, *leads, *phase_seconds;
@@ -23,6 +28,7 @@ struct status_metrics {
     uint64_t seen_generation; /* of the last update */
     struct task_metrics *tasks; /* [n_tasks] */
     size_t n_tasks;
+    struct server_metrics server;
 };
 
 static const char *const parts[] = { "data", "compute", "reduce", "checkpoint" };
@@ -127,11 +133,43 @@ static void update_task(struct task_metrics *t, const Trainerd__V1__TaskStatus *
     update_step_time(t, s->step_time);
 }
 
+static void open_server(struct status_metrics *x, struct server_metrics *p)
+{
+    p->version = metrics_gauge(x->m, "trainerd_ps_version", NULL,
+                               "Step after which the rows of this parameter server are.");
+    p->shards = metrics_gauge(x->m, "trainerd_ps_shards", NULL,
+                              "Shards of the tables on this parameter server, of 1024.");
+    p->bytes = metrics_gauge(x->m, "trainerd_ps_bytes", NULL,
+                             "Memory of rows, optimizer state and averages.");
+    p->read = metrics_counter(x->m, "trainerd_ps_rows_read_total", NULL, "Rows sent to replicas.");
+    p->updated =
+        metrics_counter(x->m, "trainerd_ps_rows_updated_total", NULL,
+                        "Gradients of rows received; one from each replica that read the row.");
+}
+
+static void update_server(struct status_metrics *x, const Trainerd__V1__ServerStatus *s)
+{
+    struct server_metrics *p = &x->server;
+
+    if (s == NULL)
+        return;
+    if (p->version == NULL)
+        open_server(x, p);
+    metric_set(p->version, (double)s->version);
+    metric_set(p->shards, s->shards);
+    metric_set(p->bytes, (double)s->bytes);
+    metric_add(p->read, (double)(s->rows_read - p->rows_read));
+    metric_add(p->updated, (double)(s->rows_updated - p->rows_updated));
+    p->rows_read = s->rows_read;
+    p->rows_updated = s->rows_updated;
+}
+
 void status_metrics_update(struct status_metrics *x, const Trainerd__V1__StatusReply *s)
 {
     bool leads = strcmp(s->state, "leading") == 0 || strcmp(s->state, "alone") == 0;
 
     update_phase(x, s);
+    update_server(x, s->server);
     metric_set(x->leads, leads ? 1 : 0);
     metric_set(x->expected, (double)s->n_tasks);
     metric_set(x->members, (double)(s->n_view > 0 ? s->n_view : strcmp(s->state, "alone") == 0));

@@ -45,4 +45,7 @@ struct work_ops {
 
 extern const struct work_ops work_train, work_ps;
 
+struct ps_facts;
+void work_ps_facts(const void *work, struct ps_facts *out); /* of work_ps; any thread */
+
 #endif

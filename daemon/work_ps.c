@@ -1,7 +1,9 @@
 /* work_ps.c - the work of a parameter server: forwards to lib/ps. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "comm/comm.h"
 #include "daemon/run_priv.h"
@@ -12,7 +14,15 @@ struct ps_work {
     struct run *run;
     struct ps *ps; /* owned */
     train_end_fn *on_end;
+    _Atomic bool is_serving;    /* a generation runs */
+    _Atomic uint64_t since_ns;  /* clock_ns() when is_serving changed */
 };
+
+static void set_serving(struct ps_work *w, bool is_serving)
+{
+    atomic_store_explicit(&w->is_serving, is_serving, memory_order_relaxed);
+    atomic_store_explicit(&w->since_ns, clock_ns(), memory_order_relaxed);
+}
 
 static int open_ps(struct run *r, void **out, struct err *err)
 {
@@ -23,6 +33,7 @@ static int open_ps(struct run *r, void **out, struct err *err)
     if (w == NULL)
         return err_set(err, ERR_NOMEM, "parameter server: out of memory");
     w->run = r;
+    set_serving(w, false);
     rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers, .arg = w }, &w->ps, err);
     if (rc < 0) {
         free(w);
@@ -58,6 +69,7 @@ static void on_end(void *arg, bool is_complete, bool is_aborted, int code, const
         end = TRAIN_ABORTED;
     else if (code < 0)
         end = TRAIN_FAILED;
+    set_serving(w, false);
     w->on_end(w->run, end, 0, code, text);
 }
 
@@ -77,11 +89,16 @@ static int start_ps(void *work, const struct train_generation *g, train_end_fn *
                               .broken_arg = w->run,
                               .on_connected = on_connected,
                               .on_end = on_end };
+    int rc;
 
     _Static_assert(sizeof(group.key) == sizeof(g->key), "one key");
     memcpy(group.key, g->key, sizeof(group.key));
     w->on_end = end;
-    return ps_start(w->ps, &group, err);
+    set_serving(w, true); /* the end may come before ps_start() returns */
+    rc = ps_start(w->ps, &group, err);
+    if (rc < 0)
+        set_serving(w, false);
+    return rc;
 }
 
 static void request_ps(void *work, unsigned kinds)
@@ -102,10 +119,20 @@ static uint64_t held_by_ps(const void *work)
 
 static void progress_of_ps(const void *work, struct train_progress *out)
 {
+    const struct ps_work *w = work;
     struct ps_facts f;
 
-    ps_facts(((const struct ps_work *)work)->ps, &f);
-    *out = (struct train_progress){ .step = f.version, .phase = "serve" };
+    ps_facts(w->ps, &f);
+    *out = (struct train_progress){
+        .step = f.version,
+        .phase = atomic_load_explicit(&w->is_serving, memory_order_relaxed) ? "serve" : "rest",
+        .since_ns = atomic_load_explicit(&w->since_ns, memory_order_relaxed)
+    };
+}
+
+void work_ps_facts(const void *work, struct ps_facts *out)
+{
+    ps_facts(((const struct ps_work *)work)->ps, out);
 }
 
 static void close_ps(void *work)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 from kit import FOLDERS, SLOW, TRAINERCTL, Limit, Task, await_process, free_ports, main, merge, read_tree, test, use_venv, wait_until, workdir
 
@@ -503,6 +504,45 @@ def optimizer_with_norms_of_whole_parameters_is_refused():
     group = Group(1, 1, optimizer={"type": "lamb", "learning_rate": 0.001})
     assert group.now("worker 0").wait() == 2, group.logs()
     assert "another optimizer" in group.now("worker 0").final_message(), group.logs()
+    group.stop()
+
+
+# ---- what a ps reports ----
+
+def status(group, name):
+    p = subprocess.run([TRAINERCTL, "status", "--json", group.address(name)], capture_output=True, text=True, timeout=60 * SLOW)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return json.loads(p.stdout)
+
+
+@test
+def status_and_metrics_of_a_ps_state_its_shards_and_rows():
+    port = free_ports(1)[0]
+    group = Group(2, 2, fault=SLOWLY, **LONG, **GOES_ON)
+    group.kill("ps 1")
+    group.env = {"TRAINERD_METRICS": str(port)}
+    group.start("ps 1")
+    until_view(group, "worker 0", 4)
+    until_steps(group)
+    server = status(group, "ps 1")["server"]
+    assert server["version"] > 0 and server["shards"] == 1024 and server["rows_read"] > 1000 and server["rows_updated"] > 1000, server
+    assert server["bytes"] >= 26 * ROWS * 16 * 4 * 2, server  # weights and the sums of adagrad
+    text = subprocess.run([TRAINERCTL, "status", group.address("ps 1")], capture_output=True, text=True, timeout=60 * SLOW).stdout
+    assert "tables      1024 shards after step" in text, text
+    leader = status(group, "worker 0")
+    assert leader["server"] is None
+    tasks = {"%s %d" % (t["task"]["type"], t["task"]["index"]): t for t in leader["tasks"]}
+    assert tasks["ps 1"]["n_servers"] == 1 and tasks["ps 1"]["phase"] == "serve" and tasks["ps 1"]["phase_ms"] < 600000, tasks["ps 1"]
+    top = subprocess.run([TRAINERCTL, "top", "--once", group.address("ps 0")], capture_output=True, text=True, timeout=60 * SLOW)
+    assert top.returncode == 0 and "ps 0" in top.stdout and "ps 1" in top.stdout and "serve" in top.stdout, top.stdout + top.stderr
+
+    def series():
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=60 * SLOW) as f:
+            return dict(line.rsplit(" ", 1) for line in f.read().decode().splitlines() if line.startswith("trainerd_ps_"))
+    wait_until(lambda: float(series().get("trainerd_ps_version", 0)) > 0, 60, group.logs)
+    found = series()
+    assert float(found["trainerd_ps_shards"]) == 1024 and float(found["trainerd_ps_bytes"]) == server["bytes"], found
+    assert float(found["trainerd_ps_rows_read_total"]) > 1000 and float(found["trainerd_ps_rows_updated_total"]) > 1000, found
     group.stop()
 
 
