@@ -66,7 +66,7 @@ all: $(BIN) $(PLUGIN)
 .SECONDARY:
 
 # Generate code first, because other files include its headers.
-$(BUILD)/proto/%.pb-c.c: proto/%.proto
+$(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h: proto/%.proto
 	@mkdir -p $(@D)
 	@protoc-c -Iproto --c_out=$(@D) $<
 # Reflection: the file descriptors as one FileDescriptorSet in a C array.
