@@ -277,6 +277,9 @@ int remote_read(struct train *t, float *whole, struct err *err)
     const struct whole *w = &t->model.whole;
     int rc = 0;
 
+    if (t->generation.comm == NULL) /* at rest, after a generation that did not end in order */
+        return err_set(err, ERR_PEER,
+                       "the tables are on parameter servers, to which this task has no connection");
     for (uint32_t i = 0; rc == 0 && i < m->n; i++)
         for (uint32_t k = 0; rc == 0 && k < w->n_parts; k++)
             rc = ps_leader_read(m->leader, t->generation.comm, 0, &m->route, state_held(&t->state),

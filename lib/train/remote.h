@@ -46,7 +46,8 @@ void remote_read_control(struct replica *r, const float *control, struct step_re
 void remote_commit(struct replica *r, uint64_t step, const struct optim_hyper *hyper);
 
 /* The first replica of the coordinator, between two steps: writes the rows of all remote tables into the
- * whole state (whole.h); n_parts: of the parts 0 to n_parts - 1. */
+ * whole state (whole.h). Errors: ERR_PEER: no generation runs, so no server can be asked; those of
+ * ps_leader_read(). */
 int remote_read(struct train *t, float *whole, struct err *err);
 /* The coordinator has read a checkpoint: keeps its whole state, which the remote takes over, for
  * remote_settle(). */

@@ -500,6 +500,24 @@ def only_ps_is_missing_the_group_waits_and_names_it():
 
 
 @test
+def group_without_ps_is_stopped_all_tasks_end_and_the_job_resumes():
+    """The rows cannot be read any more, so the steps after the newest checkpoint are not saved."""
+    group = Group(2, 1, fault=SLOWLY, **GOES_ON)
+    group.now("worker 0").until_step(10)
+    group.kill("ps 0")
+    wait_until(lambda: "no parameter server is present" in group.notes(), 60, group.logs)
+    for name in ("worker 0", "worker 1"):
+        group.now(name).signal(signal.SIGTERM)
+    for name in ("worker 0", "worker 1"):
+        assert group.now(name).wait() in (138, 143), group.logs()
+    ends = [group.now(name).final_message() for name in ("worker 0", "worker 1")]
+    assert any("the tables are on parameter servers" in text for text in ends), ends
+    again = Group(4, 2, folder=group.folder).finish()
+    last = "step-00000032"
+    assert checkpoints(again.folder)[last] == checkpoints(reference().folder)[last], again.logs()
+
+
+@test
 def optimizer_with_norms_of_whole_parameters_is_refused():
     group = Group(1, 1, optimizer={"type": "lamb", "learning_rate": 0.001})
     assert group.now("worker 0").wait() == 2, group.logs()
