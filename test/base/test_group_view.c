@@ -45,7 +45,7 @@ static void coordinator_is_the_lowest_rank_with_the_fewest_storage_failures(void
     (void)state;
     assert_int_equal(group_view_choose_coordinator(&view), 1);
     assert_int_equal(group_view_choose_coordinator(&without_failures), 0);
-    equal[1].storage_failures = 0;
+    equal[1].n_servers = equal[1].storage_failures = 0;
     assert_int_equal(group_view_choose_coordinator(&without_failures), 1);
 }
 
