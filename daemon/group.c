@@ -112,8 +112,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     pthread_mutex_unlock(&g->lock);
     digest_hmac(r->s->security.token, strlen(r->s->security.token), v->key, sizeof(v->key), to.key);
     atomic_store_explicit(&g->lease.checks_completion,
-                          group_view_n_trainers(v) < r->s->cluster->world,
-                          memory_order_release);
+                          group_view_n_trainers(v) < r->s->cluster->world, memory_order_release);
     if (leads)
         lock_acquire(r, v->members, v->n_members);
     else
@@ -209,6 +208,15 @@ static void on_trace(void *arg, const char *text)
 {
     (void)arg;
     log_debug("message", "%s", text);
+}
+
+/* Called on a thread of lib/rdzv, which ends before the work is closed. */
+static int read_rows(void *arg, const struct rdzv_rows_request *q, struct rdzv_rows *out,
+                     struct err *err)
+{
+    struct run *r = arg;
+
+    return r->ops->read_rows(r->work, q, out, err);
 }
 
 static void on_status(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a)
@@ -407,6 +415,7 @@ static int open_group(struct run *r, struct err *err)
                                          .on_checkpoint = on_checkpoint_request,
                                          .on_reload = on_reload_request,
                                          .on_status = on_status,
+                                         .read_rows = read_rows,
                                          .on_trace = on_trace };
 
     return group_open(r, &callbacks, err);

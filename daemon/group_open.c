@@ -12,6 +12,7 @@
 #include "conf/job_print.h"
 #include "daemon/certificates.h"
 #include "daemon/own_address.h"
+#include "daemon/work.h"
 
 enum {
     CLOSE_MS = 1000,          /* limit of the last messages */
@@ -93,6 +94,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .on_checkpoint = callbacks->on_checkpoint,
         .on_reload = callbacks->on_reload,
         .on_status = callbacks->on_status,
+        .read_rows = r->ops->read_rows != NULL ? callbacks->read_rows : NULL,
         .on_trace = callbacks->on_trace,
     };
     struct buf job = { 0 };

@@ -22,6 +22,7 @@
 
 #include <stdint.h>
 
+#include "rdzv/rdzv.h"
 #include "train/train.h"
 
 struct err;
@@ -40,6 +41,9 @@ struct work_ops {
     uint64_t (*held)(const void *work);
     void (*progress)(const void *work, struct train_progress *out);
     int (*save)(void *work, uint64_t wait_ms, struct err *err); /* NULL: never called */
+    /* As rdzv_opts.read_rows; any thread; work NULL: not open yet. NULL: this work holds no rows. */
+    int (*read_rows)(void *work, const struct rdzv_rows_request *q, struct rdzv_rows *out,
+                     struct err *err);
     void (*close)(void *work);                                  /* NULL is allowed */
 };
 

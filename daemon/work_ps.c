@@ -135,6 +135,25 @@ void work_ps_facts(const void *work, struct ps_facts *out)
     ps_facts(((const struct ps_work *)work)->ps, out);
 }
 
+static int read_rows_of_ps(void *work, const struct rdzv_rows_request *q, struct rdzv_rows *out,
+                           struct err *err)
+{
+    struct ps_work *w = work;
+    struct ps_rows rows;
+    int rc;
+
+    if (w == NULL)
+        return err_set(err, ERR_PEER, "the rows are not complete: the task starts");
+    rc = ps_read_rows(w->ps, q->table, q->part, q->rows, q->n_rows, &rows, err);
+    if (rc == 0)
+        *out = (struct rdzv_rows){ .step = rows.step,
+                                   .width = rows.width,
+                                   .n_held = rows.n,
+                                   .held = rows.rows,
+                                   .values = rows.values };
+    return rc;
+}
+
 static void close_ps(void *work)
 {
     struct ps_work *w = work;
@@ -154,5 +173,6 @@ const struct work_ops work_ps = {
     .abort = abort_ps,
     .held = held_by_ps,
     .progress = progress_of_ps,
+    .read_rows = read_rows_of_ps,
     .close = close_ps,
 };

@@ -24,6 +24,7 @@ struct held { /* what a server reported */
 struct ps_leader {
     uint32_t n_tables, n_parts, *widths; /* owned [n_tables] */
     struct ps_setup_table *tables;       /* owned [n_tables] */
+    const char **names;                  /* owned [n_tables]; the names are borrowed */
     uint32_t optimizer;
     struct optim_hyper hyper;
     double average;
@@ -69,12 +70,13 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     l->n_parts = count_parts(opts);
     l->widths = calloc(opts->n_tables, sizeof(*l->widths));
     l->tables = calloc(opts->n_tables, sizeof(*l->tables));
+    l->names = calloc(opts->n_tables, sizeof(*l->names));
     l->sections = calloc(PS_TABLES_MAX, sizeof(*l->sections));
     l->checksums = calloc(PS_SHARDS, sizeof(*l->checksums));
     l->squares = calloc(PS_SHARDS, sizeof(*l->squares));
     l->voter = calloc(PS_SHARDS, sizeof(*l->voter));
-    if (l->widths == NULL || l->tables == NULL || l->sections == NULL || l->checksums == NULL ||
-        l->squares == NULL || l->voter == NULL) {
+    if (l->widths == NULL || l->tables == NULL || l->names == NULL || l->sections == NULL ||
+        l->checksums == NULL || l->squares == NULL || l->voter == NULL) {
         ps_leader_close(l);
         return no_memory(err);
     }
@@ -82,6 +84,7 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
         const struct ps_table *t = &opts->tables[i];
 
         l->widths[i] = t->width;
+        l->names[i] = t->name;
         l->tables[i] = (struct ps_setup_table){ .rows = t->rows,
                                                 .width = t->width,
                                                 .lazy = t->lazy,
@@ -98,6 +101,7 @@ void ps_leader_close(struct ps_leader *l)
         return;
     free(l->widths);
     free(l->tables);
+    free(l->names);
     free(l->sections);
     free(l->checksums);
     free(l->squares);
@@ -145,7 +149,7 @@ static int query(struct ps_leader *l, uint64_t step, struct held *held, struct e
     for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
         m.kind = PS_SETUP;
         ps_write_begin(&l->out, &m, 0);
-        ps_write_setup(&l->out, l->optimizer, l->average, l->tables, l->n_tables);
+        ps_write_setup(&l->out, l->optimizer, l->average, l->tables, l->names, l->n_tables);
         rc = send_out(l, i, err);
         m.kind = PS_QUERY;
         ps_write_begin(&l->out, &m, 0);

@@ -147,6 +147,24 @@ static int read_sections(struct reader *r, const uint32_t *widths, uint32_t n_wi
     return rc;
 }
 
+static int read_names(struct reader *r, struct ps_message *m)
+{
+    const uint64_t *n = take(r, sizeof(*n));
+    uint32_t ends = 0;
+
+    if (n == NULL)
+        return ERR_PEER;
+    if (*n > r->left || *n % 8 != 0)
+        return err_set(r->err, ERR_PEER, "SETUP: names of %" PRIu64 " bytes, found %zu", *n,
+                       r->left);
+    m->names = take(r, *n);
+    for (uint64_t i = 0; i < *n && ends < m->n_tables; i++)
+        ends += m->names[i] == '\0';
+    return ends == m->n_tables
+               ? 0
+               : err_set(r->err, ERR_PEER, "SETUP: %u names for %u tables", ends, m->n_tables);
+}
+
 static int read_setup(struct reader *r, struct ps_message *m)
 {
     const uint32_t *counts = take(r, 2 * sizeof(*counts));
@@ -172,7 +190,7 @@ static int read_setup(struct reader *r, struct ps_message *m)
                            "SETUP: table %u: %" PRIu64 " rows of %u: out of range", i, t->rows,
                            t->width);
     }
-    return m->tables != NULL ? 0 : ERR_PEER;
+    return m->tables != NULL ? read_names(r, m) : ERR_PEER;
 }
 
 static int read_arrays(struct reader *r, struct ps_message *m)
@@ -329,9 +347,10 @@ void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS])
 }
 
 void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
-                    const struct ps_setup_table *tables, uint32_t n)
+                    const struct ps_setup_table *tables, const char *const *names, uint32_t n)
 {
     uint32_t counts[2] = { optimizer, n };
+    uint64_t bytes = 0, padded;
     uint8_t *at = ps_write_room(w, sizeof(counts) + sizeof(average) + n * sizeof(*tables));
 
     if (at == NULL)
@@ -339,6 +358,19 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
     memcpy(at, counts, sizeof(counts));
     memcpy(at + sizeof(counts), &average, sizeof(average));
     memcpy(at + sizeof(counts) + sizeof(average), tables, n * sizeof(*tables));
+    for (uint32_t i = 0; i < n; i++)
+        bytes += strlen(names[i]) + 1;
+    padded = (bytes + 7) / 8 * 8;
+    at = ps_write_room(w, sizeof(padded) + padded);
+    if (at == NULL)
+        return;
+    memset(at, 0, sizeof(padded) + padded);
+    memcpy(at, &padded, sizeof(padded));
+    at += sizeof(padded);
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(at, names[i], strlen(names[i]) + 1);
+        at += strlen(names[i]) + 1;
+    }
 }
 
 int ps_write_copy(struct ps_writer *w, uint32_t shard, uint32_t table, uint32_t part,

@@ -103,6 +103,7 @@ struct ps_message {
     uint32_t optimizer, n_tables;
     double average;
     const struct ps_setup_table *tables; /* [n_tables] */
+    const char *names;                   /* of the tables, one after the other, each with its NUL */
 };
 
 /* Validates n bytes. widths [n_widths]: floats of a row of each table, to find the values of a section;
@@ -126,7 +127,7 @@ void *ps_write_room(struct ps_writer *w, size_t n);
 void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t part, uint64_t n);
 void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS]);
 void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
-                    const struct ps_setup_table *tables, uint32_t n);
+                    const struct ps_setup_table *tables, const char *const *names, uint32_t n);
 
 /* Writes the head of a COPY message; the caller writes n * width floats to *values. Returns ERR_NOMEM or
  * 0. */

@@ -1,10 +1,12 @@
 /* ps.c - see ps.h. */
 #include "ps/ps.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/arena.h"
 #include "base/check.h"
@@ -21,6 +23,7 @@ struct service { /* a service thread */
     struct ps_server *server; /* owned */
     pthread_t thread;
     bool started;
+    pthread_mutex_t turn; /* held while the server handles a message, or a reader reads */
     pthread_mutex_t lock; /* of `stats` */
     struct ps_server_stats stats;
 };
@@ -68,6 +71,7 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
         s->ps = p;
         s->local = i;
         pthread_mutex_init(&s->lock, NULL);
+        pthread_mutex_init(&s->turn, NULL);
         rc = ps_server_open(&(struct ps_server_opts){ .thread = i,
                                                       .n_threads = opts->n_servers,
                                                       .send = send,
@@ -202,16 +206,22 @@ static int serve(struct service *s, struct err *err)
 {
     struct ps *p = s->ps;
     uint64_t seen = UINT64_MAX;
-    int rc = ps_server_begin(s->server, comm_world(p->comm), comm_servers(p->comm),
-                             comm_first_point(p->comm) + s->local,
-                             first_rank_of(&p->group.view, p->group.view.coordinator), err);
+    int rc;
 
+    pthread_mutex_lock(&s->turn);
+    rc = ps_server_begin(s->server, comm_world(p->comm), comm_servers(p->comm),
+                         comm_first_point(p->comm) + s->local,
+                         first_rank_of(&p->group.view, p->group.view.coordinator), err);
+    pthread_mutex_unlock(&s->turn);
     while (rc == 0 && ps_server_ended(s->server) == PS_RUNNING) {
         struct comm_message m;
 
         rc = comm_receive(p->comm, s->local, &m, UINT64_MAX, err);
-        if (rc == 0)
+        if (rc == 0) {
+            pthread_mutex_lock(&s->turn);
             rc = ps_server_handle(s->server, m.from, m.data, m.bytes, err);
+            pthread_mutex_unlock(&s->turn);
+        }
         if (rc == 0 && ps_server_version(s->server) != seen) {
             seen = ps_server_version(s->server);
             store_stats(s);
@@ -247,7 +257,9 @@ static void *service_main(void *arg)
 
     if (run(s, &err) < 0)
         fail(s->ps, &err, false);
+    pthread_mutex_lock(&s->turn);
     ps_server_end(s->server);
+    pthread_mutex_unlock(&s->turn);
     store_stats(s);
     if (atomic_fetch_sub_explicit(&s->ps->running, 1, memory_order_acq_rel) == 1)
         end_generation(s->ps);
@@ -298,4 +310,75 @@ void ps_facts(struct ps *p, struct ps_facts *out)
         out->rows_updated += s->stats.rows_updated;
         pthread_mutex_unlock(&s->lock);
     }
+}
+
+/* ---- reading rows ---- */
+
+enum { TURN_MS = 1000 };
+
+/* A thread that sends to a peer that does not read holds its turn until the generation fails. */
+static int wait_for_turn(struct service *s, struct err *err)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += TURN_MS / 1000;
+    return pthread_mutex_timedlock(&s->turn, &until) == 0
+               ? 0
+               : err_set(err, ERR_PEER, "a service thread is busy; try again");
+}
+
+/* Reads the rows that a server has. Its version must be that of the servers before it. */
+static int read_from(struct service *s, const char *table, const char *part, const uint64_t *rows,
+                     size_t n, struct ps_rows *out, struct err *err)
+{
+    struct ps_place at;
+    int rc = ps_server_find(s->server, table, part, &at, err);
+
+    if (rc < 0)
+        return rc;
+    if (out->values == NULL)
+        out->values = malloc(n * at.width * sizeof(float) + 1);
+    if (out->values == NULL)
+        return err_set(err, ERR_NOMEM, "rows: out of memory");
+    if (out->n > 0 && out->step != at.step)
+        return err_set(err, ERR_PEER, "the rows changed while they were read; try again");
+    out->step = at.step;
+    out->width = at.width;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        if (rows[i] >= at.rows)
+            return err_set(err, ERR_INPUT, "row %" PRIu64 ": table '%s' has rows 0 to %" PRIu64,
+                           rows[i], table, at.rows - 1);
+        if (!ps_server_has_row(s->server, &at, rows[i]))
+            continue;
+        out->rows[out->n] = rows[i];
+        rc = ps_server_read_row(s->server, &at, rows[i], out->values + out->n * at.width, err);
+        out->n++;
+    }
+    return rc;
+}
+
+int ps_read_rows(struct ps *p, const char *table, const char *part, const uint64_t *rows, size_t n,
+                 struct ps_rows *out, struct err *err)
+{
+    int rc = 0;
+
+    *out = (struct ps_rows){ .rows = malloc((n + 1) * sizeof(*out->rows)) };
+    if (out->rows == NULL)
+        return err_set(err, ERR_NOMEM, "rows: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < p->opts.n_servers; i++) {
+        struct service *s = &p->services[i];
+
+        rc = wait_for_turn(s, err);
+        if (rc < 0)
+            break;
+        rc = read_from(s, table, part, rows, n, out, err);
+        pthread_mutex_unlock(&s->turn);
+    }
+    if (rc < 0) {
+        free(out->rows);
+        free(out->values);
+        *out = (struct ps_rows){ 0 };
+    }
+    return rc;
 }

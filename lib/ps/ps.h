@@ -17,6 +17,7 @@
 #define PS_PS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/group_view.h"
@@ -62,5 +63,19 @@ struct ps_facts { /* over all servers */
     uint64_t bytes, rows_read, rows_updated;
 };
 void ps_facts(struct ps *p, struct ps_facts *out);
+
+struct ps_rows { /* the caller frees the arrays */
+    uint64_t step; /* the values are those after this step */
+    uint32_t width;
+    size_t n;
+    uint64_t *rows; /* [n] those of the requested rows that this ps holds */
+    float *values;  /* [n * width] */
+};
+/* Reads rows of a table by its name; part: "" or "weights", a slot of the optimizer, "average". Waits for
+ * the service threads for at most a second. Any thread. Errors: ERR_NOENT (no such table or part), ERR_INPUT (a
+ * row that the table does not have), ERR_PEER (the rows are not complete, or change: try again),
+ * ERR_NOMEM. */
+int ps_read_rows(struct ps *p, const char *table, const char *part, const uint64_t *rows, size_t n,
+                 struct ps_rows *out, struct err *err);
 
 #endif

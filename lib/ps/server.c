@@ -2,7 +2,6 @@
 #include "ps/server.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -198,7 +197,7 @@ static bool is_pending(const struct ps_server *s)
 static int open_store(struct ps_server *s, const struct ps_message *m, struct err *err)
 {
     struct ps_table *tables = calloc(m->n_tables, sizeof(*tables));
-    char(*names)[16] = calloc(m->n_tables, sizeof(*names));
+    const char *name = m->names;
     struct ps_store_opts o = { .tables = tables,
                                .n_tables = m->n_tables,
                                .optimizer = optim_get(m->optimizer),
@@ -212,27 +211,26 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
     free(s->rows);
     s->widths = calloc(m->n_tables, sizeof(*s->widths));
     s->rows = calloc(m->n_tables, sizeof(*s->rows));
-    if (tables == NULL || names == NULL || s->widths == NULL || s->rows == NULL)
+    if (tables == NULL || s->widths == NULL || s->rows == NULL)
         rc = no_memory(err);
     for (uint32_t i = 0; rc == 0 && i < m->n_tables; i++) {
         const struct ps_setup_table *t = &m->tables[i];
 
-        snprintf(names[i], sizeof(names[i]), "%u", i);
         s->widths[i] = t->width;
         s->rows[i] = t->rows;
-        tables[i] = (struct ps_table){ .name = names[i],
+        tables[i] = (struct ps_table){ .name = name,
                                        .rows = t->rows,
                                        .width = t->width,
                                        .first_shard = ps_first_shard(i),
                                        .rate_factor = t->rate_factor,
                                        .weight_decay = t->weight_decay,
                                        .lazy = t->lazy == 1 };
+        name += strlen(name) + 1;
     }
     s->n_tables = rc == 0 ? m->n_tables : 0;
     if (rc == 0)
         rc = ps_store_open(&o, &s->store, err);
     free(tables);
-    free(names);
     return rc;
 }
 
@@ -700,4 +698,59 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
 uint64_t ps_server_version(const struct ps_server *s)
 {
     return s->version;
+}
+
+/* ---- reading rows ---- */
+
+/* Returns the index; UINT32_MAX: there is no such table. */
+static uint32_t find_table(const struct ps_server *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->n_tables; i++)
+        if (strcmp(ps_store_table_name(s->store, i), name) == 0)
+            return i;
+    return UINT32_MAX;
+}
+
+static uint32_t find_part(const struct ps_server *s, const char *name)
+{
+    uint32_t n = ps_store_n_parts(s->store);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(ps_store_part_name(s->store, i), name) == 0)
+            return i;
+    return name[0] == '\0' ? 0 : UINT32_MAX;
+}
+
+int ps_server_find(const struct ps_server *s, const char *table, const char *part,
+                   struct ps_place *out, struct err *err)
+{
+    if (s->store == NULL || !s->is_holding)
+        return err_set(err, ERR_PEER, "the rows are not complete: no generation is trained");
+    out->table = find_table(s, table);
+    if (out->table == UINT32_MAX)
+        return err_set(err, ERR_NOENT,
+                       "table '%.200s' is not on the parameter servers; the first of %u is '%s'",
+                       table, s->n_tables, ps_store_table_name(s->store, 0));
+    out->part = find_part(s, part);
+    if (out->part == UINT32_MAX)
+        return err_set(
+            err, ERR_NOENT,
+            "part '%.200s': expected \"weights\", a slot of the optimizer, or \"average\"", part);
+    out->rows = s->rows[out->table];
+    out->width = s->widths[out->table];
+    out->step = s->version;
+    return 0;
+}
+
+bool ps_server_has_row(const struct ps_server *s, const struct ps_place *at, uint64_t row)
+{
+    return ps_store_has(s->store, ps_shard_of(ps_first_shard(at->table), row));
+}
+
+int ps_server_read_row(struct ps_server *s, const struct ps_place *at, uint64_t row, float *out,
+                       struct err *err)
+{
+    const struct ps_section x = { .table = at->table, .part = at->part, .n = 1, .rows = &row };
+
+    return read_rows(s, &x, out, err);
 }

@@ -80,4 +80,19 @@ struct ps_server_stats {
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out);
 
+/* ---- rows, for a reader between two messages ---- */
+
+struct ps_place { /* a part of a table */
+    uint32_t table, part, width;
+    uint64_t rows, step; /* step: after which the values are */
+};
+/* Finds a part of a table by their names; part "": the weights. Errors: ERR_NOENT; ERR_PEER: no
+ * generation is trained. */
+int ps_server_find(const struct ps_server *s, const char *table, const char *part,
+                   struct ps_place *out, struct err *err);
+bool ps_server_has_row(const struct ps_server *s, const struct ps_place *at, uint64_t row);
+/* Copies a row that the server has to out [width]. */
+int ps_server_read_row(struct ps_server *s, const struct ps_place *at, uint64_t row, float *out,
+                       struct err *err);
+
 #endif

@@ -260,6 +260,11 @@ int ps_store_read(const struct ps_store *s, uint32_t table, const uint64_t *rows
 
 /* ---- the state of a shard ---- */
 
+const char *ps_store_table_name(const struct ps_store *s, uint32_t table)
+{
+    return s->tables[table].is.name;
+}
+
 uint32_t ps_store_n_parts(const struct ps_store *s)
 {
     return s->n_parts;

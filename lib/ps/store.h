@@ -123,6 +123,7 @@ void ps_store_discard(struct ps_store *s); /* no effect if nothing is pending */
 /* ---- the state of a shard: for copies, checkpoints and comparison ---- */
 
 /* The parts of the state: 0 the weights, then the slots that are used, then the average. */
+const char *ps_store_table_name(const struct ps_store *s, uint32_t table);
 uint32_t ps_store_n_parts(const struct ps_store *s);
 /* "weights", the name of the slot, or "average". */
 const char *ps_store_part_name(const struct ps_store *s, uint32_t part);

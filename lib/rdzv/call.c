@@ -11,7 +11,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 
-static const char *const methods[] = { "Status", "Checkpoint", "Drain", "Stop", "Reload", "Logs", "Trace" };
+static const char *const methods[] = { "Status", "Checkpoint", "Drain", "Stop", "Reload", "Logs", "Trace",
+                                      "Rows" };
 
 static int err_code(grpc_status_code code)
 {

@@ -35,6 +35,8 @@ static const struct rdzv_method methods[] = {
       .pending = 4, .handle = rdzv_logs },
     { .path = CONTROL("Trace"), .request = &trainerd__v1__trace_request__descriptor,
       .pending = 4, .handle = rdzv_read_trace },
+    { .path = CONTROL("Rows"), .request = &trainerd__v1__rows_request__descriptor,
+      .pending = 4, .handle = rdzv_read_rows },
     { .path = HEALTH("Check"), .request = &grpc__health__v1__health_check_request__descriptor,
       .is_open = true, .pending = 8, .handle = rdzv_health_check },
     { .path = HEALTH("Watch"), .request = &grpc__health__v1__health_check_request__descriptor,
@@ -106,6 +108,7 @@ static int open_all(struct rdzv *r, struct err *err)
     r->health = rdzv_health_new();
     r->control = rdzv_control_new();
     r->traces = rdzv_traces_new(r);
+    r->rows = rdzv_rows_new(r);
     r->views = rdzv_views_new(r);
     r->joined = rdzv_joined_new(&r->cluster);
     rdzv_joined_store(r->joined, &(struct group_member){ .rank = r->opts.self,
@@ -181,6 +184,7 @@ static void shut(struct rdzv *r, uint64_t grace_ms)
     rdzv_control_checkpoint_done(r->control, 0, "", "the task ends");
     rdzv_control_reload_done(r->control, UINT64_MAX, NULL, 0, "the task ends");
     rdzv_traces_shut(r->traces);
+    rdzv_rows_shut(r->rows);
     if (r->server != NULL && !rdzv_server_is_closing(r->server))
         rdzv_server_shutdown(r->server);
     if (grace_ms > 0 && rdzv_hub_pump(r->hub, is_silent, r, grace_ms))
@@ -210,6 +214,7 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms)
     rdzv_health_free(r->health);
     rdzv_control_free(r->control);
     rdzv_traces_free(r->traces);
+    rdzv_rows_free(r->rows);
     arena_fini(&r->memory);
     free(r);
 }

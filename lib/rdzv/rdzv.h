@@ -76,6 +76,20 @@ struct rdzv_progress {
     const char *trace_path; /* file of the trace that this task has written; NULL: none yet */
 };
 
+struct rdzv_rows_request {
+    const char *table, *part; /* part "": the weights */
+    const uint64_t *rows;     /* [n_rows] */
+    size_t n_rows;
+};
+
+struct rdzv_rows {
+    uint64_t step;
+    uint32_t width;
+    size_t n_held;
+    uint64_t *held; /* [n_held] the requested rows that this task holds */
+    float *values;  /* [n_held * width] */
+};
+
 /* An action of the node, with the data that the node does not have. Valid during the callback. */
 struct rdzv_action {
     const struct member_action *action;
@@ -124,6 +138,11 @@ struct rdzv_opts {
     /* Completes a reply of Status, whose fields of the membership and of *progress are filled in. Memory
        comes from `a`. NULL: not called. */
     void (*on_status)(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a);
+    /* Reads rows for Control.Rows, on a thread of its own; may wait. On success the caller frees
+       out->held and out->values. Errors: ERR_INPUT, ERR_NOENT (no such table or part), ERR_PEER (the
+       rows are not complete now), ERR_NOMEM. NULL: this task holds no rows. */
+    int (*read_rows)(void *arg, const struct rdzv_rows_request *q, struct rdzv_rows *out,
+                     struct err *err);
     /* Called for each message in or out, and each link that opens or ends: a line for the log at
        level debug. Heartbeats are omitted. NULL: not called. */
     void (*on_trace)(void *arg, const char *text);

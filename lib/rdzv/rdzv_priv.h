@@ -17,6 +17,7 @@
  *   reach.c       tests of data paths
  *   trace.c       a log line for each message
  *   records.c     the methods Logs and Trace of Control
+ *   rows.c        the method Rows of Control
  *   control.c, health.c, reflection.c    the other services of every task
  *   wire*.c       bytes to validated messages, and back
  *
@@ -190,6 +191,7 @@ struct rdzv {
     struct rdzv_health *health;
     struct rdzv_control *control;
     struct rdzv_traces *traces;
+    struct rdzv_rows_calls *rows;
     struct {
         uint32_t rank;
         char address[WIRE_ADDRESS_BYTES];
@@ -201,6 +203,7 @@ rdzv_handler rdzv_join;                                                         
 rdzv_handler rdzv_probed;                                                          /* probe.c */
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all, rdzv_reload; /* control.c */
 rdzv_handler rdzv_logs, rdzv_read_trace;                                           /* records.c */
+rdzv_handler rdzv_read_rows;                                                       /* rows.c */
 rdzv_handler rdzv_health_check, rdzv_health_watch;                                 /* health.c */
 rdzv_handler rdzv_reflect; /* reflection.c */
 
@@ -326,5 +329,11 @@ bool rdzv_step_time(const struct rdzv_progress *p, Trainerd__V1__StepTime *out);
 struct rdzv_traces *rdzv_traces_new(struct rdzv *r);
 void rdzv_traces_shut(struct rdzv_traces *t); /* refuses the running call; waits for its thread */
 void rdzv_traces_free(struct rdzv_traces *t); /* NULL is allowed */
+
+/* ---- rows.c ---- */
+
+struct rdzv_rows_calls *rdzv_rows_new(struct rdzv *r);
+void rdzv_rows_shut(struct rdzv_rows_calls *c); /* refuses the running call; waits for its thread */
+void rdzv_rows_free(struct rdzv_rows_calls *c); /* NULL is allowed */
 
 #endif
