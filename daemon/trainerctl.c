@@ -17,6 +17,7 @@ static const struct command {
     { "top", "top [--once] ADDR", "live: tasks, phases, rates, where the time of a step goes", ctl_top },
     { "logs", "logs [--follow] ADDR", "the newest log records of all tasks, in the order of time", ctl_logs },
     { "events", "events [--follow] ADDR", "the same without steps: membership, checkpoints, warnings, errors", ctl_events },
+    { "rows", "rows [--part NAME] [--json] ADDR TABLE ROW...", "rows of a table on parameter servers", ctl_rows },
     { "trace", "trace --out FILE ADDR", "one time line of all tasks (trainerd --trace) on one clock", ctl_trace },
     { "explain", "explain [CODE]", "what an exit code of trainerd or a signal means, and what to do", ctl_explain },
     { "checkpoint", "checkpoint ADDR", "save now (ADDR: the chief); prints the path when it is verified",
