@@ -99,9 +99,9 @@ def job_without_the_section_refuses_a_ps_task_and_ignores_it_on_a_worker():
 
 
 @test
-def job_with_the_section_refuses_a_cluster_without_ps_tasks():
-    code, _, said = check_ps("worker", n_ps=0)
-    assert code == 2 and "the cluster lists no ps task" in said, said
+def job_with_the_section_keeps_tables_on_the_workers_of_a_cluster_without_ps_tasks():
+    code, plan, said = check_ps("worker", n_ps=0, devices="cpu:1")
+    assert code == 0 and "parameter_servers" not in plan and plan["world"] == 2, said
 
 
 if __name__ == "__main__":
