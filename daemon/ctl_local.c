@@ -487,7 +487,8 @@ static int prepare(struct local *l, const char *n, const char *n_ps, const char 
     l->n = (uint32_t)v;
     v = 0;
     if (n_ps != NULL && !text_u64(n_ps, MAX_TASKS - l->n, &v))
-        return err_set(err, ERR_INPUT, "--ps: expected 0 to %u ps tasks beside %u workers, found '%.40s'",
+        return err_set(err, ERR_INPUT,
+                       "--ps: expected 0 to %u ps tasks beside %u workers, found '%.40s'",
                        MAX_TASKS - l->n, l->n, n_ps);
     l->n_ps = (uint32_t)v;
     l->n += l->n_ps;
@@ -591,7 +592,8 @@ int ctl_local(int argc, char **argv)
     if (l.log_format == NULL)
         l.log_format = "text";
     log_init(strcmp(l.log_format, "json") == 0 ? LOG_JSON : LOG_TEXT, LOG_INFO);
-    if ((restarts_job && ctl_set_aside(l.job, &err) < 0) || prepare(&l, n, n_ps, restarts, &err) < 0) {
+    if ((restarts_job && ctl_set_aside(l.job, &err) < 0) ||
+        prepare(&l, n, n_ps, restarts, &err) < 0) {
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_USAGE;
     }

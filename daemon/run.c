@@ -267,7 +267,8 @@ static void on_signal(void *arg, int signum)
         return;
     }
     log_info("signal", "%s: %s", name,
-             settled_is_evaluator(r->s) || r->s->is_ps ? "leaving" : "saving at the next step, then leaving");
+             settled_is_evaluator(r->s) || r->s->is_ps ? "leaving"
+                                                       : "saving at the next step, then leaving");
     if (!r->stop.is_requested)
         begin_stop(r);
 }

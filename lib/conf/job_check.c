@@ -585,9 +585,10 @@ static int check_ps(const struct checker *k)
 
     for (size_t i = 0; k->c->has_ps && i < COUNT_OF(rows); i++)
         if (rows[i].is_refused)
-            return json_error(k->doc, value_at(k->doc, rows[i].pointer), k->err,
-                              "this value is not supported by this version; write %s, or remove the key",
-                              rows[i].supported);
+            return json_error(
+                k->doc, value_at(k->doc, rows[i].pointer), k->err,
+                "this value is not supported by this version; write %s, or remove the key",
+                rows[i].supported);
     return 0;
 }
 

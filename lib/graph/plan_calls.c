@@ -127,11 +127,9 @@ static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
     if (v->grad == NULL)
         return NULL;
     if (in_work ? !bind_at(p, PLAN_WORK, &v->grad->data, 0, root->grad_block)
-                : !bind_at(p,
-                           graph_param_is_remote(p->g, root->index) ? PLAN_REMOTE_GRADS
-                                                                    : PLAN_GRADS,
-                           &v->grad->data, p->g->params[root->index].offset * sizeof(float),
-                           GRAPH_NONE))
+                : !bind_at(
+                      p, graph_param_is_remote(p->g, root->index) ? PLAN_REMOTE_GRADS : PLAN_GRADS,
+                      &v->grad->data, p->g->params[root->index].offset * sizeof(float), GRAPH_NONE))
         return NULL;
     return v->grad;
 }

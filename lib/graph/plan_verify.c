@@ -85,9 +85,9 @@ static int check_lookups(struct verifier *v, const struct plan_call *call, bool 
     uint32_t k;
 
     for (k = 0; !is_sum && k < n->n_in; k++)
-        is_remote = is_remote || (n->in[k] != GRAPH_NONE &&
-                                  p->values.at[n->in[k]].kind == PLAN_PARAM &&
-                                  p->values.at[n->in[k]].index >= p->g->n_params);
+        is_remote =
+            is_remote || (n->in[k] != GRAPH_NONE && p->values.at[n->in[k]].kind == PLAN_PARAM &&
+                          p->values.at[n->in[k]].index >= p->g->n_params);
     if (is_remote == (call->call.lookup != NULL))
         return 0;
     return err_set(v->err, ERR_CORRUPT, "memory plan: %s '%s'; expected %s, found %s", n->def->name,

@@ -33,7 +33,8 @@ bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_m
 
     if (n->storage.unsaved_ms == 0)
         n->storage.unsaved_ms = now_ms;
-    is_over = group_view_n_trainers(&n->view) < 2 || now_ms - n->storage.unsaved_ms > n->opts.deadline_ms;
+    is_over =
+        group_view_n_trainers(&n->view) < 2 || now_ms - n->storage.unsaved_ms > n->opts.deadline_ms;
     if (n->is_alive && n->state == MEMBER_LEADING && is_over)
         return false;
     count_failure(n, text);

@@ -77,8 +77,7 @@ const char *node_missing_text(struct member_node *n)
     struct buf b = { 0 };
     const char *text;
 
-    if (n->state != MEMBER_LEADING && n->out.rank == MEMBER_NO_RANK &&
-        node_is_ps(n, n->opts.self))
+    if (n->state != MEMBER_LEADING && n->out.rank == MEMBER_NO_RANK && node_is_ps(n, n->opts.self))
         return node_print(n, "no training task leads: %s%s%s", node_name(n, 0),
                           n->peers[0].absence.last_error[0] != '\0' ? ": " : "",
                           n->peers[0].absence.last_error);

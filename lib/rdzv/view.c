@@ -48,8 +48,7 @@ static bool complete(struct rdzv_views *v, const struct group_view *from)
         const struct group_member *m = &from->members[i],
                                   *joined = rdzv_joined_get(v->r->joined, m->rank);
 
-        is_own = joined->n_devices + joined->n_servers > 0 &&
-                 joined->incarnation == m->incarnation;
+        is_own = joined->n_devices + joined->n_servers > 0 && joined->incarnation == m->incarnation;
         members[i] = *joined;
         members[i].held = m->held;
         members[i].storage_failures = m->storage_failures;

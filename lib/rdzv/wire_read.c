@@ -140,7 +140,8 @@ static int check_incarnation(uint64_t incarnation, struct err *err)
 static int check_devices(uint32_t n, uint32_t n_servers, struct err *err)
 {
     if (n_servers > MEMBER_SERVERS_MAX || (n_servers > 0 && n > 0))
-        return err_set(err, ERR_INPUT, "n_servers: %u with %u devices, expected 0, or 1 to %d without devices",
+        return err_set(err, ERR_INPUT,
+                       "n_servers: %u with %u devices, expected 0, or 1 to %d without devices",
                        n_servers, n, MEMBER_SERVERS_MAX);
     if (n_servers > 0)
         return 0;
@@ -390,7 +391,8 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
             rc = err_set(r->err, ERR_INPUT, "task: %s after %s, expected the order of ranks",
                          r->c->tasks[members[i].rank].name, r->c->tasks[members[i - 1].rank].name);
         if (rc == 0 && members[i].n_servers == 0 && i > 0 && members[i - 1].n_servers > 0)
-            rc = err_set(r->err, ERR_INPUT, "n_servers: 0, expected training tasks before parameter servers");
+            rc = err_set(r->err, ERR_INPUT,
+                         "n_servers: 0, expected training tasks before parameter servers");
         if (rc == 0 && i == 0 && members[i].n_servers > 0)
             rc = err_set(r->err, ERR_INPUT, "n_servers: %u, expected a training task first",
                          members[i].n_servers);

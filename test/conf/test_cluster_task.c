@@ -247,7 +247,8 @@ static struct cluster *resolved(const char *text)
 
 static void used_ps_tasks_have_the_ranks_after_the_workers(void **state)
 {
-    static const char text[] = CLUSTER("\"ps\":{\"5\":\"q:1\",\"1\":\"p:1\"}," WITH_CHIEF, T("ps", 5));
+    static const char text[] =
+        CLUSTER("\"ps\":{\"5\":\"q:1\",\"1\":\"p:1\"}," WITH_CHIEF, T("ps", 5));
     static const char worker[] =
         CLUSTER("\"ps\":[\"p:1\"],\"worker\":[\"a:1\"],\"evaluator\":[\"e:1\"]", W(0));
     struct cluster *c = resolved(text);

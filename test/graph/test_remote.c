@@ -249,9 +249,9 @@ static void expect_equal_table(const struct net *n, const struct packed *rows, c
     for (size_t k = 0; k < ROWS; k++) {
         bool is_marked = (rows->marks[k / 64] >> k % 64 & 1) != 0;
 
-        assert_memory_equal(
-            is_marked ? values + 5 * packed_place(rows->marks, rows->before, k) : zeros,
-            whole + 5 * k, sizeof(zeros));
+        assert_memory_equal(is_marked ? values + 5 * packed_place(rows->marks, rows->before, k)
+                                      : zeros,
+                            whole + 5 * k, sizeof(zeros));
     }
 }
 

@@ -101,7 +101,8 @@ static void one_of_two_parameter_servers_dies_the_group_continues_without_it(voi
     (void)state;
     sim_kill(s, 4);
     expect_group(s, 4, 0, 300);
-    EXPECT(s, strstr(member_node_cause(sim_node(s, 0)), "ps 1 (10.0.0.4:1), in compute for ") != NULL);
+    EXPECT(s,
+           strstr(member_node_cause(sim_node(s, 0)), "ps 1 (10.0.0.4:1), in compute for ") != NULL);
     sim_start(s, 4);
     expect_group(s, 5, 0, 1000);
     sim_free(s);

@@ -124,8 +124,7 @@ static void loss_of_a_ps_moves_only_its_shards(void **state)
             for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
                 for (uint32_t i = 0, at = 0; i < n; i++) /* the others keep their order */
                     if (old[shard * n + i] != lost)
-                        assert_int_equal(after[new[shard * m + at++]],
-                                         before[old[shard * n + i]]);
+                        assert_int_equal(after[new[shard * m + at++]], before[old[shard * n + i]]);
             free(old);
             free(new);
         }

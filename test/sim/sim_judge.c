@@ -32,8 +32,9 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v)
         sim_fail_run(s, "%s publishes a view of %u training tasks, below min_world %u", name,
                      n_trainers, s->opts.min_world);
     if (s->opts.no_lease && 2 * n_trainers <= all)
-        sim_fail_run(s, "%s publishes a view of %u of %u training tasks: no majority, and no shared storage",
-                     name, n_trainers, all);
+        sim_fail_run(
+            s, "%s publishes a view of %u of %u training tasks: no majority, and no shared storage",
+            name, n_trainers, all);
     if (s->opts.n_ps > 0 && v->n_members == n_trainers)
         sim_fail_run(s, "%s publishes generation %" PRIu64 " without a parameter server", name, g);
     if (sim_is_ps(s, rank) || sim_is_ps(s, v->members[v->coordinator].rank))

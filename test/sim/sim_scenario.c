@@ -209,7 +209,8 @@ static void expect_reasons(struct sim *s)
 
         if (t->node == NULL || t->started_ms + 6000 > s->now_ms)
             continue;
-        if (t->said_ms + 3 * MEMBER_LOG_MS < s->now_ms || (strstr(t->said, "worker ") == NULL && strstr(t->said, "ps ") == NULL))
+        if (t->said_ms + 3 * MEMBER_LOG_MS < s->now_ms ||
+            (strstr(t->said, "worker ") == NULL && strstr(t->said, "ps ") == NULL))
             sim_fail_run(s, "%s waits and does not log the missing task; its last line: %s",
                          s->names[i], t->said);
     }
@@ -258,8 +259,7 @@ static void finish(struct sim *s, uint64_t calm_ms)
 
         /* Without shared storage, a task that is alone at the end cannot see that the job is
            done. */
-        if (code == 138 &&
-            (!can_train(s) || s->opts.restart_ms == 0 || s->opts.no_lease))
+        if (code == 138 && (!can_train(s) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIM_KILLED && (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))

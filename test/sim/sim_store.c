@@ -293,7 +293,8 @@ static bool is_saving_last(const struct sim *s, uint32_t rank)
 static bool gives_up(struct sim *s, uint32_t rank, const char *trouble)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint64_t limit_ms = group_view_n_trainers(member_node_view(t->node)) > 1 ? FAILED_MS : s->opts.deadline_ms;
+    uint64_t limit_ms =
+        group_view_n_trainers(member_node_view(t->node)) > 1 ? FAILED_MS : s->opts.deadline_ms;
 
     if (s->now_ms - t->save.began_ms < limit_ms)
         return false;
