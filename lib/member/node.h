@@ -61,6 +61,9 @@
  *   record. It may do so at once if a majority of the recorded group is present, or if the holder
  *   is known to be dead or has released the lease; else after the holder has not renewed the lease
  *   for MEMBER_EXPIRY_MS, when the holder has stopped by itself.
+ * - A holder that joins another leader gives its number up before its JOIN: it publishes no smaller
+ *   view with that number again, although its storage may confirm the number for a while. The other
+ *   leader may therefore take the next number while the former holder is present or in its view.
  * - A holder without a majority of its record takes the next number itself: at once if all missing
  *   tasks are known to be dead, else after MEMBER_MINORITY_MS, so that a majority elsewhere is
  *   first.

@@ -1,10 +1,25 @@
-/* node_lease.c - starts lease operations. */
+/* node_lease.c - starts lease operations; whether this task holds the lease. */
 #include "member/node_priv.h"
 
 /* One operation at a time; the delay grows with each failure. */
 static bool may_use_lease(const struct member_node *n)
 {
     return !n->lease.is_pending && n->clock.ticked_ms >= n->lease.again_ms;
+}
+
+/* A leader to which this task reports READY may take the next number at once, because a task that is
+ * present does not train elsewhere. This task may not see that number, if its storage fails or is
+ * slow, and may believe for MEMBER_HOLD_MS that it still holds the lease. The number that it holds,
+ * or that an open action takes, therefore never allows another view; a next one must be taken, which
+ * only one task can do. The number stays renewed: the other tasks see that its holder is alive. */
+void node_give_up_lease(struct member_node *n)
+{
+    n->lease.given_up = n->lease.is_pending ? UINT64_MAX : n->lease.record.token;
+}
+
+bool node_holds_lease(const struct member_node *n)
+{
+    return n->lease.record.is_mine && n->lease.record.token > n->lease.given_up;
 }
 
 void node_read_lease(struct member_node *n)

@@ -66,6 +66,7 @@ void node_send_leave(struct member_node *n, int code, const char *text)
 void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms)
 {
     CHECK(n->out.rank == MEMBER_NO_RANK && rank != n->opts.self && rank < n->opts.world);
+    node_give_up_lease(n);
     n->out.rank = rank;
     n->peers[rank].absence.asked_event = n->clock.events;
     n->out.is_accepted = is_attaching;

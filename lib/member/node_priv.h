@@ -4,9 +4,9 @@
  *   node_state.c       questions about the tasks and the view
  *   node_text.c        texts for the log, and queries
  *   node_training.c    the training of this task: pause, abort, progress; the end of the node
+ *   node_lease.c       starts lease operations; whether this task holds the lease
  *   node_links.c       the links to the leader and to the members
  *   node_hand_over.c   hands leadership over to another task
- *   node_lease.c       starts lease operations
  *   node_reach.c       dead data paths: reports, tests, quarantine
  *   node_view_end.c    the end of a view, and of the job
  *   node_quorum.c      whether a view may be published: majority and lease
@@ -105,7 +105,7 @@ void node_end(struct member_node *n, int code, const char *text);
 
 /* ---- node_links.c ---- */
 
-/* Opens the link out and sends JOIN, and READY unless is_attaching. */
+/* Gives the lease up, opens the link out and sends JOIN, and READY unless is_attaching. */
 void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms);
 /* Sends READY, if training has stopped and a link out is open. */
 void node_send_ready(struct member_node *n);
@@ -140,6 +140,11 @@ void node_read_lease(struct member_node *n);
 void node_poll_lease(struct member_node *n, uint64_t now_ms);
 /* Takes the lease with the group of the view as its record. */
 void node_take_lease(struct member_node *n, const struct group_view *v);
+/* Called before this task joins another leader: a number that this task holds or requested until now
+ * does not allow it to publish any more. */
+void node_give_up_lease(struct member_node *n);
+/* Returns true if this task holds the newest known number, and did not give that number up. */
+bool node_holds_lease(const struct member_node *n);
 
 /* ---- node_reach.c ---- */
 

@@ -118,11 +118,11 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
         node_poll_lease(n, now_ms);
         return false;
     }
-    if (n->lease.record.is_mine && prior_may_train(n, now_ms)) {
+    if (node_holds_lease(n) && prior_may_train(n, now_ms)) {
         n->lead.blocked = "the previous holder of the lease may not have stopped yet";
         return false;
     }
-    if (n->lease.record.is_mine && has_majority(n))
+    if (node_holds_lease(n) && has_majority(n))
         return true;
     if (may_take(n, now_ms)) {
         n->lead.blocked = "the lease is being taken";
@@ -147,7 +147,7 @@ static bool is_recorded(const struct member_node *n)
 {
     uint32_t n_trainers = group_view_n_trainers(&n->view);
 
-    if (!n->lease.record.is_mine || n->lease.record.n_members != n_trainers)
+    if (!node_holds_lease(n) || n->lease.record.n_members != n_trainers)
         return false;
     for (uint32_t i = 0; i < n_trainers; i++)
         if (n->lease.record.members[i] != n->view.members[i].rank)
@@ -156,8 +156,8 @@ static bool is_recorded(const struct member_node *n)
 }
 
 /* The coordinator holds the lease, with its group as the record. The rules allowed the view, so the
- * coordinator takes the lease without waiting for the previous holder, unless a task outside the
- * view holds it now. */
+ * coordinator takes the lease without waiting for the previous holder, which gave it up when it
+ * joined, unless a task outside the view holds it now. */
 void node_keep_lease(struct member_node *n, uint64_t now_ms)
 {
     if (!n->opts.has_lease || n->lease.is_pending || n->lead.phase == NODE_GATHERING ||

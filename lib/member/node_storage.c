@@ -120,6 +120,8 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
     n->lease.record.text = "";
     if (is_answer) {
         n->lease.is_pending = false;
+        if (n->lease.given_up == UINT64_MAX)
+            n->lease.given_up = l->token;
         n->lease.failures = l->text[0] != '\0' ? n->lease.failures + 1 : 0;
         n->lease.again_ms = n->lease.failures > 0 ? now_ms + node_retry_ms(n->lease.failures) : 0;
     }

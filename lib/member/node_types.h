@@ -235,6 +235,9 @@ struct node_prior {
 struct node_lease_state {
     struct member_lease record; /* last report; text: "" */
     uint32_t *members;          /* owned [world]; the members of `record` */
+    uint64_t given_up;          /* no view is published with a number up to this one: this task held
+                                   or requested it before it joined another leader. UINT64_MAX: until
+                                   the open LEASE action is complete */
     uint64_t request;           /* number of the last LEASE action */
     bool is_pending;            /* a LEASE action is open */
     bool is_holder_gone;        /* a call or probe that began after since_event showed it */

@@ -351,6 +351,36 @@ static void majority_of_stale_messages_does_not_train(void **state)
     }
 }
 
+/* Worker 2 trains alone and holds the lease with itself as the record. The other tasks return, and
+ * the chief coordinates and takes the next number. The storage of worker 2 fails, so worker 2 does not
+ * see that number: when worker 2 is cut off, its own lease is still valid for a part of
+ * MEMBER_HOLD_MS. */
+static void former_holder_with_failing_storage_does_not_train_alone(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct sim *s = START_CLUSTER(.world = 3, .seed = seed);
+
+        sim_kill(s, 0);
+        sim_kill(s, 1);
+        expect_group(s, 1, 2, 2000);
+        sim_storage(s, 2, seed % 2 == 0 ? SIM_STORAGE_HANGS : SIM_STORAGE_FAILS);
+        sim_start(s, 0);
+        sim_start(s, 1);
+        expect_group(s, 3, 0, 500);
+        sim_partition(s, 1u << 2);
+        sim_advance(s, MEMBER_SILENCE_MS + 300);
+        EXPECT(s, sim_generation(s, 0) != 0 && sim_generation(s, 0) == sim_generation(s, 1));
+        /* the judge excludes that both groups train; here, worker 2 must not even publish a view */
+        for (uint64_t end = sim_now(s) + MEMBER_HOLD_MS; sim_now(s) < end; sim_advance(s, 20))
+            EXPECT(s, member_node_view(sim_node(s, 2))->n_members != 1);
+        sim_storage(s, 2, SIM_STORAGE_FINE);
+        sim_heal(s);
+        expect_group(s, 3, 0, 1500);
+        sim_free(s);
+    }
+}
+
 /* The chief is dead, and the next two tasks cannot reach each other: each leads, and the last task
  * reaches both. */
 static void two_new_leaders_merge_into_one_group(void **state)
@@ -548,6 +578,7 @@ int main(void)
         cmocka_unit_test(data_path_breaks_all_tasks_train_after_repair),
         cmocka_unit_test(link_breaks_a_new_generation_begins_and_no_process_ends),
         cmocka_unit_test(majority_of_stale_messages_does_not_train),
+        cmocka_unit_test(former_holder_with_failing_storage_does_not_train_alone),
         cmocka_unit_test(two_new_leaders_merge_into_one_group),
         cmocka_unit_test(two_tasks_worker_dies_the_chief_continues),
         cmocka_unit_test(two_tasks_chief_dies_the_worker_continues),

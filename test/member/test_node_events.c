@@ -412,6 +412,73 @@ static void new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once(v
     member_node_free(r.node);
 }
 
+/* Reports the lease `token`, which this task holds with itself as the record; 0: there is no lease.
+ * All requests are complete. */
+static void own_lease_is(struct rig *r, uint64_t token)
+{
+    static const uint32_t members[] = { 0 };
+    struct member_lease l = { .token = token,
+                              .answered = UINT64_MAX,
+                              .is_known = true,
+                              .is_mine = token > 0,
+                              .holder = token > 0 ? 0 : MEMBER_NO_RANK,
+                              .incarnation = token > 0 ? 1 : 0,
+                              .members = members,
+                              .n_members = token > 0,
+                              .text = "" };
+
+    handle(r, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
+}
+
+/* Returns a node that is alone, and that waits for the result of its first request for the lease. */
+static struct rig rig_that_takes_the_lease(void)
+{
+    struct rig r = rig_with_lease();
+
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
+    for (uint64_t ms = 0; !r.wants_lease && ms < MEMBER_MINORITY_MS + 500; ms += 100) {
+        own_lease_is(&r, 0); /* answers the last read */
+        tick(&r, MEMBER_LEASE_POLL_MS);
+    }
+    assert_true(r.wants_lease);
+    r.wants_lease = false;
+    return r;
+}
+
+/* Worker 1 leads a view: this task sends it JOIN and READY. */
+static void join_worker_1(struct rig *r)
+{
+    struct member_status status = {
+        .incarnation = OTHER_INCARNATION + 1, .generation = 1, .leader = 1, .has_view = true
+    };
+
+    handle(r, (struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = 1, .status = &status });
+    assert_int_equal(member_node_state(r->node), MEMBER_SEEKING);
+    assert_int_equal(r->n[MEMBER_OPEN_OUT], 1);
+}
+
+/* The request for lease 1 is complete after this task joined worker 1, which may have taken lease 2
+ * since then. After the loss of worker 1 this task needs a new number. */
+static void lease_acquired_after_joining_a_leader_does_not_count(void **state)
+{
+    struct rig r = rig_that_takes_the_lease();
+
+    (void)state;
+    join_worker_1(&r);
+    own_lease_is(&r, 1);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .text = "reset" });
+    tick(&r, 2 * MEMBER_SETTLE_MS);
+    assert_int_equal(member_node_state(r.node), MEMBER_LEADING);
+    assert_int_equal(r.n[MEMBER_TRAIN], 0); /* the storage has not answered */
+    own_lease_is(&r, 1);
+    assert_int_equal(r.n[MEMBER_TRAIN], 0);
+    tick(&r, MEMBER_LEASE_POLL_MS);
+    assert_true(r.wants_lease);
+    own_lease_is(&r, 2);
+    assert_int_equal(r.n[MEMBER_TRAIN], 1);
+    member_node_free(r.node);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +493,7 @@ int main(void)
         cmocka_unit_test(second_process_of_the_holder_on_another_host_waits_until_the_lease_is_over),
         cmocka_unit_test(new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once),
         cmocka_unit_test(member_ends_the_job_while_the_leader_opens_its_data),
+        cmocka_unit_test(lease_acquired_after_joining_a_leader_does_not_count),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
