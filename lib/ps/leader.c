@@ -195,8 +195,6 @@ static void plan(const struct ps_leader *l, struct held *held)
     }
 }
 
-/* A source keeps a shard that moves away until the copies are made, so every source is told to hold what
- * it holds: the shards that it no longer needs are dropped in the next generation. */
 static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
                        uint32_t *n_committed, struct err *err)
 {
@@ -206,7 +204,6 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
         const struct held *h = &held[i];
         bool is_behind = h->has_pending && h->version + 1 == s->step;
         struct ps_message m = { .kind = PS_BEGIN, .step = s->step, .flag = PS_DROP };
-        uint64_t wanted[PS_SET_WORDS];
 
         if (is_behind) {
             m.flag = s->hyper != NULL ? PS_APPLY : PS_SKIP;
@@ -214,10 +211,8 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
         }
         if (s->hyper != NULL)
             m.hyper = *s->hyper;
-        for (int w = 0; w < PS_SET_WORDS; w++)
-            wanted[w] = h->wanted[w] | (h->is_valid ? h->shards[w] : 0);
         ps_write_begin(&l->out, &m, 0);
-        ps_write_set(&l->out, wanted);
+        ps_write_set(&l->out, h->wanted);
         ps_write_set(&l->out, h->copied);
         rc = send_out(l, i, err);
     }

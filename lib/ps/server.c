@@ -49,6 +49,9 @@ struct ps_server {
     bool is_holding;          /* READY was sent */
     uint64_t copied[PS_SET_WORDS]; /* shards that are not filled yet */
     uint32_t n_copied;
+    uint64_t leaving[PS_SET_WORDS]; /* shards that moved to other servers: sources of copies, until the
+                                     * first PUSH, which has no gradients of them */
+    uint32_t n_leaving;
     struct cursor *cursors; /* owned [PS_SHARDS] */
 
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
@@ -301,11 +304,20 @@ static bool find_place(const struct ps_server *s, uint32_t shard, struct cursor 
     }
 }
 
-static int hold_shards(struct ps_server *s, const struct ps_message *m, struct err *err)
+/* is_valid: the shards here are those of the agreed step. */
+static int hold_shards(struct ps_server *s, const struct ps_message *m, bool is_valid,
+                       struct err *err)
 {
+    memset(s->leaving, 0, sizeof(s->leaving));
+    s->n_leaving = 0;
     for (uint32_t i = 0; i < PS_SHARDS; i++) {
         int rc;
 
+        if (is_valid && !ps_set_has(m->shards, i) && ps_store_has(s->store, i)) {
+            ps_set_add(s->leaving, i);
+            s->n_leaving++;
+            continue;
+        }
         if (!ps_set_has(m->shards, i) || ps_set_has(m->copied, i))
             ps_store_drop_shard(s->store, i);
         if (!ps_set_has(m->shards, i) || ps_store_has(s->store, i))
@@ -326,6 +338,7 @@ static int hold_shards(struct ps_server *s, const struct ps_message *m, struct e
 
 static int on_begin(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
+    bool is_valid;
     int rc;
 
     if (s->is_holding || s->n_copied > 0 || from != s->leader || m->flag > PS_SKIP)
@@ -334,8 +347,9 @@ static int on_begin(struct ps_server *s, uint32_t from, const struct ps_message 
     if (rc < 0)
         return rc;
     settle_pending(s, m);
+    is_valid = s->version == m->step;
     s->version = m->step;
-    rc = hold_shards(s, m, err);
+    rc = hold_shards(s, m, is_valid, err);
     return rc < 0 ? rc : send_ready(s, err);
 }
 
@@ -548,6 +562,17 @@ static int sum(struct ps_server *s, struct err *err)
     return rc < 0 ? rc : vote(s, err);
 }
 
+/* Their rows are about to become outdated. Every copy was made: a rank pushes after the settlement. */
+static void drop_leaving(struct ps_server *s)
+{
+    for (uint32_t i = 0; i < PS_SHARDS && s->n_leaving > 0; i++)
+        if (ps_set_has(s->leaving, i)) {
+            ps_store_drop_shard(s->store, i);
+            s->n_leaving--;
+        }
+    memset(s->leaving, 0, sizeof(s->leaving));
+}
+
 static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *m,
                    const uint8_t *data, size_t n, struct err *err)
 {
@@ -560,6 +585,7 @@ static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *
     }
     if (!s->is_holding || r->has_pushed || m->step != s->version + 1 || is_pending(s))
         return unexpected(s, from, "PUSH", m->step, err);
+    drop_leaving(s);
     rc = fault_error("ps.push", err);
     if (rc == 0)
         rc = keep(&r->push, data, n, err);

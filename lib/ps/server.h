@@ -4,7 +4,8 @@
  *   state        message                        next        action
  *   IDLE         SETUP                          IDLE        describes the tables; other tables: drops the state
  *   IDLE         QUERY                          IDLE        sends HELD
- *   IDLE         BEGIN(step, commit|skip|drop)  LOADING     ends the pending step; holds the listed shards
+ *   IDLE         BEGIN(step, commit|skip|drop)  LOADING     ends the pending step; holds the listed shards,
+ *                                                           and other valid ones until the first PUSH
  *   LOADING      COPY(shard)                    LOADING     fills the shard
  *   LOADING      all shards are filled          HOLDING     sends READY to the coordinator
  *   HOLDING      PUSH of a rank                 HOLDING     keeps it
