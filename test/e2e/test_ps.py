@@ -264,6 +264,19 @@ def step_with_nan_is_skipped_all_files_are_equal():
     expect_equal(group, reference(**bad))
 
 
+@test
+def evaluator_follows_a_job_with_ps_its_results_are_equal():
+    group = Group(2, 2, fault="train.forward=delay:5@1+")
+    cluster = {**group.cluster, "evaluator": ["127.0.0.1:%d" % free_ports(1)[0]]}
+    evaluator = Task(group.job, {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}, ("--devices", "cpu:1"), name="evaluator 0")
+    group.finish()
+    assert evaluator.wait() == 0, evaluator.log()
+    found = {r["step"]: (r["loss"], r["auc"]) for r in evaluator.events("eval")}
+    wanted = {r["step"]: (r["loss"], r["auc"]) for r in reference().records("eval")}
+    assert found[32] == wanted[32], (found, wanted)
+    expect_equal(group, reference())
+
+
 # ---- stop and start ----
 
 @test
