@@ -12,7 +12,8 @@ import tempfile
 import time
 import urllib.request
 
-from kit import FOLDERS, SLOW, TRAINERCTL, Limit, Task, await_process, free_ports, main, merge, read_tree, test, use_venv, wait_until, workdir
+from kit import FOLDERS, SLOW, TRAINERCTL, Limit, Task, await_process, enter_namespaces, free_ports, has_namespaces, main, merge, need_namespaces, \
+    read_tree, test, use_venv, wait_until, workdir
 
 use_venv()
 import numpy as np  # noqa: E402
@@ -92,13 +93,15 @@ def read(path):
 
 class Group:
     """The tasks of a job. `lives`: {task: [fault of each process in order]}, as {"ps 0": ["ps.vote=kill@3"]}; `fault`: of all
-    processes of the workers."""
+    processes of the workers; `hosts`: {kind: (address, words in front of the command)}."""
 
-    def __init__(self, workers, ps, lives=None, devices=None, env=None, fault="", folder=None, **changes):
+    def __init__(self, workers, ps, lives=None, devices=None, env=None, fault="", folder=None, hosts=None, **changes):
         self.folder = folder or workdir()
         self.job = job_file(self.folder, **{**({"parameter_server": PS} if ps else {}), **changes})
         ports = free_ports(workers + ps)
-        self.cluster = {"worker": ["127.0.0.1:%d" % p for p in ports[:workers]], "ps": ["127.0.0.1:%d" % p for p in ports[workers:]]}
+        self.hosts = hosts or {"worker": ("127.0.0.1", ()), "ps": ("127.0.0.1", ())}
+        self.cluster = {kind: ["%s:%d" % (self.hosts[kind][0], p) for p in some]
+                        for kind, some in (("worker", ports[:workers]), ("ps", ports[workers:]))}
         self.cluster = {kind: addresses for kind, addresses in self.cluster.items() if addresses}
         self.names = ["%s %d" % (kind, i) for kind, addresses in self.cluster.items() for i in range(len(addresses))]
         self.devices, self.env, self.fault = devices or {}, env or {}, fault
@@ -117,7 +120,7 @@ class Group:
         faults = ",".join(f for f in (life, self.fault if kind == "worker" else "") if f)
         env = {"TRAINERD_LOG_LEVEL": "debug", **self.env, **({"TRAINERD_FAULT": faults} if faults else {})}
         task = Task(self.job, {"cluster": self.cluster, "task": {"type": kind, "index": int(index)}},
-                    ("--devices", self.devices.get(kind, "cpu:1")), env, "%s (%s)" % (name, life))
+                    ("--devices", self.devices.get(kind, "cpu:1")), env, "%s (%s)" % (name, life), prefix=self.hosts[kind][1])
         task.life = life
         self.tasks[name].append(task)
         return task
@@ -453,6 +456,59 @@ def all_holders_are_killed_before_the_first_checkpoint_the_job_starts_again():
     expect_equal(group, reference(**never))
 
 
+def ip(*args):
+    subprocess.run(["ip", *args], check=True)
+
+
+def cable():
+    """Two hosts: network namespaces that a virtual cable connects."""
+    for name, peer in (("east", None), ("west", "east")):
+        ip("netns", "add", name)
+        ip("-n", name, "link", "set", "lo", "up")
+        if peer:
+            ip("-n", peer, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", name)
+    for name, address in (("east", "10.78.0.1"), ("west", "10.78.0.2")):
+        ip("-n", name, "addr", "add", address + "/24", "dev", "cable")
+        ip("-n", name, "link", "set", "cable", "up")
+
+
+@test
+def ps_are_on_another_host_and_its_cable_is_unplugged_the_group_continues_later():
+    """Between hosts the messages are encrypted, because such a cluster has a token."""
+    need_namespaces()
+    hosts = {"worker": ("10.78.0.1", ("ip", "netns", "exec", "east")), "ps": ("10.78.0.2", ("ip", "netns", "exec", "west"))}
+    group = Group(2, 2, hosts=hosts, fault=SLOWLY, **LONG, **GOES_ON)
+    until_steps(group)
+    ip("-n", "west", "link", "set", "cable", "down")
+    try:
+        wait_until(lambda: "no parameter server is present" in group.notes(), 60, group.logs)
+        before = newest(group)
+    finally:
+        ip("-n", "west", "link", "set", "cable", "up")
+    wait_until(lambda: newest(group) > before + 5, 60, group.logs)
+    assert all(len(tasks) == 1 for tasks in group.tasks.values())
+    expect_no_rollback(group)  # the ps still have the rows
+    expect_part(group)
+
+
+# ---- wrong numbers ----
+
+@test
+def gradient_is_not_finite_the_group_returns_to_the_newest_checkpoint():
+    """The ps are ahead of the checkpoint then: the coordinator fills them again."""
+    group = Group(2, 2, fault="train.forward=delay:2@1+,health.not_finite@20", health={"non_finite": "restore"}).finish()
+    assert "to the newest checkpoint" in group.notes(), group.logs()
+    expect_equal(group, reference())
+
+
+@test
+def worker_has_a_wrong_gradient_it_is_named_and_all_files_are_equal():
+    for name in ("worker 1", "worker 0"):
+        group = Group(4, 2, lives={name: ["health.flip_gradient@9"]}).finish(supervised=True)
+        assert "differs from" in group.notes(), group.logs()
+        expect_equal(group, reference(), repeated=True)
+
+
 # ---- fault points ----
 
 def expect_kills(lives, fault="train.forward=delay:2@1+", optimizer=OPTIMIZERS["adagrad"], supervised=False, **changes):
@@ -628,4 +684,7 @@ def status_and_metrics_of_a_ps_state_its_shards_and_rows():
 
 
 if __name__ == "__main__":
+    enter_namespaces()
+    if has_namespaces():
+        cable()
     main()
