@@ -1,7 +1,9 @@
 /* work_ps.c - the work of a parameter server: forwards to lib/ps. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -14,6 +16,9 @@ struct ps_work {
     struct run *run;
     struct ps *ps; /* owned */
     train_end_fn *on_end;
+    pthread_mutex_t lock; /* guards is_asked */
+    pthread_cond_t asked;
+    bool is_asked; /* the membership has asked for the end of the generation */
     _Atomic bool is_serving;    /* a generation runs */
     _Atomic uint64_t since_ns;  /* clock_ns() when is_serving changed */
 };
@@ -22,6 +27,31 @@ static void set_serving(struct ps_work *w, bool is_serving)
 {
     atomic_store_explicit(&w->is_serving, is_serving, memory_order_relaxed);
     atomic_store_explicit(&w->since_ns, clock_ns(), memory_order_relaxed);
+}
+
+static void set_asked(struct ps_work *w, bool is_asked)
+{
+    pthread_mutex_lock(&w->lock);
+    w->is_asked = is_asked;
+    pthread_cond_broadcast(&w->asked);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* After the last step the leader sends OVER and closes its connections. A message of this task that
+ * the leader has not read then makes the kernel reset the connection, which discards an OVER that
+ * this task has not read: it would wait for a leader until its deadline. So the end of the last
+ * generation is not reported before the leader has asked, or has had the time to. */
+static void wait_for_over(struct ps_work *w)
+{
+    enum { WAIT_SECONDS = 2 };
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += WAIT_SECONDS;
+    pthread_mutex_lock(&w->lock);
+    while (!w->is_asked && pthread_cond_timedwait(&w->asked, &w->lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&w->lock);
 }
 
 static int open_ps(struct run *r, void **out, struct err *err)
@@ -33,6 +63,8 @@ static int open_ps(struct run *r, void **out, struct err *err)
     if (w == NULL)
         return err_set(err, ERR_NOMEM, "parameter server: out of memory");
     w->run = r;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->asked, NULL);
     set_serving(w, false);
     rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers, .arg = w }, &w->ps, err);
     if (rc < 0) {
@@ -63,8 +95,8 @@ static void on_end(void *arg, bool is_complete, bool is_aborted, int code, const
     struct ps_work *w = arg;
     enum train_end end = TRAIN_PAUSED; /* the membership learns from the training tasks that the job is complete */
 
-    (void)is_complete;
-
+    if (is_complete)
+        wait_for_over(w);
     if (is_aborted)
         end = TRAIN_ABORTED;
     else if (code < 0)
@@ -94,6 +126,7 @@ static int start_ps(void *work, const struct train_generation *g, train_end_fn *
     _Static_assert(sizeof(group.key) == sizeof(g->key), "one key");
     memcpy(group.key, g->key, sizeof(group.key));
     w->on_end = end;
+    set_asked(w, false);
     set_serving(w, true); /* the end may come before ps_start() returns */
     rc = ps_start(w->ps, &group, err);
     if (rc < 0)
@@ -103,11 +136,13 @@ static int start_ps(void *work, const struct train_generation *g, train_end_fn *
 
 static void request_ps(void *work, unsigned kinds)
 {
-    (void)work, (void)kinds; /* the training tasks end the generation */
+    (void)kinds; /* the training tasks end the generation */
+    set_asked(work, true);
 }
 
 static void abort_ps(void *work, const char *why)
 {
+    set_asked(work, true);
     ps_abort(((struct ps_work *)work)->ps, why);
 }
 
@@ -160,6 +195,7 @@ static void close_ps(void *work)
 
     if (w == NULL)
         return;
+    set_asked(w, true);
     ps_close(w->ps);
     free(w);
 }
