@@ -217,8 +217,8 @@ def expect_equal(group, expected, complete=True, repeated=False):
         assert found and set(got) & set(wanted), group.logs()
         return
     assert repeated or {r["step"] for r in found} == set(losses), "%d of %d steps\n%s" % (len({r["step"] for r in found}), len(losses), group.logs())
-    # a step is left out where the writer is busy or killed
-    assert max(got) == max(wanted) and (repeated or len(set(got) & set(wanted)) >= min(2, len(wanted))), (sorted(got), sorted(wanted))
+    # the last one, and any others: a step is left out where the writer is busy or killed
+    assert max(got) == max(wanted), (sorted(got), sorted(wanted))
     assert read(os.path.join(group.folder, "clicks.onnx")) == read(os.path.join(expected.folder, "clicks.onnx"))
     found, wanted = ({r["step"]: (r["loss"], r["auc"]) for r in g.records("eval")} for g in (group, expected))
     assert found and all(wanted[step] == values for step, values in found.items()) and (repeated or len(found) == len(wanted)), (found, wanted)
