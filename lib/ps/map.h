@@ -1,9 +1,7 @@
-/* map.h - which shard contains a row, and which parameter servers (ps) hold a shard. Pure.
+/* map.h - which shard (tensor/shards.h) contains a row, and which parameter servers (ps) hold a shard. Pure.
  *
- * Every table is divided into the same PS_SHARDS shards. Blocks of 64 rows are dealt to the shards
- * in turn, so a shard has every 1024th block, and the rows that are used most (often the first
- * ones) are spread over all servers. Table i begins at another shard than table i + 1, so that
- * small tables do not all lie in shard 0.
+ * A shard has every 1024th block of 64 rows of each table, so the rows that are used most (often the
+ * first ones) are spread over all servers.
  *
  *     block of 64 rows   0        1            2            ...   1024      1025
  *     shard (mod 1024)   first    first + 1    first + 2    ...   first     first + 1
@@ -12,30 +10,27 @@
  * The rows of a table in one shard have the local numbers 0, 1, 2, ... in ascending order of rows.
  *
  * All members of a group compute the same map from the view alone, and data in checkpoints and in
- * memory of servers stays in its shard, so no constant here may ever change.
+ * memory of servers stays in its shard, so nothing here may ever change.
  * Threads: any. */
 #ifndef PS_MAP_H
 #define PS_MAP_H
 
 #include <stdint.h>
 
-enum {
-    PS_SHARDS = 1024,
-    PS_BLOCK_ROWS = 64,
-    PS_TABLE_STRIDE = 389, /* distance of the first shards of two tables; odd, so that 1024 tables
-                              have different first shards */
-};
+#include "tensor/shards.h"
+
+enum { PS_SHARDS = SHARDS, PS_BLOCK_ROWS = SHARD_BLOCK_ROWS };
 
 /* Returns the shard of row 0 of a table. */
 static inline uint32_t ps_first_shard(uint32_t table)
 {
-    return (uint32_t)((uint64_t)table * PS_TABLE_STRIDE % PS_SHARDS);
+    return shard_first(table);
 }
 
 /* Returns the shard of a row of the table with this first shard. */
 static inline uint32_t ps_shard_of(uint32_t first_shard, uint64_t row)
 {
-    return (uint32_t)((row / PS_BLOCK_ROWS + first_shard) % PS_SHARDS);
+    return shard_of_block(first_shard, row / PS_BLOCK_ROWS);
 }
 
 /* Returns the number of a row among the rows of its shard. */
