@@ -1,5 +1,4 @@
 /* norm.c - sums of squares in a fixed order, and clipping. */
-#include <math.h>
 #include <string.h>
 
 #include "optim/optim_priv.h"
@@ -46,15 +45,6 @@ void optim_square_sums(const float *g, size_t n, double *partial)
 {
     for (size_t at = 0; at < n; at += OPTIM_BLOCK)
         *partial++ = block_sum(g + at, n - at < OPTIM_BLOCK ? n - at : OPTIM_BLOCK);
-}
-
-double optim_norm(const double *partial, size_t n_blocks, double more)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < n_blocks; i++)
-        sum += partial[i];
-    return sqrt(sum + more);
 }
 
 float optim_clip(double norm, double clip)

@@ -10,6 +10,8 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "optim/optim_priv.h"
+#include "tensor/packed.h"
+#include "tensor/shards.h"
 
 const struct optim_def *optim_get(enum optim_type type)
 {
@@ -44,6 +46,9 @@ struct optim {
     /* [n_params + 1] owned: number of blocks of the preceding parameters */
     size_t *first_block;
     double *squares;            /* [blocks] owned: sums of squares of the gradient */
+    /* [n_params + 1] owned: number of blocks of 64 rows of the preceding sharded tables */
+    size_t *first_sharded;
+    double *sharded;            /* [those blocks] owned: their sums of squares */
     /* [blocks] owned: results of measure(); NULL: the row has no measure() */
     double (*sums)[2];
 };
@@ -51,7 +56,7 @@ struct optim {
 int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err)
 {
     struct optim *o = calloc(1, sizeof(*o));
-    size_t blocks = 0, n = opts->n_params;
+    size_t blocks = 0, sharded = 0, n = opts->n_params;
 
     CHECK(opts->n_parts > 0);
     if (o == NULL)
@@ -59,7 +64,8 @@ int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err
     o->opts = *opts;
     o->params = calloc(n + 1, sizeof(*o->params));
     o->first_block = calloc(n + 1, sizeof(*o->first_block));
-    if (o->params == NULL || o->first_block == NULL)
+    o->first_sharded = calloc(n + 1, sizeof(*o->first_sharded));
+    if (o->params == NULL || o->first_block == NULL || o->first_sharded == NULL)
         goto no_memory;
     o->opts.params = o->params;
     for (size_t i = 0; i < n; i++) {
@@ -67,12 +73,18 @@ int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err
         CHECK(!opts->params[i].lazy ||
               (opts->params[i].table != NULL && opts->def->measure == NULL));
         CHECK(i == 0 || opts->params[i].first >= o->params[i - 1].first + o->params[i - 1].n);
+        CHECK(!opts->params[i].is_sharded ||
+              (opts->params[i].table != NULL && opts->params[i].first_shard < SHARDS &&
+               opts->params[i].n == opts->params[i].table->rows * opts->params[i].table->width));
         o->params[i] = opts->params[i];
+        sharded += opts->params[i].is_sharded ? optim_sharded_blocks(&opts->params[i]) : 0;
+        o->first_sharded[i + 1] = sharded;
         blocks += (opts->params[i].n - 1) / OPTIM_BLOCK + 1;
         o->first_block[i + 1] = blocks;
     }
     o->squares = calloc(blocks + 1, sizeof(*o->squares));
-    if (o->squares == NULL)
+    o->sharded = calloc(sharded + 1, sizeof(*o->sharded));
+    if (o->squares == NULL || o->sharded == NULL)
         goto no_memory;
     if (opts->def->measure != NULL) {
         o->sums = calloc(blocks + 1, sizeof(*o->sums));
@@ -94,6 +106,8 @@ void optim_free(struct optim *o)
     free(o->params);
     free(o->first_block);
     free(o->squares);
+    free(o->first_sharded);
+    free(o->sharded);
     free(o->sums);
     free(o);
 }
@@ -103,10 +117,16 @@ const struct optim_opts *optim_options(const struct optim *o)
     return &o->opts;
 }
 
+/* The first of n blocks that belongs to a part, in 128 bits, because blocks times parts may exceed 64
+ * bits. */
+static size_t share_begin(const struct optim *o, size_t n, uint32_t part)
+{
+    return (size_t)((unsigned __int128)n * part / o->opts.n_parts);
+}
+
 static size_t part_begin(const struct optim *o, uint32_t part)
 {
-    /* In 128 bits, because blocks times parts may exceed 64 bits. */
-    return (size_t)((unsigned __int128)o->first_block[o->opts.n_params] * part / o->opts.n_parts);
+    return share_begin(o, o->first_block[o->opts.n_params], part);
 }
 
 /* Returns the next piece of a part; a piece belongs to one parameter. *block is the first block of
@@ -161,10 +181,17 @@ void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_s
     struct optim_piece p;
 
     while (next_piece(o, part, &block, &p))
-        if (is_packed(state, p.param))
+        if (!p.param->is_sharded && is_packed(state, p.param))
             optim_packed_squares(state, &p, o->squares + p.block);
-        else
+        else if (!p.param->is_sharded)
             optim_square_sums(state->g + p.first, p.n, o->squares + p.block);
+    for (uint32_t i = 0; i < o->opts.n_params; i++) {
+        size_t first = o->first_sharded[i], n = o->first_sharded[i + 1] - first;
+
+        if (o->params[i].is_sharded)
+            optim_sharded_squares(state, &o->params[i], share_begin(o, n, part),
+                                  share_begin(o, n, part + 1), o->sharded + first);
+    }
 }
 
 void optim_each(const struct optim *o, uint32_t part, const struct optim_state *state,
@@ -182,7 +209,15 @@ void optim_each(const struct optim *o, uint32_t part, const struct optim_state *
 
 double optim_gradient_norm(const struct optim *o, double more)
 {
-    return optim_norm(o->squares, o->first_block[o->opts.n_params], more);
+    double sum = 0;
+
+    for (uint32_t i = 0; i < o->opts.n_params; i++)
+        for (size_t b = o->first_block[i]; !o->params[i].is_sharded && b < o->first_block[i + 1];
+             b++)
+            sum += o->squares[b];
+    return sqrt(
+        sum +
+        (optim_sharded_total(o->params, o->first_sharded, o->opts.n_params, o->sharded) + more));
 }
 
 bool optim_needs_norms(const struct optim *o)

@@ -94,6 +94,10 @@ struct optim_param {
     size_t skipped;      /* floats of the parameter before `first`. The stretches of a parameter
                             are consecutive and share the ratio of lars and lamb, whose norms are
                             over all of them */
+    /* a whole table whose squares are added shard by shard (tensor/shards.h) to the norm of the
+     * gradient, as parameter servers add them */
+    bool is_sharded;
+    uint32_t first_shard;
 };
 
 struct optim_opts {
@@ -130,8 +134,8 @@ uint32_t optim_skipping_tables(const struct optim *o, const struct optim_hyper *
 
 /* A step, in each of the n_parts threads. Each line needs the results of all threads from the
  * previous line, so the caller separates the lines by barriers. Clipping of values and by the norm
- * is optional. Sums are added in the order of the blocks of the parameters, so the bits do not
- * depend on n_parts.
+ * is optional. Sums are added in the order of the blocks of the parameters, and those of sharded
+ * tables in the order of the shards, so the bits do not depend on n_parts.
  *
  *     optim_clip_values(), optim_measure_gradient()
  *     optim_gradient_norm(), optim_clip() -> h->grad_scale;  optim_measure() if optim_needs_norms()
@@ -144,8 +148,9 @@ void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_s
 typedef void optim_each_fn(void *arg, size_t at, const float *g, size_t n);
 void optim_each(const struct optim *o, uint32_t part, const struct optim_state *state,
                 optim_each_fn *each, void *arg);
-/* L2, over all parameters. `more` is added to the sum of squares after theirs: of parameters that are
- * elsewhere. */
+/* L2, over all parameters: sqrt(D + (S + more)). D: the squares of the blocks of the parameters that are
+ * not sharded, in order. S: of the sharded tables, over the shards in order; a shard: over the tables in
+ * order, over their blocks of 64 rows ascending. `more`: of parameters that are elsewhere. */
 double optim_gradient_norm(const struct optim *o, double more);
 bool optim_needs_norms(const struct optim *o);
 void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
@@ -194,8 +199,6 @@ double optim_scale_sqrt(double rate, uint64_t batch, uint64_t reference);
  * range, added in a fixed order. */
 enum { OPTIM_BLOCK = 4096 };
 void optim_square_sums(const float *g, size_t n, double *partial);
-/* Square root of the ordered sum, with `more` after the last block. */
-double optim_norm(const double *partial, size_t n_blocks, double more);
 /* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; clip 0: 1. */
 float optim_clip(double norm, double clip);
 /* Limits each element to [-limit, limit]; a NaN remains. */

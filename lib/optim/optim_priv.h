@@ -8,6 +8,7 @@
  *   adam.c      adam, adamw, adamax, lamb, lion
  *   adagrad.c   adagrad, rmsprop
  *   norm.c      sums of squares, clipping
+ *   sharded.c   sums of squares of sharded tables
  *   schedule.c  the learning rate
  *
  * An element needs only its own weight, gradient and slots, and every operation rounds by itself,
@@ -90,6 +91,16 @@ void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *
 /* Updates the rows that have marks. `own`: the hyper-parameters of this parameter. */
 void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
                         const struct optim_state *s, const struct optim_piece *p);
+
+/* ---- a sharded table ---- */
+size_t optim_sharded_blocks(const struct optim_param *p); /* of 64 rows */
+/* Computes the sums of squares of its blocks [first, end): sums[first] and so on. */
+void optim_sharded_squares(const struct optim_state *s, const struct optim_param *p, size_t first,
+                           size_t end, double *sums);
+/* Adds the sums shard by shard. Those of params[i] are first_sum[i] to first_sum[i + 1] - 1; a parameter
+ * that is not sharded has none. */
+double optim_sharded_total(const struct optim_param *params, const size_t *first_sum,
+                           uint32_t n_params, const double *sums);
 
 /* Type and name of the row optim_<word>. */
 #define OPTIM_ROW(NAME, word) .type = OPTIM_##NAME, .name = #word

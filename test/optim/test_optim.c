@@ -71,8 +71,8 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
         const struct reference *ref = &references[r];
         const struct optim_def *def = optim_named(ref->optimizer);
         const struct optim_param params[] = {
-            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0 },
-            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0 },
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0, false, 0 },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0, false, 0 },
         };
         float w[REFERENCE_N], g[REFERENCE_N], memory[3][REFERENCE_N] = { { 0 } };
         struct optim_state s = { .w = w, .g = g };
@@ -323,11 +323,11 @@ static void every_width_gives_the_bits_of_single_steps(void **state)
 
 /* Parameters of many sizes: one float, a block and a float, many blocks; and gaps between them. */
 static const struct optim_param cut_params[] = {
-    { 0, 1, 1, 0.01, true, NULL, false, 0 },
-    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false, 0 },
-    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false, 0 },
-    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 0 },
-    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false, 0 },
+    { 0, 1, 1, 0.01, true, NULL, false, 0, false, 0 },
+    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false, 0, false, 0 },
+    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false, 0, false, 0 },
+    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 0, false, 0 },
+    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false, 0, false, 0 },
 };
 enum {
     N_CUT = sizeof(cut_params) / sizeof(*cut_params),
@@ -443,7 +443,7 @@ static void matrix_steps(const struct optim_def *def, const struct optim_param *
 
 static void rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zero(void **state)
 {
-    static const struct optim_param all_rows[] = { { 0, MATRIX, 1, 0.02, true, NULL, false, 0 } };
+    static const struct optim_param all_rows[] = { { 0, MATRIX, 1, 0.02, true, NULL, false, 0, false, 0 } };
     struct packed_table table = { .rows = ROWS, .width = WIDTH };
     size_t bytes = 6 * MATRIX * sizeof(float);
     float *whole = malloc(bytes), *cut = malloc(bytes), *packed = malloc(bytes);
@@ -710,7 +710,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 /* average_k = d average + (1 - d) w, rounded as it stands. */
 static void the_average_follows_the_weights(void **state)
 {
-    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false, 0 };
+    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false, 0, false, 0 };
     struct optim *o = optim_of(optim_get(OPTIM_SGD), &p, 1, 1, 0.75);
     float w[5] = { 1, 2, 3, 4, 5 }, average[5] = { 1, 2, 3, 4, 5 }, g[5], expected[5];
     struct optim_state s = { .w = w, .g = g, .average = average };
@@ -737,7 +737,7 @@ static void the_average_follows_the_weights(void **state)
 static void without_a_norm_the_ratio_is_one(void **state)
 {
     static const char *const names[] = { "lars", "lamb" };
-    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false, 0 };
+    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false, 0, false, 0 };
 
     (void)state;
     for (size_t k = 0; k < 2; k++)
@@ -766,7 +766,7 @@ static void a_bad_gradient_is_not_hidden(void **state)
     (void)state;
     for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (size_t b = 0; b < 2; b++) {
-            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false, 0 };
+            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false, 0, false, 0 };
             struct optim *o = optim_of(optim_get(k), &p, 1, 1, 0);
             float w[2] = { 1, 1 }, g[2] = { bad[b], 0 }, memory[3][2] = { { 0 } };
             struct optim_state s = { .w = w, .g = g,
@@ -810,9 +810,157 @@ static void the_norm_has_the_same_bits_whoever_computed_which_blocks(void **stat
     assert_memory_equal(whole, parts, sizeof(whole));
     for (size_t i = 0; i < LARGE; i++)
         sum += (double)g[i] * (double)g[i];
-    assert_true(fabs(optim_norm(whole, 4, 0) - sqrt(sum)) < 1e-11 * sqrt(sum));
-    assert_true(optim_norm(whole, 0, 0) == 0);
+    assert_true(fabs(whole[0] + whole[1] + whole[2] + whole[3] - sum) < 1e-11 * sum);
     free(g);
+}
+
+/* ---- sharded tables ---- */
+
+/* Narrow rows: many blocks of 64 rows in one shard; a partial last block; wide rows: a block of 64 rows
+ * has several blocks of the optimizer, the last one partial. */
+static const struct packed_table sharded_tables[] = {
+    { .rows = 2 * 64 * 1024 + 100, .width = 1 },
+    { .rows = 333, .width = 3 },
+    { .rows = 200, .width = 100 },
+    { .rows = 640, .width = 64 },
+};
+enum { SHARDED = sizeof(sharded_tables) / sizeof(*sharded_tables), DENSE = 5000,
+       SHARDED_FLOATS = DENSE + 2 * 64 * 1024 + 100 + 999 + 20000 + 40960 };
+
+/* Table 2 is between the sharded tables, and is not sharded. */
+static bool is_sharded(uint32_t table)
+{
+    return table != 2;
+}
+
+/* The definition, one element at a time, of the dense gradient g. */
+static double square_by_hand(const float *g, size_t n)
+{
+    double sum = 0;
+
+    for (size_t at = 0; at < n; at += 4096) {
+        double part[16] = { 0 };
+
+        for (size_t i = at; i < n && i < at + 4096; i++)
+            part[i % 16] += (double)g[i] * (double)g[i];
+        for (int half = 8; half > 0; half /= 2)
+            for (int k = 0; k < half; k++)
+                part[k] += part[k + half];
+        sum += part[0];
+    }
+    return sum;
+}
+
+static double norm_by_hand(const float *g, double more)
+{
+    double dense = 0, sharded = 0;
+
+    for (size_t at = 0; at < DENSE; at += 4096)
+        dense += square_by_hand(g + at, DENSE - at < 4096 ? DENSE - at : 4096);
+    for (size_t at = 0, first = DENSE + 2 * 64 * 1024 + 100 + 999; at < 20000; at += 4096)
+        dense += square_by_hand(g + first + at, 20000 - at < 4096 ? 20000 - at : 4096);
+    for (uint64_t shard = 0; shard < 1024; shard++) {
+        const float *of_table = g + DENSE;
+        uint64_t number = 0;
+        double in_shard = 0;
+
+        for (uint32_t t = 0; t < SHARDED; t++) {
+            size_t rows = sharded_tables[t].rows, width = sharded_tables[t].width;
+
+            for (size_t r = 0; is_sharded(t) && r < rows; r += 64)
+                if ((r / 64 + number * 389) % 1024 == shard)
+                    in_shard += square_by_hand(of_table + r * width,
+                                               (rows - r < 64 ? rows - r : 64) * width);
+            number += is_sharded(t);
+            of_table += rows * width;
+        }
+        sharded += in_shard;
+    }
+    return sqrt(dense + (sharded + more));
+}
+
+/* One row in `one_in` has a gradient. g: dense; values: the rows with a gradient. */
+static void draw_sharded(uint32_t one_in, float *g, struct packed *rows, float *values)
+{
+    uint32_t x = 7 + one_in;
+    size_t at = DENSE, next = 0;
+
+    packed_clear(rows);
+    draw_all(&x, g, DENSE);
+    for (uint32_t t = 0; t < SHARDED; t++) {
+        size_t width = rows->tables[t].width;
+
+        for (size_t r = 0; r < rows->tables[t].rows; r++, at += width) {
+            memset(g + at, 0, width * sizeof(*g));
+            if ((r * 7 + t) % one_in != 0)
+                continue;
+            draw_all(&x, g + at, width);
+            for (size_t i = 0; i < width; i++) /* over a wide range, so that the order matters */
+                g[at + i] = ldexpf(g[at + i], (int)(r % 23) - 11);
+            rows->marks[rows->tables[t].first_word + r / 64] |= (uint64_t)1 << r % 64;
+            memcpy(values + next, g + at, width * sizeof(*g));
+            next += width;
+        }
+    }
+    packed_index(rows);
+    assert_int_equal(at, SHARDED_FLOATS);
+}
+
+static void check_sharded(struct optim *o, uint32_t n_parts, const struct optim_state *state,
+                          double expected)
+{
+    double norm;
+
+    for (uint32_t part = n_parts; part-- > 0;)
+        optim_measure_gradient(o, part, state);
+    norm = optim_gradient_norm(o, 1.5);
+    if (memcmp(&norm, &expected, sizeof(norm)) != 0)
+        fail_msg("%u parts: norm %.17g, expected %.17g", n_parts, norm, expected);
+}
+
+static void norm_with_sharded_tables_has_the_bits_of_its_definition_for_any_parts(void **state)
+{
+    static const uint32_t density[] = { 1, 5, 300 };
+    struct packed_table tables[SHARDED];
+    struct optim_param params[1 + SHARDED] = { { .n = DENSE, .rate_factor = 1 } };
+    size_t words, at = DENSE;
+    float *g = malloc(SHARDED_FLOATS * sizeof(*g)), *values = malloc(SHARDED_FLOATS * sizeof(*g));
+    void *memory;
+    struct packed rows;
+
+    (void)state;
+    memcpy(tables, sharded_tables, sizeof(tables));
+    words = packed_layout(tables, SHARDED);
+    memory = malloc(packed_bytes(SHARDED, words));
+    rows = packed_init(tables, SHARDED, words, memory);
+    for (uint32_t t = 0, number = 0; t < SHARDED; t++) {
+        size_t n = tables[t].rows * tables[t].width;
+
+        params[1 + t] = (struct optim_param){ .first = at, .n = n, .rate_factor = 1,
+                                              .table = &tables[t], .is_sharded = is_sharded(t),
+                                              .first_shard = number * 389 % 1024 };
+        number += is_sharded(t);
+        at += n;
+    }
+    for (uint32_t n_parts = 1; n_parts <= 40; n_parts += 13)
+        for (uint32_t k = 0; k < sizeof(density) / sizeof(*density); k++) {
+            struct optim_state s = { .g = g };
+            struct optim *o =
+                optim_of(optim_get(OPTIM_SGD), params, 1 + SHARDED, n_parts, 0);
+            double expected;
+
+            draw_sharded(density[k], g, &rows, values);
+            expected = norm_by_hand(g, 1.5);
+            check_sharded(o, n_parts, &s, expected);
+            memset(g + DENSE, 0xff, (SHARDED_FLOATS - DENSE) * sizeof(*g)); /* not read */
+            s.packed = &rows;
+            s.values = values;
+            check_sharded(o, n_parts, &s, expected);
+            optim_free(o);
+        }
+    free(g);
+    free(values);
+    free(memory);
 }
 
 /* The order of additions is fixed: 16 running sums, joined as a tree. */
@@ -867,6 +1015,7 @@ int main(void)
         cmocka_unit_test(optimizer_slots_have_the_names_of_checkpoints),
         cmocka_unit_test(the_norm_has_the_same_bits_whoever_computed_which_blocks),
         cmocka_unit_test(a_square_sum_has_the_bits_of_its_definition),
+        cmocka_unit_test(norm_with_sharded_tables_has_the_bits_of_its_definition_for_any_parts),
         cmocka_unit_test(clipping_is_that_of_pytorch),
     };
 

@@ -141,7 +141,7 @@ static void oracle_open(struct oracle *o, const struct ps_store_opts *opts,
         o->packed_tables[t] = (struct packed_table){ .rows = is->rows, .width = is->width };
         o->params[t] = (struct optim_param){ o->first_float[t], n, is->rate_factor,
                                              is->weight_decay, false, &o->packed_tables[t],
-                                             is->lazy, 0 };
+                                             is->lazy, 0, false, 0 };
         o->first_float[t + 1] = o->first_float[t] + n;
         o->first_row[t + 1] = o->first_row[t] + is->rows;
     }
