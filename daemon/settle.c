@@ -257,6 +257,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->devices = s->devices;
     t->n_devices = s->n_devices;
     t->ps = s->ps;
+    t->ps_tables = c->has_ps ? &c->ps : NULL;
     t->min_replicas = s->min_world * s->n_devices;
     s->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
     t->job_digest = c->digest;

@@ -6,9 +6,12 @@
 
 #include "base/err.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "graph/graph.h"
 #include "optim/optim.h"
+#include "ps/wants.h"
 #include "tensor/packed.h"
+#include "tensor/shards.h"
 #include "train/train_types.h"
 
 static bool matches(const struct train_params *group, const char *name, bool *used)
@@ -211,6 +214,43 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
     return 0;
 }
 
+/* On a GPU the squares of the whole gradient are added in another order, which decides bits if they are
+ * clipped. */
+static int check_sharded(const struct train_opts *o, const char *table, struct err *err)
+{
+    if (o->devices[0].kind == DEVICE_CPU || o->run.clip_norm == 0)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "/train/clip_norm: /parameter_server selects table '%s', whose squares would be added "
+                   "as on parameter servers, which GPUs do not support; use --devices cpu, take clip_norm "
+                   "out, or exclude the table by /parameter_server/tables",
+                   table);
+}
+
+/* Tables that parameter servers would hold have the numbers of graph_remotes(): those that are selected,
+ * in the order of the arena. Parameter servers support no frozen rows. */
+static int mark_sharded(const struct train_opts *o, const struct graph *graph, struct stretches *s,
+                        struct err *err)
+{
+    uint32_t n_sharded = 0;
+    const struct graph_param *p = graph_params(graph, &(uint32_t){ 0 });
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < s->n && o->ps_tables != NULL; i++) {
+        struct optim_param *x = &s->at[i];
+        const struct packed_table *t = x->table;
+        const char *name = p[s->param_of[i]].name;
+
+        if (t == NULL || x->n != t->rows * t->width ||
+            !ps_wants(o->ps_tables, name, t->rows, t->width))
+            continue;
+        x->first_shard = shard_first(n_sharded++);
+        x->is_sharded = true;
+        rc = check_sharded(o, name, err);
+    }
+    return rc;
+}
+
 static int open_stretches(const struct train_opts *o, const struct graph *graph,
                           struct stretches *s, uint32_t *rows, struct err *err)
 {
@@ -223,6 +263,8 @@ static int open_stretches(const struct train_opts *o, const struct graph *graph,
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         if (p[i].kind == GRAPH_TRAINED)
             rc = cut(o, graph, i, p[i].is_table ? &tables[next_table++] : NULL, rows, s, err);
+    if (rc == 0)
+        rc = mark_sharded(o, graph, s, err);
     return rc < 0 ? rc : apply_groups(o, graph, s->at, s->param_of, s->n, err);
 }
 

@@ -9,7 +9,8 @@ struct optim;
 struct train_opts;
 
 /* Opens the optimizer in n_devices parts. On success the caller owns *out. Errors: ERR_INPUT (a
- * pattern without a match, rows that do not exist, unsupported lazy rows), ERR_NOMEM. */
+ * pattern without a match, rows that do not exist, unsupported lazy rows), ERR_UNSUPPORTED (clip_norm
+ * over tables that parameter servers could hold, on a GPU), ERR_NOMEM. */
 int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
                 struct err *err);
 
