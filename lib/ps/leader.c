@@ -232,7 +232,7 @@ static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32
 
         n = t->width < COPY_FLOATS ? COPY_FLOATS / t->width : 1;
         n = n > all - at ? all - at : n;
-        if (ps_write_copy(&l->out, shard, table, part, at, n, t->width, &values) < 0)
+        if (ps_write_copy(&l->out, shard, s->is_initial, table, part, at, n, t->width, &values) < 0)
             return no_memory(err);
         for (uint64_t k = 0, run; rc == 0 && k < n; k += run) { /* the rows of a block are consecutive */
             run = PS_BLOCK_ROWS - (at + k) % PS_BLOCK_ROWS;
@@ -249,10 +249,11 @@ static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32
 static int fill(struct ps_leader *l, const struct ps_settlement *s, uint32_t server, uint32_t shard,
                 struct err *err)
 {
+    uint32_t n_parts = s->is_initial ? 1 : l->n_parts;
     int rc = 0;
 
     for (uint32_t t = 0; rc == 0 && t < l->n_tables; t++)
-        for (uint32_t p = 0; rc == 0 && p < l->n_parts; p++)
+        for (uint32_t p = 0; rc == 0 && p < n_parts; p++)
             rc = fill_table(l, s, server, shard, t, p, err);
     return rc;
 }

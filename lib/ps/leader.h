@@ -47,6 +47,9 @@ struct ps_settlement {
     const struct optim_hyper *hyper;
     ps_source_fn *source; /* NULL: the coordinator holds no tables of that step */
     void *arg;
+    /* The rows of the source are initial: it is asked for part 0, the weights, alone. The slots are zero,
+     * and the average equals the weights. */
+    bool is_initial;
 };
 
 struct ps_settled { /* for the log */

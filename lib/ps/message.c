@@ -373,10 +373,12 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
     }
 }
 
-int ps_write_copy(struct ps_writer *w, uint32_t shard, uint32_t table, uint32_t part,
-                  uint64_t first, uint64_t n, uint32_t width, float **values)
+int ps_write_copy(struct ps_writer *w, uint32_t shard, bool is_initial, uint32_t table,
+                  uint32_t part, uint64_t first, uint64_t n, uint32_t width, float **values)
 {
-    struct ps_message m = { .kind = PS_COPY, .number = shard, .first = first };
+    struct ps_message m = {
+        .kind = PS_COPY, .number = shard, .flag = is_initial, .first = first
+    };
 
     ps_write_begin(w, &m, 1);
     *values = ps_write_room(w, ps_padded(n * width));

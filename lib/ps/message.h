@@ -25,7 +25,8 @@
  *                                     a bit for each shard with valid rows; number: it knows the same SETUP (1) or not (0)
  *   BEGIN   coordinator  server       step; flag: enum ps_pending; hyper; shards to hold; shards that will be copied
  *   SEND    coordinator  server       number: server point that receives; shards to copy to it
- *   COPY    any          server       number: shard; first: local row; one section with values
+ *   COPY    any          server       number: shard; flag: 1: initial rows, of which only part 0 (weights) is sent;
+ *                                     first: local row; one section with values
  *   READY   server       coordinator  step; flag: 1: all shards are filled, 0: copies are awaited
  *   PULL    rank         server       step: version; sections with rows
  *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
@@ -131,8 +132,8 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
 
 /* Writes the head of a COPY message; the caller writes n * width floats to *values. Returns ERR_NOMEM or
  * 0. */
-int ps_write_copy(struct ps_writer *w, uint32_t shard, uint32_t table, uint32_t part,
-                  uint64_t first, uint64_t n, uint32_t width, float **values);
+int ps_write_copy(struct ps_writer *w, uint32_t shard, bool is_initial, uint32_t table,
+                  uint32_t part, uint64_t first, uint64_t n, uint32_t width, float **values);
 
 static inline size_t ps_padded(uint64_t n_floats)
 {

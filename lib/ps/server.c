@@ -28,6 +28,7 @@ struct rank {
 struct cursor { /* the place of the next COPY message of a shard */
     uint32_t table, part;
     uint64_t first;
+    bool has_begun, is_initial; /* is_initial: the messages have part 0 alone */
 };
 
 struct ps_server {
@@ -290,14 +291,16 @@ static void settle_pending(struct ps_server *s, const struct ps_message *m)
 /* Sets *at to the next place with rows, from *at on. Returns false after the last one. */
 static bool find_place(const struct ps_server *s, uint32_t shard, struct cursor *at)
 {
+    uint32_t n_parts = at->is_initial ? 1 : ps_store_n_parts(s->store);
+
     for (;;) {
         if (at->table == s->n_tables)
             return false;
-        if (at->part < ps_store_n_parts(s->store) &&
+        if (at->part < n_parts &&
             at->first < ps_local_rows(s->rows[at->table], ps_first_shard(at->table), shard))
             return true;
         at->first = 0;
-        if (++at->part >= ps_store_n_parts(s->store)) {
+        if (++at->part >= n_parts) {
             at->part = 0;
             at->table++;
         }
@@ -353,26 +356,45 @@ static int on_begin(struct ps_server *s, uint32_t from, const struct ps_message 
     return rc < 0 ? rc : send_ready(s, err);
 }
 
+/* The first message of a shard decides whether its rows are initial. */
+static bool is_next_copy(const struct cursor *at, const struct ps_message *m)
+{
+    const struct ps_section *x = m->sections;
+
+    return m->n_sections == 1 && x->table == at->table && x->part == at->part &&
+           m->first == at->first && x->n > 0 && m->flag <= 1 &&
+           (!at->has_begun || (m->flag == 1) == at->is_initial);
+}
+
+static int import(struct ps_server *s, const struct ps_message *m, struct err *err)
+{
+    const struct ps_section *x = m->sections;
+
+    if (m->flag == 1)
+        return ps_store_import_initial(s->store, m->number, x->table, m->first, x->n, x->values,
+                                       err);
+    return ps_store_import(s->store, m->number, x->table, x->part, m->first, x->n, x->values, err);
+}
+
 static int on_copy(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
     uint32_t shard = m->number;
-    const struct ps_section *x = m->sections;
     struct cursor *at = &s->cursors[shard < PS_SHARDS ? shard : 0];
     int rc;
 
-    if (shard >= PS_SHARDS || !ps_set_has(s->copied, shard) || m->n_sections != 1 ||
-        x->table != at->table || x->part != at->part || m->first != at->first || x->n == 0)
+    if (shard >= PS_SHARDS || !ps_set_has(s->copied, shard) || !is_next_copy(at, m))
         return err_set(err, ERR_PEER,
                        "COPY of shard %u from point %u is not the next one (table %u, part %u, "
                        "row %" PRIu64 ")",
                        shard, from, at->table, at->part, at->first);
     rc = fault_error("ps.copy", err);
+    if (rc == 0)
+        rc = import(s, m, err);
     if (rc < 0)
         return rc;
-    rc = ps_store_import(s->store, shard, x->table, x->part, m->first, x->n, x->values, err);
-    if (rc < 0)
-        return rc;
-    at->first += x->n;
+    at->has_begun = true;
+    at->is_initial = m->flag == 1;
+    at->first += m->sections[0].n;
     if (find_place(s, shard, at))
         return 0;
     s->copied[shard / 64] &= ~((uint64_t)1 << shard % 64);
@@ -393,7 +415,8 @@ static int send_shard(struct ps_server *s, uint32_t to, uint32_t shard, struct e
 
         if (n > left)
             n = left;
-        if (ps_write_copy(&s->out, shard, at.table, at.part, at.first, n, width, &values) < 0)
+        if (ps_write_copy(&s->out, shard, false, at.table, at.part, at.first, n, width, &values) <
+            0)
             return no_memory(err);
         rc = ps_store_export(s->store, shard, at.table, at.part, at.first, n, values, err);
         if (rc == 0)

@@ -323,6 +323,16 @@ int ps_store_import(struct ps_store *s, uint32_t shard, uint32_t table, uint32_t
     return rc;
 }
 
+int ps_store_import_initial(struct ps_store *s, uint32_t shard, uint32_t table,
+                            uint64_t first_local, uint64_t n, const float *in, struct err *err)
+{
+    int rc = ps_store_import(s, shard, table, 0, first_local, n, in, err);
+
+    if (rc == 0 && s->state.average != NULL)
+        rc = ps_store_import(s, shard, table, s->n_parts - 1, first_local, n, in, err);
+    return rc;
+}
+
 uint32_t ps_store_checksum(const struct ps_store *s, uint32_t shard)
 {
     bool is_finite = true; /* not used */

@@ -133,6 +133,10 @@ int ps_store_export(const struct ps_store *s, uint32_t shard, uint32_t table, ui
                     uint64_t first_local, uint64_t n, float *out, struct err *err);
 int ps_store_import(struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
                     uint64_t first_local, uint64_t n, const float *in, struct err *err);
+/* As ps_store_import() of the weights, and the average becomes equal. The slots stay: those of an added
+ * shard are zero, so its rows are then initial. */
+int ps_store_import_initial(struct ps_store *s, uint32_t shard, uint32_t table,
+                            uint64_t first_local, uint64_t n, const float *in, struct err *err);
 /* Returns the checksum of all parts of a shard that is held. Equal options give equal checksums of
  * equal states, in every store. */
 uint32_t ps_store_checksum(const struct ps_store *s, uint32_t shard);

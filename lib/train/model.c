@@ -357,17 +357,15 @@ static int fill_again(struct model *m, float *params, struct err *err)
     return 0;
 }
 
-int model_fill_whole(struct model *m, float *params, struct err *err)
+int model_open_initial(struct model *m, struct graph **out, struct err *err)
 {
-    struct graph *graph;
-    int rc = import_again(m, false, &graph, err);
+    return import_again(m, true, out, err);
+}
 
-    if (rc < 0)
-        return rc;
-    rc = graph_fill_initial(graph, params, err);
+void model_close_initial(struct model *m, struct graph *graph)
+{
     graph_free(graph);
     weights_close(&m->weights);
-    return rc;
 }
 
 int model_lay_out_whole(struct model *m, const struct memory *mem, struct err *err)

@@ -57,8 +57,10 @@ int model_fill_first(struct model *m, const struct memory *mem, struct err *err)
 /* After the engine was opened: the layout of the whole state, and its tensors. Reads the model again
  * if it has remote tables. Errors: as model_open(). */
 int model_lay_out_whole(struct model *m, const struct memory *mem, struct err *err);
-/* Writes the initial parameters of the whole state to params [whole.params]. Reads the model again. */
-int model_fill_whole(struct model *m, float *params, struct err *err);
+/* Reads the model again, for graph_fill_remote(). On success the caller owns *out, and calls
+ * model_close_initial() before the initial parameters are needed otherwise. Errors: as model_open(). */
+int model_open_initial(struct model *m, struct graph **out, struct err *err);
+void model_close_initial(struct model *m, struct graph *graph);
 /* Reads the model without data and writes its digest. Errors: as train_open(). */
 int model_read_digest(const struct train_opts *opts, char out[65], struct err *err);
 

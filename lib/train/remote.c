@@ -27,6 +27,7 @@ struct remote {
     struct ps_route route;        /* of the generation */
     struct device_mem loaded;     /* owned; a whole state that was read; base NULL: none */
     uint64_t loaded_step;
+    struct graph *initial; /* owned; has the initial rows during a settlement; NULL: not opened */
     size_t *whole_at; /* [n * WHOLE_MAX_PARTS] owned; see whole_table_at(); filled when first used */
     bool has_whole_at;
 };
@@ -250,25 +251,25 @@ void remote_loaded(struct train *t, uint64_t step, struct device_mem *whole)
     m->loaded_step = step;
 }
 
-/* The initial values: slots are zero, and the average is a copy of the weights. */
-static int load_initial(struct remote *m, struct err *err)
+/* A ps_source_fn: the initial rows, from the file of the model, which is opened when the first rows are
+ * needed. The rows are never all in memory. */
+static int read_initial(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                        float *out, struct err *err)
 {
-    const struct whole *w = &m->train->model.whole;
-    struct device_mem whole;
-    int rc = device_mem_open(&whole, w->bytes, false, err);
+    struct remote *m = arg;
+    int rc = 0;
 
-    if (rc < 0)
-        return err_wrap(err, rc, "memory for the initial values of remote tables");
-    rc = model_fill_whole(&m->train->model, whole.base, err);
-    if (rc < 0) {
-        device_mem_close(&whole);
-        return rc;
-    }
-    if (w->has_average)
-        memcpy((float *)whole.base + w->parts_at[w->n_parts - 1], whole.base,
-               w->params * sizeof(float));
-    remote_loaded(m->train, 0, &whole);
-    return 0;
+    CHECK(part == 0);
+    if (m->initial == NULL)
+        rc = model_open_initial(&m->train->model, &m->initial, err);
+    return rc < 0 ? rc : graph_fill_remote(m->initial, table, first, n, out, err);
+}
+
+static void close_initial(struct remote *m)
+{
+    if (m->initial != NULL)
+        model_close_initial(&m->train->model, m->initial);
+    m->initial = NULL;
 }
 
 int remote_read(struct train *t, float *whole, struct err *err)
@@ -321,19 +322,20 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
     struct optim_hyper hyper = { 0 };
     struct ps_settlement s = { .step = held, .arg = m };
     struct ps_settled settled = { 0 };
-    int rc = 0;
+    int rc;
 
-    if (held == 0)
-        rc = load_initial(m, err);
-    if (rc < 0)
-        return rc;
     if (held > 0 && !t->state.facts.is_skipped) {
         hyper = update_of(t, held);
         s.hyper = &hyper;
     }
-    s.source = m->loaded.base != NULL && m->loaded_step == held ? read_loaded : NULL;
+    s.is_initial = held == 0;
+    if (s.is_initial)
+        s.source = read_initial;
+    else if (m->loaded.base != NULL && m->loaded_step == held)
+        s.source = read_loaded;
     rc = ps_leader_settle(m->leader, t->generation.comm, 0, &m->route, &s, &settled, err);
     device_mem_close(&m->loaded);
+    close_initial(m);
     if (rc == 0)
         report_settled(t, &settled, held);
     return rc;
