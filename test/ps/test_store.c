@@ -731,6 +731,33 @@ static void exported_state_is_imported_with_its_bits(void **state)
     ps_store_close(to);
 }
 
+/* ps_store_add_shard() with `fill` is the definition of initial rows. */
+static void initial_rows_set_weights_and_average_and_leave_slots_zero(void **state)
+{
+    struct ps_store *filled = small_store(OPTIM_ADAM, 0.9, fill, NULL);
+    struct ps_store *to = small_store(OPTIM_ADAM, 0.9, NULL, NULL);
+    float rows[13 * 192];
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(ps_store_add_shard(filled, 0, true, NULL), 0);
+    assert_int_equal(ps_store_add_shard(to, 0, false, NULL), 0);
+    assert_int_not_equal(ps_store_checksum(filled, 0), ps_store_checksum(to, 0));
+    for (uint32_t t = 0; t < TABLES; t++) {
+        uint64_t n = ps_local_rows(tables[t].rows, tables[t].first_shard, 0);
+
+        for (uint64_t i = 0, m; i < n; i += m) {
+            m = n - i < 13 ? n - i : 13;
+            assert_int_equal(ps_store_export(filled, 0, t, 0, i, m, rows, NULL), 0);
+            assert_int_equal(ps_store_import_initial(to, 0, t, i, m, rows, NULL), 0);
+        }
+    }
+    assert_int_equal(ps_store_checksum(filled, 0), ps_store_checksum(to, 0));
+    assert_int_equal(ps_store_import_initial(to, 1, 0, 0, 1, rows, &err), ERR_PEER);
+    ps_store_close(filled);
+    ps_store_close(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -744,6 +771,7 @@ int main(void)
         cmocka_unit_test(invalid_parts_are_refused_and_nothing_is_pending),
         cmocka_unit_test(verdict_reports_a_gradient_that_is_not_finite),
         cmocka_unit_test(exported_state_is_imported_with_its_bits),
+        cmocka_unit_test(initial_rows_set_weights_and_average_and_leave_slots_zero),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
