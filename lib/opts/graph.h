@@ -24,6 +24,17 @@ struct graph_padding {
     int64_t row;
 };
 
+/* An embedding table that the job makes larger than the model file, where it has one row: its initial rows
+ * are functions of their number (tensor/fill.h). */
+enum table_fill_kind { TABLE_FROM_FILE /* none of the others */, TABLE_ZEROS, TABLE_UNIFORM, TABLE_NORMAL };
+struct graph_table {
+    const char *name; /* of the initializer */
+    uint64_t rows;
+    enum table_fill_kind fill;
+    double range;  /* TABLE_UNIFORM: [-range, range) */
+    double stddev; /* TABLE_NORMAL, with mean 0 */
+};
+
 /* With every precision, parameters, their gradients, statistics, losses and all values that callers
  * read are float32, and so are accumulators. */
 enum plan_precision {
