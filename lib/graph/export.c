@@ -273,6 +273,19 @@ static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct g
     return 0;
 }
 
+/* A generated table has more rows than in the file. */
+static int set_rows(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
+                    struct err *err)
+{
+    t->dims = arena_array(&e->mem, 2, sizeof(*t->dims));
+    if (t->dims == NULL)
+        return no_memory(err);
+    t->n_dims = 2;
+    t->dims[0] = v->tensor.shape.dim[0];
+    t->dims[1] = v->tensor.shape.dim[1];
+    return 0;
+}
+
 /* Writes the current values of weights, and includes external data, because the model may be
  * moved. */
 static int copy_initializers(struct exporter *e, struct err *err)
@@ -308,8 +321,10 @@ static int copy_initializers(struct exporter *e, struct err *err)
             *t = *g->file.model->graph->initializer[v->initializer];
             t->name = (char *)(uintptr_t)v->name;
         }
-        if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE || v->is_loaded ||
-            t->data_location == LOCATION_EXTERNAL)
+        if (rc == 0 && v->fill != NULL)
+            rc = set_rows(e, t, v, err);
+        if (rc == 0 && (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE || v->is_loaded ||
+                        t->data_location == LOCATION_EXTERNAL))
             rc = set_raw_data(e, t, v, err);
         if (rc < 0)
             return rc;

@@ -485,7 +485,7 @@ bool form_is_sinusoid(const struct graph_value *v)
     struct pairs halves = { 0 }, mixed = { 0 }, quarters = { 0 };
     size_t width, rows, zeros = 0, i;
 
-    if (t->data == NULL || t->shape.rank < 2 || tensor_elements(t) == 0)
+    if (v->fill != NULL || t->data == NULL || t->shape.rank < 2 || tensor_elements(t) == 0)
         return false;
     width = (size_t)t->shape.dim[t->shape.rank - 1];
     rows = (size_t)t->shape.dim[t->shape.rank - 2];

@@ -23,6 +23,7 @@ void graph_free(struct graph *g)
     map_fini(&g->by_name);
     graph_metadata_free(&g->file.metadata);
     VEC_FINI(g->report.classified);
+    graph_free_generated(g);
     arena_fini(&g->mem);
     free(g);
 }

@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "opts/graph.h"
+#include "tensor/fill.h"
 #include "tensor/tensor.h"
 
 struct arena;
@@ -151,6 +152,10 @@ struct graph_opts {
      * NULL: no table does. */
     bool (*is_remote)(const void *arg, const char *name, uint64_t rows, uint64_t width);
     const void *remote_arg;
+    const struct graph_table *tables; /* [n_tables] initializers [1, width] that become tables
+                                         [rows, width] of generated rows */
+    uint32_t n_tables;
+    uint64_t seed; /* of the generated rows */
     bool all_constant; /* no parameters and no statistics: for executing a graph unchanged */
     uint64_t max_bytes;        /* limit of the file size; 0: 16 GiB */
 };
@@ -190,6 +195,7 @@ struct graph_remote {   /* a remote table: a matrix [rows, width] */
     uint64_t rows;      /* <= UINT32_MAX */
     uint32_t width;     /* floats per row */
     struct shape shape; /* as in the ONNX graph */
+    struct table_fill fill; /* how its initial rows are generated; of kind TABLE_FROM_FILE: they are not */
 };
 /* The remote tables, in the order in which backward completes their gradients. They are in none of
  * the lists and sizes above. */

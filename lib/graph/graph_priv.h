@@ -60,6 +60,8 @@ struct graph_value {
                            has no data. data NULL: there are none */
     const struct mapping *external; /* param: the external data file that contains tensor.data;
                                        NULL: the data is in memory */
+    const struct table_fill *fill; /* param: its rows are generated, and tensor.data is zero; NULL: they
+                                      are in a file */
 };
 
 /* A graph nested in a node: a branch of If, the body of Loop or Scan. Its values are in the table
@@ -97,6 +99,12 @@ struct graph_initial { /* location of the initial values of a parameter */
                                       alignment; data NULL: released */
     const struct mapping *mapping; /* borrowed; the file that contains the values; NULL: memory of
                                       the model */
+    const struct table_fill *fill; /* the rows are generated; NULL: they are `from` */
+};
+
+struct graph_reserved { /* addresses of zeros: the values of a table of generated rows */
+    void *at;
+    size_t bytes;
 };
 
 struct graph_file { /* the model file */
@@ -166,6 +174,8 @@ struct graph {
     struct graph_report report;
     struct graph_module module;
     char digest[DIGEST_HEX_BYTES];
+    struct graph_reserved *reserved; /* [opts.n_tables] mapped; NULL: none */
+    uint32_t n_reserved;
 };
 
 /* ---- scan.c ---- */
@@ -302,6 +312,11 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
  * opts.batch_norm makes no decision, and running averages that need a gradient. Adds a note about
  * running averages that do not change. Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM. */
 int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err);
+
+/* ---- generated.c ---- */
+/* Every table of the job is a trained table of the graph. Errors: ERR_INPUT. */
+int graph_check_generated(const struct graph *g, const struct graph_opts *opts, struct err *err);
+void graph_free_generated(struct graph *g);
 
 /* ---- initial.c ---- */
 /* Copies constants from mapped files into memory, so that later changes of a file do not affect

@@ -348,6 +348,7 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
     size_t i;
     int rc = unpack(g, opts, bytes, n, err);
 
+    im.opts = opts;
     im.weights = opts->weights;
     im.src.mem = &g->mem;
     g->file.external.model_path = g->file.path;
@@ -362,6 +363,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
         return rc;
     if (rc == 0)
         rc = graph_find_params(g, opts, err);
+    if (rc == 0)
+        rc = graph_check_generated(g, opts, err);
     if (rc == 0)
         rc = note_widened(&im, err);
     if (rc == 0)

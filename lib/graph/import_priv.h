@@ -19,6 +19,7 @@ struct importer {
     size_t next_body;
     uint32_t streams; /* number of RNG streams assigned to random nodes */
     uint32_t n_nodes; /* nodes of the graph and of all bodies */
+    const struct graph_opts *opts;
     const struct graph_weights *weights; /* weights of the job; NULL: none */
     bool trains;      /* the graph is imported for training and may be rewritten for it */
 };
@@ -35,6 +36,10 @@ int import_add_value(struct importer *im, const struct scope *scope, const char 
  * file's graph. */
 int import_initializers(struct importer *im, const Onnx__GraphProto *p, const struct scope *scope,
                         bool is_inner, struct err *err);
+
+/* ---- generated.c ---- */
+/* Makes a value that opts->tables names a table of generated rows; nothing for other values. */
+int import_generate(struct importer *im, const char *name, struct graph_value *v, struct err *err);
 
 /* ---- nodes.c ---- */
 /* Counts the ops of the model in g->report.ops, and unpacks the bodies. */

@@ -94,6 +94,8 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
         im->src.stays_mapped = false;
         v.external = im->src.mapped;
         v.half = im->src.half;
+        if (rc == 0 && !is_inner)
+            rc = import_generate(im, t->name, &v, err);
         if (rc == 0)
             rc = import_add_value(im, scope, t->name, v, &id, err);
     }

@@ -61,7 +61,8 @@ int graph_set_initial(struct graph *g, struct err *err)
         const struct graph_value *v = &g->values[g->param_values[i]];
 
         g->initials[i] = (struct graph_initial){ .from = v->half.data != NULL ? v->half : v->tensor,
-                                                 .mapping = v->external };
+                                                 .mapping = v->external,
+                                                 .fill = v->fill };
     }
     return 0;
 }
@@ -117,9 +118,16 @@ int graph_fill_initial(const struct graph *g, float *arena, struct err *err)
     int rc = 0;
 
     mapping_enable_thread();
-    for (i = 0; i < g->n_params && rc == 0; i++)
-        rc = read_initial(&g->initials[i].from, g->initials[i].mapping, arena + g->params[i].offset,
-                          err);
+    for (i = 0; i < g->n_params && rc == 0; i++) {
+        const struct graph_initial *from = &g->initials[i];
+        const struct graph_param *p = &g->params[i];
+
+        if (from->fill != NULL)
+            table_fill_rows(from->fill, (uint32_t)p->shape.dim[1], 0, (uint64_t)p->shape.dim[0],
+                            arena + p->offset);
+        else
+            rc = read_initial(&from->from, from->mapping, arena + p->offset, err);
+    }
     return rc < 0 ? err_wrap(err, rc, "initial values") : 0;
 }
 
@@ -135,6 +143,10 @@ int graph_fill_remote(const struct graph *g, uint32_t i, uint64_t first, uint64_
     rows.shape = shape_of(2, (int64_t)n, (int64_t)r->width);
     if (rows.data != NULL)
         rows.data = (uint8_t *)rows.data + first * r->width * tensor_dtype_bytes(rows.dtype);
+    if (from->fill != NULL) {
+        table_fill_rows(from->fill, r->width, first, n, out);
+        return 0;
+    }
     mapping_enable_thread();
     rc = read_initial(&rows, from->mapping, out, err);
     return rc < 0 ? err_wrap(err, rc, "initial values of '%s'", r->name) : 0;

@@ -420,6 +420,8 @@ static int lay_out_tables(struct graph *g, struct err *err)
                                                .rows = (uint64_t)p->shape.dim[0],
                                                .width = (uint32_t)width_of(&p->shape),
                                                .shape = p->shape };
+        if (g->values[g->param_values[g->n_params + i]].fill != NULL)
+            g->remotes[i].fill = *g->values[g->param_values[g->n_params + i]].fill;
     }
     return 0;
 }

@@ -90,7 +90,7 @@ static void load_param(struct loader *l, struct graph_value *v, const struct gra
     bool in_place =
         found->tensor.dtype == TENSOR_F32 && (uintptr_t)found->tensor.data % _Alignof(float) == 0;
 
-    l->g->initials[v->index] = (struct graph_initial){ found->tensor, found->mapping };
+    l->g->initials[v->index] = (struct graph_initial){ .from = found->tensor, .mapping = found->mapping };
     p->initial = in_place ? found->tensor.data : NULL;
 }
 
@@ -180,6 +180,10 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
 
     if (!is_param && (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE))
         return 0;
+    if (v->fill != NULL) {
+        l->g->report.weights.fresh++;
+        return 0;
+    }
     rc = refuse_computed(l, v, err);
     if (rc < 0)
         return rc;
