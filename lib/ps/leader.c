@@ -82,6 +82,10 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     }
     for (uint32_t i = 0; i < opts->n_tables; i++) {
         const struct ps_table *t = &opts->tables[i];
+        struct table_fill fill = { .kind = TABLE_FROM_FILE };
+
+        if (opts->fills != NULL)
+            fill = opts->fills[i];
 
         l->widths[i] = t->width;
         l->names[i] = t->name;
@@ -89,7 +93,11 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
                                                 .width = t->width,
                                                 .lazy = t->lazy,
                                                 .rate_factor = t->rate_factor,
-                                                .weight_decay = t->weight_decay };
+                                                .weight_decay = t->weight_decay,
+                                                .fill = fill.kind,
+                                                .stream = fill.stream,
+                                                .seed = fill.seed,
+                                                .scale = fill.scale };
     }
     *out = l;
     return 0;
@@ -246,6 +254,12 @@ static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32
     return rc;
 }
 
+/* The server generates the rows itself. */
+static bool is_generated(const struct ps_leader *l, const struct ps_settlement *s, uint32_t table)
+{
+    return s->step == 0 && l->tables[table].fill != TABLE_FROM_FILE;
+}
+
 static int fill(struct ps_leader *l, const struct ps_settlement *s, uint32_t server, uint32_t shard,
                 struct err *err)
 {
@@ -253,7 +267,7 @@ static int fill(struct ps_leader *l, const struct ps_settlement *s, uint32_t ser
     int rc = 0;
 
     for (uint32_t t = 0; rc == 0 && t < l->n_tables; t++)
-        for (uint32_t p = 0; rc == 0 && p < n_parts; p++)
+        for (uint32_t p = 0; rc == 0 && p < n_parts && !is_generated(l, s, t); p++)
             rc = fill_table(l, s, server, shard, t, p, err);
     return rc;
 }

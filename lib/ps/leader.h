@@ -18,6 +18,7 @@
 
 #include "optim/optim.h"
 #include "ps/store.h"
+#include "tensor/fill.h"
 
 struct comm;
 struct err;
@@ -31,6 +32,9 @@ struct ps_leader_opts {
     uint32_t optimizer; /* enum optim_type */
     const struct optim_hyper *hyper;
     double average; /* decay; 0: none */
+    /* [n_tables] how initial rows are generated; those of kind TABLE_FROM_FILE come from the source.
+     * Borrowed during the call; NULL: all of that kind */
+    const struct table_fill *fills;
 };
 
 int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, struct err *err);

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "opts/graph.h"
 
 enum {
     PS_MESSAGE_MAGIC = 0x01737074, /* "tps" and the version */
@@ -38,7 +39,7 @@ struct hyper { /* struct optim_hyper as bytes */
 };
 
 _Static_assert(sizeof(struct head) == HEAD_BYTES && sizeof(struct hyper) == HYPER_BYTES &&
-                   sizeof(struct ps_setup_table) == 32,
+                   sizeof(struct ps_setup_table) == 56,
                "no padding");
 
 static const struct {
@@ -185,7 +186,7 @@ static int read_setup(struct reader *r, struct ps_message *m)
 
         if (t->width == 0 || t->width > PS_WIDTH_MAX || t->rows == 0 ||
             t->rows > (uint64_t)1 << 40 || t->lazy > 1 || !isfinite(t->rate_factor) ||
-            !isfinite(t->weight_decay))
+            !isfinite(t->weight_decay) || t->fill > TABLE_NORMAL || !isfinite(t->scale))
             return err_set(r->err, ERR_PEER,
                            "SETUP: table %u: %" PRIu64 " rows of %u: out of range", i, t->rows,
                            t->width);

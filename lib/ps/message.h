@@ -26,7 +26,8 @@
  *   BEGIN   coordinator  server       step; flag: enum ps_pending; hyper; shards to hold; shards that will be copied
  *   SEND    coordinator  server       number: server point that receives; shards to copy to it
  *   COPY    any          server       number: shard; flag: 1: initial rows, of which only part 0 (weights) is sent;
- *                                     first: local row; one section with values
+ *                                     first: local row; one section with values. At step 0 no table that SETUP
+ *                                     describes as generated
  *   READY   server       coordinator  step; flag: 1: all shards are filled, 0: copies are awaited
  *   PULL    rank         server       step: version; sections with rows
  *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
@@ -86,6 +87,11 @@ struct ps_setup_table {
     uint64_t rows;
     uint32_t width, lazy;
     double rate_factor, weight_decay;
+    /* struct table_fill. Not 0: at step 0 every server generates the rows of its shards, and no COPY has
+     * them */
+    uint32_t fill, stream;
+    uint64_t seed;
+    double scale;
 };
 
 /* A message. The pointers are into the bytes that were read. */

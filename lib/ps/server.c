@@ -11,6 +11,7 @@
 #include "optim/optim.h"
 #include "ps/message.h"
 #include "ps/store.h"
+#include "tensor/fill.h"
 
 enum { COPY_FLOATS = 64 << 10 /* of one COPY message, at most, or one row */ };
 
@@ -37,6 +38,8 @@ struct ps_server {
     struct bytes setup;     /* the message that describes the store */
     uint32_t n_tables, *widths; /* owned [n_tables] */
     uint64_t *rows;             /* owned [n_tables] */
+    struct table_fill *fills;   /* owned [n_tables] */
+    bool generates;             /* a table has generated rows */
     uint64_t version;
     /* of the pending gradient, which is in the store */
     struct ps_verdict *verdict; /* owned */
@@ -113,6 +116,7 @@ void ps_server_close(struct ps_server *s)
     free(s->setup.data);
     free(s->widths);
     free(s->rows);
+    free(s->fills);
     free(s->verdict);
     free(s->cursors);
     free(s->sections);
@@ -198,6 +202,18 @@ static bool is_pending(const struct ps_server *s)
 
 /* ---- SETUP ---- */
 
+/* A ps_fill_fn. Rows that come from a file are zero until they are copied. */
+static int generate(void *arg, uint32_t table, uint64_t first_row, uint64_t n, float *out,
+                    struct err *err)
+{
+    const struct ps_server *s = arg;
+
+    (void)err;
+    if (s->fills[table].kind != TABLE_FROM_FILE)
+        table_fill_rows(&s->fills[table], s->widths[table], first_row, n, out);
+    return 0;
+}
+
 static int open_store(struct ps_server *s, const struct ps_message *m, struct err *err)
 {
     struct ps_table *tables = calloc(m->n_tables, sizeof(*tables));
@@ -208,20 +224,29 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
                                .hyper = &m->hyper,
                                .average = m->average,
                                .thread = s->opts.thread,
-                               .n_threads = s->opts.n_threads };
+                               .n_threads = s->opts.n_threads,
+                               .fill = generate,
+                               .arg = s };
     int rc = 0;
 
     free(s->widths);
     free(s->rows);
+    free(s->fills);
+    s->generates = false;
+    s->fills = calloc(m->n_tables, sizeof(*s->fills));
     s->widths = calloc(m->n_tables, sizeof(*s->widths));
     s->rows = calloc(m->n_tables, sizeof(*s->rows));
-    if (tables == NULL || s->widths == NULL || s->rows == NULL)
+    if (tables == NULL || s->widths == NULL || s->rows == NULL || s->fills == NULL)
         rc = no_memory(err);
     for (uint32_t i = 0; rc == 0 && i < m->n_tables; i++) {
         const struct ps_setup_table *t = &m->tables[i];
 
         s->widths[i] = t->width;
         s->rows[i] = t->rows;
+        s->fills[i] = (struct table_fill){
+            .kind = t->fill, .stream = t->stream, .seed = t->seed, .scale = t->scale
+        };
+        s->generates = s->generates || t->fill != TABLE_FROM_FILE;
         tables[i] = (struct ps_table){ .name = name,
                                        .rows = t->rows,
                                        .width = t->width,
@@ -288,7 +313,13 @@ static void settle_pending(struct ps_server *s, const struct ps_message *m)
     s->version += m->flag != PS_DROP && m->step == s->version + 1;
 }
 
-/* Sets *at to the next place with rows, from *at on. Returns false after the last one. */
+/* At step 0 every server generates these rows: nobody sends them. */
+static bool is_generated(const struct ps_server *s, uint32_t table)
+{
+    return s->version == 0 && s->fills[table].kind != TABLE_FROM_FILE;
+}
+
+/* Sets *at to the next place with rows that are sent, from *at on. Returns false after the last one. */
 static bool find_place(const struct ps_server *s, uint32_t shard, struct cursor *at)
 {
     uint32_t n_parts = at->is_initial ? 1 : ps_store_n_parts(s->store);
@@ -296,7 +327,7 @@ static bool find_place(const struct ps_server *s, uint32_t shard, struct cursor 
     for (;;) {
         if (at->table == s->n_tables)
             return false;
-        if (at->part < n_parts &&
+        if (at->part < n_parts && !is_generated(s, at->table) &&
             at->first < ps_local_rows(s->rows[at->table], ps_first_shard(at->table), shard))
             return true;
         at->first = 0;
@@ -327,12 +358,12 @@ static int hold_shards(struct ps_server *s, const struct ps_message *m, bool is_
             continue;
         if (i % s->opts.n_threads != s->opts.thread)
             return err_set(err, ERR_PEER, "BEGIN: shard %u belongs to another thread", i);
-        rc = ps_store_add_shard(s->store, i, false, err);
+        rc = ps_store_add_shard(s->store, i, s->version == 0 && s->generates, err);
         if (rc < 0)
             return rc;
         s->cursors[i] = (struct cursor){ 0 };
         if (!find_place(s, i, &s->cursors[i]))
-            continue; /* no table has rows there */
+            continue; /* no table has rows there that are sent */
         ps_set_add(s->copied, i);
         s->n_copied++;
     }

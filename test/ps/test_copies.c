@@ -14,6 +14,7 @@
 #include "optim/optim.h"
 #include "ps/message.h"
 #include "ps/server.h"
+#include "tensor/fill.h"
 
 enum { LEADER, SERVER, WIDTH = 3, ROWS = 130 /* shard 0: 64, shard 1: 64, shard 2: 2 */ };
 
@@ -59,7 +60,8 @@ static int pass(struct ps_server *s, struct ps_writer *w, struct err *err)
 }
 
 /* A server that awaits shards 0 to 2. */
-static struct ps_server *awaiting(struct sent *sent, struct ps_writer *w)
+static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *sent,
+                                  struct ps_writer *w)
 {
     const struct ps_server_opts opts = { .n_threads = 1, .send = keep, .arg = sent };
     const struct ps_message setup = { .kind = PS_SETUP, .hyper = hyper }, begin = { .kind = PS_BEGIN };
@@ -70,14 +72,13 @@ static struct ps_server *awaiting(struct sent *sent, struct ps_writer *w)
     assert_int_equal(ps_server_open(&opts, &s, NULL), 0);
     assert_int_equal(ps_server_begin(s, 1, 1, SERVER, LEADER, NULL), 0);
     ps_write_begin(w, &setup, 0);
-    ps_write_setup(w, OPTIM_ADAGRAD, 0.5, &table, names, 1);
+    ps_write_setup(w, OPTIM_ADAGRAD, 0.5, of, names, 1);
     assert_int_equal(pass(s, w, NULL), 0);
     ps_write_begin(w, &begin, 0);
     ps_write_set(w, shards);
     ps_write_set(w, shards);
     assert_int_equal(pass(s, w, NULL), 0);
     assert_int_equal(last(sent).kind, PS_READY);
-    assert_int_equal(last(sent).flag, 0);
     return s;
 }
 
@@ -98,11 +99,10 @@ static int copy(struct ps_server *s, struct ps_writer *w, uint32_t shard, bool i
     return pass(s, w, err);
 }
 
-/* Compares all rows of a part; shard 1 was copied, the others have initial rows. */
-static void check_part(struct ps_server *s, struct ps_writer *w, struct sent *sent, uint32_t part)
+static struct ps_message pull_all(struct ps_server *s, struct ps_writer *w, struct sent *sent,
+                                  uint32_t part)
 {
     const struct ps_message pull = { .kind = PS_PULL };
-    struct ps_message rows;
     uint64_t *row;
 
     ps_write_begin(w, &pull, 1);
@@ -111,8 +111,15 @@ static void check_part(struct ps_server *s, struct ps_writer *w, struct sent *se
         row[i] = i;
     ps_write_section(w, 0, 0, part, ROWS);
     assert_int_equal(pass(s, w, NULL), 0);
-    rows = last(sent);
-    assert_int_equal(rows.kind, PS_ROWS);
+    assert_int_equal(last(sent).kind, PS_ROWS);
+    return last(sent);
+}
+
+/* Compares all rows of a part; shard 1 was copied, the others have initial rows. */
+static void check_part(struct ps_server *s, struct ps_writer *w, struct sent *sent, uint32_t part)
+{
+    struct ps_message rows = pull_all(s, w, sent, part);
+
     for (uint64_t i = 0; i < ROWS * WIDTH; i++) {
         uint32_t shard = (uint32_t)(i / WIDTH / 64);
         float expected = shard == 1 ? value(1, part, i - 64 * WIDTH)
@@ -128,7 +135,7 @@ static void initial_shards_get_weights_alone_and_copied_shards_all_parts(void **
 {
     struct sent *sent = calloc(1, sizeof(*sent));
     struct ps_writer w = { 0 };
-    struct ps_server *s = awaiting(sent, &w);
+    struct ps_server *s = awaiting(&table, sent, &w);
 
     (void)state;
     assert_int_equal(copy(s, &w, 0, true, 0, 0, 40, NULL), 0);
@@ -136,12 +143,42 @@ static void initial_shards_get_weights_alone_and_copied_shards_all_parts(void **
     for (uint32_t part = 0; part < 3; part++)
         assert_int_equal(copy(s, &w, 1, false, part, 0, 64, NULL), 0);
     assert_int_equal(sent->n, 1);
+    assert_int_equal(last(sent).flag, 0);
     assert_int_equal(copy(s, &w, 2, true, 0, 0, 2, NULL), 0);
     assert_int_equal(sent->n, 2);
     assert_int_equal(last(sent).kind, PS_READY);
     assert_int_equal(last(sent).flag, 1);
     for (uint32_t part = 0; part < 3; part++)
         check_part(s, &w, sent, part);
+    ps_server_close(s);
+    ps_writer_fini(&w);
+    free(sent);
+}
+
+/* At step 0 a server generates such a table without a message. */
+static void generated_rows_are_made_by_the_server_and_awaited_from_nobody(void **state)
+{
+    const struct table_fill fill = table_fill_of(TABLE_NORMAL, 2, 5, "table");
+    struct ps_setup_table generated = table;
+    struct sent *sent = calloc(1, sizeof(*sent));
+    struct ps_writer w = { 0 };
+    struct ps_server *s = NULL;
+    float expected[ROWS * WIDTH];
+
+    (void)state;
+    generated.fill = fill.kind;
+    generated.stream = fill.stream;
+    generated.seed = fill.seed;
+    generated.scale = fill.scale;
+    s = awaiting(&generated, sent, &w);
+    assert_int_equal(last(sent).flag, 1); /* READY: nothing is awaited */
+    table_fill_rows(&fill, WIDTH, 0, ROWS, expected);
+    for (uint32_t part = 0; part < 3; part++) {
+        struct ps_message rows = pull_all(s, &w, sent, part);
+
+        for (uint64_t i = 0; i < ROWS * WIDTH; i++)
+            assert_true(rows.sections[0].values[i] == (part == 1 ? 0 : expected[i]));
+    }
     ps_server_close(s);
     ps_writer_fini(&w);
     free(sent);
@@ -166,7 +203,7 @@ static void copy_that_is_not_the_next_one_is_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
-        struct ps_server *s = awaiting(sent, &w);
+        struct ps_server *s = awaiting(&table, sent, &w);
         struct err err = { 0 };
 
         assert_int_equal(copy(s, &w, 0, wrong[i].is_initial, 0, 0, 40, NULL), 0);
@@ -183,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(initial_shards_get_weights_alone_and_copied_shards_all_parts),
+        cmocka_unit_test(generated_rows_are_made_by_the_server_and_awaited_from_nobody),
         cmocka_unit_test(copy_that_is_not_the_next_one_is_refused),
     };
 
