@@ -3,6 +3,11 @@
 
 #define LOSS_WORD(NAME, word, ...) { #word, TRAIN_LOSS_##NAME },
 static const struct conf_word losses[] = { TRAIN_LOSS_LIST(LOSS_WORD) };
+static const struct conf_word fills[] = {
+    { "uniform", TABLE_UNIFORM },
+    { "normal", TABLE_NORMAL },
+    { "zeros", TABLE_ZEROS },
+};
 static const struct conf_word batch_norms[] = {
     { "ask", GRAPH_NORM_ASK },
     { "train", GRAPH_NORM_TRAIN },
@@ -151,6 +156,28 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "The rows." },
 { "/model/frozen_rows/*", "*", U32, .hi = INT32_MAX,
   .doc = "A row, from 0." },
+{ "/model", "tables", MAP, AT(model.tables), ALLOCATED, .hi = CONF_MAX_TABLES,
+  .count = AT(model.n_tables), .stride = sizeof(struct graph_table), .fallback = "{}",
+  .doc = "Embedding tables whose size the job decides, by the name of the initializer, which has one row in the "
+         "file, [1, width] of float32, and which only Gather nodes along axis 0 read. The initial rows are "
+         "functions of train.seed, the name, the row and the column: with parameter servers every ps task "
+         "generates its rows, and no file or task contains the whole table. A checkpoint and an export contain "
+         "all rows." },
+{ "/model/tables", "*", OBJECT,
+  .doc = "The table of this name." },
+{ "/model/tables/*", "rows", U64, offsetof(struct graph_table, rows), REQUIRED, .lo = 1, .hi = UINT32_MAX,
+  .doc = "The number of rows." },
+{ "/model/tables/*", "initializer", OBJECT,
+  .doc = "The initial values." },
+{ "/model/tables/*/initializer", "type", ENUM, offsetof(struct graph_table, fill), WORDS(fills),
+  .fallback = "uniform",
+  .doc = "uniform: from -range to range; normal: with mean 0 and standard deviation stddev; zeros." },
+{ "/model/tables/*/initializer", "range", F64, offsetof(struct graph_table, range), ABOVE_MIN, .max = 1e6,
+  .fallback = "0.05", .when = { "type", BIT(TABLE_UNIFORM) },
+  .doc = "The largest absolute value." },
+{ "/model/tables/*/initializer", "stddev", F64, offsetof(struct graph_table, stddev), ABOVE_MIN, .max = 1e6,
+  .fallback = "0.01", .when = { "type", BIT(TABLE_NORMAL) },
+  .doc = "The standard deviation." },
 { "/model", "batch_norm", ENUM, AT(model.batch_norm), WORDS(batch_norms), .fallback = "ask",
   .doc = "How a BatchNormalization in inference form is trained; exporters write this form also for a module in "
          "train(). train: the statistics of the batch normalise, the running averages are updated, and the "

@@ -62,6 +62,8 @@ struct train_model {
     const struct train_rows *frozen_rows;
     uint32_t n_frozen_rows;
     enum graph_norm batch_norm;
+    const struct graph_table *tables;
+    uint32_t n_tables;
 };
 
 /* Where the samples are, and how they are read. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/crc32c.h"
 #include "base/err.h"
@@ -174,8 +175,27 @@ static struct graph_opts graph_options(const struct train_opts *o)
                                 .padding = o->model.padding,
                                 .n_padding = o->model.n_padding,
                                 .batch_norm = o->model.batch_norm,
+                                .tables = o->model.tables,
+                                .n_tables = o->model.n_tables,
+                                .seed = o->run.seed,
                                 .is_remote = o->ps != NULL ? is_remote : NULL,
                                 .remote_arg = o->ps };
+}
+
+/* No file limits the size of a generated table, and memory that is reserved is not yet there: a mistake
+ * in a number would occupy the memory of the machine. */
+static int check_tables(const struct model *m, struct err *err)
+{
+    double giga = 1 << 30;
+    double bytes = (double)graph_arena_floats(m->graph) * sizeof(float);
+    double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+
+    if (m->opts->model.n_tables == 0 || bytes <= there)
+        return 0;
+    return err_set(err, ERR_NOMEM,
+                   "/model/tables: the parameters of this task need %.1f GiB, the machine has %.1f GiB; "
+                   "keep tables on parameter servers",
+                   bytes / giga, there / giga);
 }
 
 static int open_graph(struct model *m, struct err *err)
@@ -194,7 +214,9 @@ static int open_graph(struct model *m, struct err *err)
         return rc;
     notes = graph_notes(m->graph, &n);
     send_notes(m, notes, n);
-    rc = check_inputs(m, err);
+    rc = check_tables(m, err);
+    if (rc == 0)
+        rc = check_inputs(m, err);
     return rc < 0 ? rc : bind_features(m, err);
 }
 

@@ -135,14 +135,20 @@ static int check_options(const struct train_opts *o, const struct graph_remote *
 static int open_tables(struct remote *m, const struct graph_remote *tables, struct err *err)
 {
     const struct train_opts *o = m->train->opts;
+    struct table_fill *fills = calloc(m->n, sizeof(*fills));
+    int rc;
 
     m->compact = calloc(m->n, sizeof(*m->compact));
     m->tables = calloc(m->n, sizeof(*m->tables));
     m->clients = calloc(o->n_devices, sizeof(struct ps_client *));
     m->whole_at = calloc((size_t)m->n * WHOLE_MAX_PARTS, sizeof(*m->whole_at));
-    if (m->compact == NULL || m->tables == NULL || m->clients == NULL || m->whole_at == NULL)
+    if (fills == NULL || m->compact == NULL || m->tables == NULL || m->clients == NULL ||
+        m->whole_at == NULL) {
+        free(fills);
         return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+    }
     for (uint32_t i = 0; i < m->n; i++) {
+        fills[i] = tables[i].fill;
         m->compact[i].width = tables[i].width;
         m->tables[i] = (struct ps_table){ .name = tables[i].name,
                                           .rows = tables[i].rows,
@@ -152,12 +158,15 @@ static int open_tables(struct remote *m, const struct graph_remote *tables, stru
                                           .weight_decay = o->optimizer.hyper.weight_decay };
         apply_groups(o, &m->tables[i]);
     }
-    return ps_leader_open(&(struct ps_leader_opts){ .tables = m->tables,
-                                                    .n_tables = m->n,
-                                                    .optimizer = o->optimizer.type,
-                                                    .hyper = &o->optimizer.hyper,
-                                                    .average = o->optimizer.average.decay },
-                          &m->leader, err);
+    rc = ps_leader_open(&(struct ps_leader_opts){ .tables = m->tables,
+                                                  .n_tables = m->n,
+                                                  .optimizer = o->optimizer.type,
+                                                  .hyper = &o->optimizer.hyper,
+                                                  .average = o->optimizer.average.decay,
+                                                  .fills = fills },
+                        &m->leader, err);
+    free(fills);
+    return rc;
 }
 
 int remote_open(struct train *t, struct err *err)

@@ -110,6 +110,7 @@ static void print_contains_every_default(void **state)
         "    \"frozen\": [],\n"
         "    \"padding_idx\": {},\n"
         "    \"frozen_rows\": {},\n"
+        "    \"tables\": {},\n"
         "    \"batch_norm\": \"ask\"\n"
         "  },\n"
         "  \"data\": {\n"
@@ -298,6 +299,7 @@ static void digest_is_of_the_canonical_text(void **state)
         "    'frozen': [],\n"
         "    'padding_idx': {},\n"
         "    'frozen_rows': {},\n"
+        "    'tables': {},\n"
         "    'batch_norm': 'ask'\n"
         "  },\n"
         "  'data': {\n"
@@ -464,6 +466,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
         { P1("/model/batch_norm", "'train'"), false },
         { P1("/model/padding_idx", "{'w':0}"), false },
         { P1("/model/frozen_rows", "{'w':[0]}"), false },
+        { P1("/model/tables", "{'w':{'rows':9}}"), false },
         { P1("/data/train", "'train-1*'"), false },
         { P2("/data/eval", "'e'", "/train/eval_every_epochs", "0"), false },
         { P1("/data/shuffle", "false"), false },
