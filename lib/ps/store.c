@@ -172,6 +172,9 @@ int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err
     CHECK(!store_holds(s, shard) && !s->is_pending);
     if (bytes > 0 && mprotect(place_of(s, shard), bytes, PROT_READ | PROT_WRITE) < 0)
         return err_sys(err, errno, "parameter server: memory for shard %" PRIu32, shard);
+    /* A step reads random rows, each on a page of its own: huge pages save the page walks. The call has no
+     * effect where the system has none. */
+    (void)madvise(place_of(s, shard), bytes, MADV_HUGEPAGE);
     s->held[shard / 64] |= (uint64_t)1 << shard % 64;
     for (uint32_t i = 0; fill && rc == 0 && i < s->n_tables; i++)
         rc = fill_table(s, i, shard, err);
@@ -233,27 +236,23 @@ static int unknown_table(const struct ps_store *s, uint32_t table, struct err *e
 int ps_store_read(const struct ps_store *s, uint32_t table, const uint64_t *rows, uint64_t n,
                   float *out, struct err *err)
 {
-    enum { AHEAD = 16 }; /* rows that are prefetched together */
+    enum { AHEAD = 16 }; /* rows that are prefetched */
     const struct store_table *t = &s->tables[table];
     size_t width, at[AHEAD];
 
     if (table >= s->n_tables)
         return unknown_table(s, table, err);
     width = t->is.width;
-    while (n > 0) {
-        uint32_t here = n < AHEAD ? (uint32_t)n : AHEAD;
-
-        for (uint32_t i = 0; i < here; i++) {
-            if (!store_has_row(s, t, rows[i]))
-                return store_bad_row(t, rows[i], err);
-            at[i] = store_at(s, t, rows[i]);
-            for (size_t k = 0; k < width && k < 256; k += STORE_LINE_FLOATS)
-                __builtin_prefetch(s->arena + at[i] + k);
-        }
-        for (uint32_t i = 0; i < here; i++, out += width)
-            memcpy(out, s->arena + at[i], width * sizeof(*out));
-        rows += here;
-        n -= here;
+    for (uint64_t i = 0; i < n + AHEAD; i++) {
+        if (i >= AHEAD)
+            memcpy(out + (i - AHEAD) * width, s->arena + at[i % AHEAD], width * sizeof(*out));
+        if (i >= n)
+            continue;
+        if (!store_has_row(s, t, rows[i]))
+            return store_bad_row(t, rows[i], err);
+        at[i % AHEAD] = store_at(s, t, rows[i]);
+        for (size_t k = 0; k < width && k < 256; k += STORE_LINE_FLOATS)
+            __builtin_prefetch(s->arena + at[i % AHEAD] + k);
     }
     return 0;
 }
