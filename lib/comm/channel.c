@@ -211,6 +211,18 @@ int comm_receive(struct comm *c, uint32_t local, struct comm_message *out, uint6
     return e->delivered != NULL ? 0 : comm_failure(c, err);
 }
 
+void comm_exchange(struct comm *c, uint32_t local, uint8_t **data, size_t *capacity)
+{
+    struct channel_buffer *b = c->ends[local].delivered, given = { .data = *data,
+                                                                   .capacity = *capacity };
+
+    CHECK(b != NULL);
+    *data = b->data;
+    *capacity = b->capacity;
+    b->data = given.data;
+    b->capacity = given.capacity;
+}
+
 /* ---- comm_send() ---- */
 
 /* A message being sent: its head, then its parts. */

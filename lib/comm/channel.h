@@ -63,5 +63,8 @@ int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *p
  * ones cause no allocation. */
 int comm_receive(struct comm *c, uint32_t local, struct comm_message *out, uint64_t timeout_ms,
                  struct err *err);
+/* Takes the memory of the message that comm_receive() returned last, so the message stays valid, and gives
+ * *data [*capacity], from aligned_alloc(64, ) or an earlier call, for later messages; *data NULL: none. */
+void comm_exchange(struct comm *c, uint32_t local, uint8_t **data, size_t *capacity);
 
 #endif

@@ -52,6 +52,13 @@ static int send(void *arg, uint32_t to, const struct iovec *parts, uint32_t n, s
     return comm_send(s->ps->comm, s->local, to, parts, n, err);
 }
 
+static void exchange(void *arg, uint8_t **data, size_t *room)
+{
+    struct service *s = arg;
+
+    comm_exchange(s->ps->comm, s->local, data, room);
+}
+
 int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
 {
     struct ps *p = calloc(1, sizeof(*p));
@@ -75,6 +82,7 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
         rc = ps_server_open(&(struct ps_server_opts){ .thread = i,
                                                       .n_threads = opts->n_servers,
                                                       .send = send,
+                                                      .exchange = exchange,
                                                       .arg = s },
                             &s->server, err);
     }

@@ -179,6 +179,24 @@ static int keep(struct bytes *b, const uint8_t *data, size_t n, struct err *err)
     return 0;
 }
 
+/* Keeps the message that is handled. One that was kept as `later` changes its place. */
+static int keep_handled(struct ps_server *s, struct rank *r, struct bytes *to, const uint8_t *data,
+                        size_t n, struct err *err)
+{
+    struct bytes before = *to;
+
+    if (data == r->later.data && to != &r->later) {
+        *to = r->later;
+        r->later = before;
+        return 0;
+    }
+    if (s->opts.exchange == NULL)
+        return keep(to, data, n, err);
+    s->opts.exchange(s->opts.arg, &to->data, &to->room);
+    to->n = n;
+    return 0;
+}
+
 static int send_out(struct ps_server *s, uint32_t to, struct err *err)
 {
     struct iovec part = { .iov_base = s->out.data, .iov_len = s->out.n };
@@ -531,7 +549,7 @@ static int on_pull(struct ps_server *s, uint32_t from, const struct ps_message *
     if (!s->is_holding || r->waits || !r->has_committed || m->step != s->version + 1)
         return unexpected(s, from, "PULL", m->step, err);
     r->waits = true;
-    return keep(&r->later, data, n, err);
+    return keep_handled(s, r, &r->later, data, n, err);
 }
 
 /* ---- PUSH and COMMIT ---- */
@@ -635,14 +653,14 @@ static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *
 
     if (s->is_holding && r->has_committed && !r->waits && m->step == s->version + 2) {
         r->waits = true; /* it read no row of the step between */
-        return keep(&r->later, data, n, err);
+        return keep_handled(s, r, &r->later, data, n, err);
     }
     if (!s->is_holding || r->has_pushed || m->step != s->version + 1 || is_pending(s))
         return unexpected(s, from, "PUSH", m->step, err);
     drop_leaving(s);
     rc = fault_error("ps.push", err);
     if (rc == 0)
-        rc = keep(&r->push, data, n, err);
+        rc = keep_handled(s, r, &r->push, data, n, err);
     if (rc < 0)
         return rc;
     r->has_pushed = true;
