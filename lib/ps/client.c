@@ -24,8 +24,9 @@ struct table {
 /* What is exchanged with one server. */
 struct peer {
     struct ps_writer out; /* owned */
-    uint32_t n_sections;
-    uint64_t n;         /* rows of the section that is being written */
+    uint64_t n;         /* rows of the section that is being written; 0 between sections */
+    uint64_t *rows;     /* place of its next row, and of its next values */
+    float *values;
     uint32_t *slots;    /* owned; of the rows of PULL, in order */
     size_t n_slots, room_slots;
     bool owes;          /* ROWS */
@@ -33,7 +34,7 @@ struct peer {
 
 struct order { /* a marked slot of a table */
     uint64_t row;
-    uint32_t slot;
+    size_t place; /* among the marked slots */
 };
 
 struct ps_client {
@@ -180,7 +181,6 @@ static void begin_messages(struct ps_client *c, const struct ps_message *m)
 {
     for (uint32_t i = 0; i < c->n_peers; i++) {
         ps_write_begin(&c->peers[i].out, m, c->n_tables);
-        c->peers[i].n_sections = 0;
         c->peers[i].n_slots = 0;
     }
 }
@@ -202,43 +202,57 @@ static const uint32_t *holders_of(const struct ps_client *c, const struct table 
 
 /* ---- PULL and ROWS ---- */
 
-static bool add_slot(struct peer *p, uint32_t slot)
+static bool make_slots_room(struct peer *p, size_t n)
 {
-    if (p->n_slots == p->room_slots) {
-        size_t room = p->room_slots > 0 ? 2 * p->room_slots : 1024;
-        uint32_t *grown = realloc(p->slots, room * sizeof(*grown));
+    size_t room = p->room_slots > 0 ? p->room_slots : 1024;
+    uint32_t *grown;
 
-        if (grown == NULL)
-            return false;
-        p->slots = grown;
-        p->room_slots = room;
-    }
-    p->slots[p->n_slots++] = slot;
+    while (room < n)
+        room *= 2;
+    if (room == p->room_slots)
+        return true;
+    grown = realloc(p->slots, room * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    p->slots = grown;
+    p->room_slots = room;
     return true;
+}
+
+/* Adds the section of a table to each message: the rows of slots without values. */
+static int write_pull(struct ps_client *c, uint32_t table, struct err *err)
+{
+    const struct table *t = &c->tables[table];
+
+    for (size_t s = t->slots.fetched; s < t->slots.n; s++)
+        c->peers[holders_of(c, t, t->slots.rows[s])[c->reads_from]].n++;
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        struct peer *p = &c->peers[i];
+
+        ps_write_section(&p->out, table, table, c->part, p->n);
+        p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows));
+        if (p->rows == NULL || !make_slots_room(p, p->n_slots + p->n))
+            return no_memory(err);
+        p->n = 0;
+    }
+    for (size_t s = t->slots.fetched; s < t->slots.n; s++) {
+        uint64_t row = t->slots.rows[s];
+        struct peer *p = &c->peers[holders_of(c, t, row)[c->reads_from]];
+
+        *p->rows++ = row;
+        p->slots[p->n_slots++] = (uint32_t)s;
+    }
+    return 0;
 }
 
 /* Every message has a section for each table, which may be empty. */
 static int write_pulls(struct ps_client *c, struct err *err)
 {
-    for (uint32_t i = 0; i < c->n_tables; i++) {
-        const struct table *t = &c->tables[i];
+    int rc = 0;
 
-        for (uint32_t p = 0; p < c->n_peers; p++)
-            c->peers[p].n = 0;
-        for (size_t s = t->slots.fetched; s < t->slots.n; s++) {
-            uint64_t row = t->slots.rows[s], *to;
-            struct peer *p = &c->peers[holders_of(c, t, row)[c->reads_from]];
-
-            to = ps_write_room(&p->out, sizeof(*to));
-            if (to == NULL || !add_slot(p, (uint32_t)s))
-                return no_memory(err);
-            *to = row;
-            p->n++;
-        }
-        for (uint32_t p = 0; p < c->n_peers; p++)
-            ps_write_section(&c->peers[p].out, i, i, c->part, c->peers[p].n);
-    }
-    return 0;
+    for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
+        rc = write_pull(c, i, err);
+    return rc;
 }
 
 static int send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
@@ -369,63 +383,60 @@ static size_t list_marked(struct ps_client *c, uint32_t table, const struct pack
     const struct ps_slots *s = &c->tables[table].slots;
     const uint64_t *words = marks->marks + marks->tables[table].first_word;
     uint64_t largest = 0;
-    size_t n = 0;
+    uint32_t n = 0;
 
     for (size_t w = 0; w < (s->n + 63) / 64; w++)
-        for (uint64_t left = words[w]; left != 0; left &= left - 1) {
-            uint32_t slot = (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(left);
+        for (uint64_t left = words[w]; left != 0; left &= left - 1, n++) {
+            uint64_t row = s->rows[w * 64 + (size_t)__builtin_ctzll(left)];
 
-            c->order[n++] = (struct order){ s->rows[slot], slot };
-            largest = s->rows[slot] > largest ? s->rows[slot] : largest;
+            c->order[n] = (struct order){ row, n };
+            largest = row > largest ? row : largest;
         }
     if (n > 1)
         sort(c, n, largest);
     return n;
 }
 
-/* Adds the rows, then the values, of a table to the message of each holder. */
-static void write_table(struct ps_client *c, uint32_t table, const struct packed *marks,
-                        const float *values)
+/* Adds the section of a table to the message of each holder: the rows, then their values [of the marked
+ * slots]. */
+static int write_push(struct ps_client *c, uint32_t table, const struct packed *marks,
+                      const float *values, struct err *err)
 {
+    enum { AHEAD = 8 }; /* rows; their values are in another order */
     const struct table *t = &c->tables[table];
-    const uint64_t *words = marks->marks + marks->tables[table].first_word;
-    const uint32_t *before = marks->before + marks->tables[table].first_word;
-    size_t n = list_marked(c, table, marks);
+    size_t n = list_marked(c, table, marks), width = t->width;
 
-    for (uint32_t p = 0; p < c->n_peers; p++)
-        c->peers[p].n = 0;
     for (size_t i = 0; i < n; i++)
-        for (uint32_t h = 0; h < c->route->n_holders; h++) {
-            struct peer *p = &c->peers[holders_of(c, t, c->order[i].row)[h]];
-            uint64_t *to = ps_write_room(&p->out, sizeof(*to));
+        for (uint32_t h = 0; h < c->route->n_holders; h++)
+            c->peers[holders_of(c, t, c->order[i].row)[h]].n++;
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        struct peer *p = &c->peers[i];
+        size_t floats = p->n * width;
 
-            p->n++;
-            if (to != NULL)
-                *to = c->order[i].row;
-        }
-    for (uint32_t p = 0; p < c->n_peers; p++) {
-        struct peer *to = &c->peers[p];
-        size_t floats = to->n * t->width;
-        float *at;
-
-        ps_write_section(&to->out, table, table, 0, to->n);
-        at = ps_write_room(&to->out, ps_padded(floats));
-        if (at != NULL && floats % 2 != 0)
-            at[floats] = 0;
-        to->n_slots = at != NULL ? (size_t)((uint8_t *)at - to->out.data) : 0; /* place of the next row */
+        ps_write_section(&p->out, table, table, 0, p->n);
+        p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows) + ps_padded(floats));
+        if (p->rows == NULL)
+            return no_memory(err);
+        p->values = (float *)(p->rows + p->n);
+        if (floats % 2 != 0)
+            p->values[floats] = 0;
+        p->n = 0;
     }
-    for (size_t i = 0; i < n; i++)
-        for (uint32_t h = 0; h < c->route->n_holders; h++) {
-            struct peer *p = &c->peers[holders_of(c, t, c->order[i].row)[h]];
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t *holders = holders_of(c, t, c->order[i].row);
 
-            if (p->out.failed)
-                return;
-            memcpy(p->out.data + p->n_slots,
-                   values + marks->first[table] +
-                       packed_place(words, before, c->order[i].slot) * t->width,
-                   t->width * sizeof(float));
-            p->n_slots += t->width * sizeof(float);
+        if (i + AHEAD < n)
+            for (size_t k = 0; k < width; k += 16)
+                __builtin_prefetch(values + c->order[i + AHEAD].place * width + k);
+        for (uint32_t h = 0; h < c->route->n_holders; h++) {
+            struct peer *p = &c->peers[holders[h]];
+
+            *p->rows++ = c->order[i].row;
+            memcpy(p->values, values + c->order[i].place * width, width * sizeof(float));
+            p->values += width;
         }
+    }
+    return 0;
 }
 
 int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
@@ -437,8 +448,8 @@ int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *mark
     int rc = 0;
 
     begin_messages(c, &m);
-    for (uint32_t i = 0; i < c->n_tables; i++)
-        write_table(c, i, marks, values);
+    for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
+        rc = write_push(c, i, marks, values + marks->first[i], err);
     for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++)
         rc = send_to(c, i, err);
     return rc;
