@@ -394,7 +394,10 @@ static float element(const struct tensor *t, size_t at)
                           .data = (char *)t->data + at * tensor_dtype_bytes(t->dtype) };
     float x;
 
-    graph_read_floats(&one, NULL, &x);
+    if (t->dtype == TENSOR_F32) /* tables have many elements */
+        memcpy(&x, one.data, sizeof(x));
+    else
+        graph_read_floats(&one, NULL, &x);
     return x;
 }
 
