@@ -49,9 +49,12 @@ static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct e
     const struct optim_def *def = s->opts.optimizer;
     size_t page = (size_t)sysconf(_SC_PAGESIZE) / sizeof(float),
            slot_parts[OPTIM_MAX_SLOTS] = { 0 };
+    uint64_t floats = 0;
     size_t places = (PS_SHARDS + s->opts.n_threads - 1) / s->opts.n_threads;
     void *at;
 
+    for (uint32_t i = 0; i < s->n_tables; i++)
+        floats += s->tables[i].is.rows * s->tables[i].is.width;
     s->part_names[s->n_parts++] = "weights";
     for (uint32_t k = 0; k < def->n_slots; k++)
         if (optim_uses(def, hyper, k)) {
@@ -60,6 +63,7 @@ static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct e
         }
     if (s->opts.average > 0)
         s->part_names[s->n_parts++] = "average";
+    s->wants_huge_pages = 2 * floats >= (uint64_t)PS_SHARDS * s->part_floats;
     s->place_floats = (s->n_parts * s->part_floats + page - 1) / page * page;
     s->arena_bytes = (places * s->place_floats + page) * sizeof(float); /* never 0 */
     at = mmap(NULL, s->arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -163,6 +167,16 @@ static int fill_table(struct ps_store *s, uint32_t table, uint32_t shard, struct
     return 0;
 }
 
+static uint64_t bytes_of(const struct ps_store *s, uint32_t shard)
+{
+    uint64_t floats = 0;
+
+    for (uint32_t i = 0; i < s->n_tables; i++)
+        floats += ps_local_rows(s->tables[i].is.rows, s->tables[i].is.first_shard, shard) *
+                  s->tables[i].is.width;
+    return floats * s->n_parts * sizeof(float);
+}
+
 int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err *err)
 {
     size_t bytes = s->place_floats * sizeof(float);
@@ -172,10 +186,10 @@ int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err
     CHECK(!store_holds(s, shard) && !s->is_pending);
     if (bytes > 0 && mprotect(place_of(s, shard), bytes, PROT_READ | PROT_WRITE) < 0)
         return err_sys(err, errno, "parameter server: memory for shard %" PRIu32, shard);
-    /* A step reads random rows, each on a page of its own: huge pages save the page walks. The call has no
-     * effect where the system has none. */
-    (void)madvise(place_of(s, shard), bytes, MADV_HUGEPAGE);
+    if (s->wants_huge_pages) /* no effect where the system has none */
+        (void)madvise(place_of(s, shard), bytes, MADV_HUGEPAGE);
     s->held[shard / 64] |= (uint64_t)1 << shard % 64;
+    s->bytes += bytes_of(s, shard);
     for (uint32_t i = 0; fill && rc == 0 && i < s->n_tables; i++)
         rc = fill_table(s, i, shard, err);
     if (rc < 0)
@@ -191,6 +205,7 @@ void ps_store_drop_shard(struct ps_store *s, uint32_t shard)
     if (!store_holds(s, shard))
         return;
     s->held[shard / 64] &= ~((uint64_t)1 << shard % 64);
+    s->bytes -= bytes_of(s, shard);
     /* Replaces the pages by a fresh reservation, which also frees them. */
     CHECK(bytes == 0 ||
           mmap(place_of(s, shard), bytes, PROT_NONE,
@@ -204,13 +219,7 @@ bool ps_store_has(const struct ps_store *s, uint32_t shard)
 
 uint64_t ps_store_bytes(const struct ps_store *s)
 {
-    uint64_t floats = 0;
-
-    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
-        for (uint32_t i = 0; store_holds(s, shard) && i < s->n_tables; i++)
-            floats += ps_local_rows(s->tables[i].is.rows, s->tables[i].is.first_shard, shard) *
-                      s->tables[i].is.width;
-    return floats * s->n_parts * sizeof(float);
+    return s->bytes;
 }
 
 /* ---- reading ---- */

@@ -43,8 +43,12 @@ struct ps_store {
     const char *part_names[OPTIM_MAX_SLOTS + 2];
     float *arena; /* owned; mapped; NULL: not yet */
     size_t arena_bytes, part_floats, place_floats;
+    /* A step reads random rows, each on a page of its own: huge pages save the page walks. Of tables with few
+     * rows most places are nearly empty, and huge pages would waste memory. */
+    bool wants_huge_pages;
     struct optim_state state;      /* w, slots and average: parts of place 0 */
     uint64_t held[PS_SHARDS / 64]; /* bit s % 64 of word s / 64 */
+    uint64_t bytes; /* of the shards held */
     bool is_pending;
     /* Memory that steps use again */
     struct node *nodes; /* owned; see store_reduce.c */
