@@ -1,4 +1,4 @@
-"""peers.py - the peers of the comparison: PyTorch with Gloo, Open MPI. Their processes sleep between two requests, so
+"""peers.py - the peers of the comparison: PyTorch with Gloo, Open MPI, TensorFlow. Their processes sleep between two requests, so
 that rounds can alternate with those of trainerd."""
 import json
 import os
@@ -14,8 +14,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH_PEER = os.path.join(HERE, "torch_peer.py")
 TORCH_ELASTIC = os.path.join(HERE, "torch_elastic.py")
 OWN_PYTHON = os.path.join(HERE, "..", "..", "build", "venv-bench", "bin", "python")  # created by scripts/setup bench
+TENSORFLOW_PYTHON = os.path.join(HERE, "..", "..", "build", "venv-bench-tensorflow", "bin", "python")
+TENSORFLOW_PS = os.path.join(HERE, "tensorflow_ps.py")
 DEBIAN_PYTHON = "/usr/bin/python3"
-START_SECONDS, ANSWER_SECONDS = 120, 600  # the first answer includes torch.compile
+START_SECONDS, TENSORFLOW_SECONDS, ANSWER_SECONDS = 120, 300, 600  # the first answer includes torch.compile
 
 
 def find_python():
@@ -102,6 +104,16 @@ def torch_first_step(world, *model):
     finally:
         for p in ranks:
             p.close()
+
+
+def start_tensorflow_ps(*arguments):
+    """Starts the tasks of TensorFlow's ParameterServerStrategy; see tensorflow_ps.py."""
+    python = os.environ.get("TRAINERD_BENCH_TENSORFLOW", TENSORFLOW_PYTHON)
+    if not os.access(python, os.X_OK):
+        raise Unavailable("build/venv-bench-tensorflow does not exist; scripts/setup bench creates it")
+    process = Process("tensorflow_ps", [python, TENSORFLOW_PS] + [str(a) for a in arguments])
+    process.line(TENSORFLOW_SECONDS)
+    return process
 
 
 class Torch:

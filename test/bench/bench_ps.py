@@ -1,0 +1,233 @@
+"""bench_ps.py - parameter servers (ps): how fast rows are read and updated, what a step costs beside the same job without
+ps, the start, and the loss of a ps. The peer is TensorFlow's ParameterServerStrategy."""
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+
+import numpy as np
+
+import kit
+import ours
+import peers
+from table import Side, duration
+
+MB, WORKERS = 1e6, 2
+ROWS, WIDTH, IDS = 1_000_000, 64, 16384  # of the table; ids that a worker looks up in a step
+RATE_ROUNDS, RATE_STEPS, RATE_LIMIT, RATE_PEER = 5, 100, 2e6, 3
+DLRM_ROWS, DLRM_QUICK_ROWS, DLRM_WIDTH, DLRM_TABLES = 1_000_000, 1000, 16, 26
+STEP_ROUNDS, STEP_WARM, STEP_STEPS, STEP_BATCH, STEP_LIMIT = 3, 10, 60, 2048, 1.5
+START_ROUNDS, START_ROWS, START_STEPS, START_LIMIT = 15, 1000, 40, 0.100
+COPY_BYTES, KILL_ROUNDS, KILL_LIMIT, COPY_LIMIT = 100 * MB, 7, 0.050, 0.300
+START_SECONDS, FAULT_SECONDS = 300, 30
+ENDLESS = 10 ** 7
+
+
+# ---- rows per second ----
+
+def our_rate():
+    """The ps has as many service threads as the machine has cores for it."""
+    text = peers.run_checked([ours.program("bench_ps"), "--ranks", str(WORKERS), "--threads", str(WORKERS), "--rows", str(ROWS),
+                              "--width", str(WIDTH), "--ids", str(IDS), "--steps", str(RATE_STEPS)])
+    return {None: 1 / float(re.search(r"rows/s +(\d+)", text).group(1))}
+
+
+class TensorFlow:
+    """Its tasks, started when they are first asked."""
+
+    def __init__(self):
+        self.process = None
+
+    def rate(self):
+        if self.process is None:
+            self.process = peers.start_tensorflow_ps(WORKERS, ROWS, WIDTH, IDS)
+        self.process.ask(str(RATE_STEPS))
+        return {None: json.loads(self.process.line(peers.ANSWER_SECONDS)) / (RATE_STEPS * WORKERS * IDS)}
+
+    def close(self):
+        if self.process is not None:
+            self.process.close()
+
+
+def rates(table):
+    """Side values are seconds per row."""
+    def make():
+        rate = 1 / us.median()
+        return "%.2f M/s" % (rate / 1e6), "limit %.2f M/s" % (RATE_LIMIT / 1e6), "", rate >= RATE_LIMIT
+
+    peer = TensorFlow()
+    us, tensorflow = Side("trainerd", our_rate), Side("TensorFlow", peer.rate)
+    try:
+        table.interleave(RATE_ROUNDS, us, tensorflow)
+    finally:
+        peer.close()
+    table.row("rows of 64 pulled and pushed, TCP, 2 workers", ">= %.0f M/s" % (RATE_LIMIT / 1e6), make)
+    table.faster("time of a row beside TensorFlow", us, tensorflow, at_least=RATE_PEER)
+
+
+# ---- jobs ----
+
+class Clicks:
+    """The network DLRM and random clicks in a folder."""
+
+    def __init__(self, folder, rows, samples):
+        self.folder, rng = folder, np.random.default_rng(1)
+        peers.run_checked([kit.TRAINERCTL, "model", "dlrm", "--set", "rows=%d" % rows, "--seed", "1", "-o", self.path("dlrm.onnx")])
+        np.save(self.path("dense.npy"), rng.random((samples, 13), dtype=np.float32))
+        np.save(self.path("sparse.npy"), rng.integers(0, rows, (samples, DLRM_TABLES)))
+        np.save(self.path("click.npy"), rng.integers(0, 2, (samples, 1)).astype(np.float32))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def job(self, with_ps, **train):
+        job = {
+            "name": "clicks",
+            "model": {"onnx": "dlrm.onnx", "inputs": {"dense": "dense", "sparse": "sparse"},
+                      "loss": {"type": "binary_cross_entropy", "logits": "logit", "labels": "click"}},
+            "data": {"format": "npy", "train": "{feature}.npy",
+                     "features": {"dense": {"dtype": "float32", "shape": [13]}, "click": {"dtype": "float32", "shape": [1]},
+                                  "sparse": {"dtype": "int64", "shape": [DLRM_TABLES]}}},
+            "train": {"seed": 1, "lanes": WORKERS, "log_every_steps": 1, **train},
+            "optimizer": {"type": "sgd", "learning_rate": 0.01},
+            "elastic": {"min_world": WORKERS, "rejoin_seconds": 0},
+        }
+        if with_ps:
+            job["parameter_server"] = {"tables": "auto", "min_shard_bytes": 1024, "replicas": 2}
+        path = self.path("ps.json" if with_ps else "without.json")
+        with open(path, "w") as f:
+            json.dump(job, f)
+        return path
+
+
+class Cluster:
+    """Workers, then ps. The caller ends them with close()."""
+
+    def __init__(self, job, workers, servers):
+        self.job, self.workers, self.ports = job, workers, kit.free_ports(workers + servers)
+        self.tasks = [None] * len(self.ports)
+        for i in range(len(self.ports)):
+            self.start(i)
+
+    def start(self, i):
+        kind, index = ("worker", i) if i < self.workers else ("ps", i - self.workers)
+        extra = {"ps": ["127.0.0.1:%d" % p for p in self.ports[self.workers:]]} if len(self.ports) > self.workers else None
+        self.tasks[i] = kit.Task(self.job, kit.tf_config(self.ports[:self.workers], index, kind=kind, extra=extra),
+                                 ("--devices", "cpu:1"), name="%s %d" % (kind, index))
+
+    def close(self):
+        for t in self.tasks:
+            if t is not None:
+                t.kill()
+
+
+def run(job, servers):
+    """Runs a job of two workers to its end; returns the first worker's records of steps."""
+    cluster = Cluster(job, WORKERS, servers)
+    try:
+        kit.expect_codes(cluster.tasks, [0] * len(cluster.tasks), START_SECONDS)
+        return cluster.tasks[0].events("step")
+    finally:
+        cluster.close()
+
+
+# ---- a step ----
+
+def steps(table, folder):
+    rows = DLRM_QUICK_ROWS if table.quick else DLRM_ROWS
+
+    def side(servers):
+        job = clicks.job(servers > 0, steps=STEP_WARM + STEP_STEPS, global_batch_size=STEP_BATCH)
+        return {None: ours.seconds_per_step(run(job, servers), STEP_BATCH, STEP_WARM)}
+
+    def make():
+        a, b = us.median(), without.median()
+        return duration(a), "without ps %s" % duration(b), "%.2f x" % (a / b), a <= STEP_LIMIT * b
+
+    clicks = Clicks(folder, rows, STEP_BATCH * 4)
+    us, without = Side("trainerd with a ps", lambda: side(1)), Side("trainerd", lambda: side(0))
+    table.interleave(STEP_ROUNDS, us, without)
+    table.row("step of DLRM, 26 x %d rows, 1 ps" % rows, "<= %.1f x" % STEP_LIMIT, make)
+
+
+# ---- start ----
+
+def start(table, folder):
+    def ours_first():
+        begin = time.monotonic()
+        return {None: run(job, 1)[0]["_at"] - begin}
+
+    def make():
+        seconds = us.median()
+        return duration(seconds), "limit %s" % duration(START_LIMIT), "", seconds < START_LIMIT
+
+    job = Clicks(folder, START_ROWS, STEP_BATCH).job(True, steps=START_STEPS, global_batch_size=256)
+    us = Side("trainerd", ours_first)
+    table.interleave(START_ROUNDS, us)
+    table.row("exec to the first step, 2 workers, 1 ps", "< %s" % duration(START_LIMIT), make)
+
+
+# ---- the loss of a ps ----
+
+class Loss:
+    """Two workers and two ps that both hold all rows. The second ps is killed and started again."""
+
+    def __init__(self, job):
+        self.cluster = Cluster(job, WORKERS, 2)
+        self.chief = self.cluster.tasks[0]
+        self.chief.until_step(50, START_SECONDS)
+        self.step = statistics.median(b["_at"] - a["_at"] for a, b in zip(self.steps(0)[10:], self.steps(0)[11:]))
+
+    def steps(self, since):
+        return [r for r in self.chief.records[since:] if r.get("event") == "step"]
+
+    def next_group(self, since):
+        """Waits for the next group and its first step. Returns the time of that step, and of the last one before it."""
+        def group():
+            return [i for i, r in enumerate(self.chief.records) if i >= since and r.get("event") == "view"]
+
+        self.chief.until(lambda t: group() and self.steps(group()[0]), FAULT_SECONDS)
+        at = group()[0]
+        before = [r for r in self.chief.records[:at] if r.get("event") == "step"]
+        return self.steps(at)[0]["_at"], before[-1]["_at"]
+
+    def once(self):
+        since, at = len(self.chief.records), time.monotonic()
+        self.cluster.tasks[-1].kill()
+        lost = self.next_group(since)[0] - at
+        time.sleep(0.3)
+        since = len(self.chief.records)
+        self.cluster.start(WORKERS + 1)
+        first, last = self.next_group(since)
+        time.sleep(0.3)
+        return {"lost": lost, "copied": first - last, "step": self.step}
+
+
+def losses(table, folder):
+    rows = DLRM_QUICK_ROWS if table.quick else round(COPY_BYTES / (4 * DLRM_WIDTH * DLRM_TABLES))
+    job = Clicks(folder, rows, STEP_BATCH).job(True, steps=ENDLESS, global_batch_size=256)
+    loss = Loss(job)
+    us = Side("trainerd", loss.once)
+    try:
+        table.interleave(KILL_ROUNDS, us)
+    finally:
+        loss.cluster.close()
+
+    def kill():
+        limit = KILL_LIMIT + us.median("step")
+        return duration(us.median("lost")), "limit %s" % duration(limit), "", us.median("lost") <= limit
+
+    def copy():
+        return duration(us.median("copied")), "limit %s" % duration(COPY_LIMIT), "", us.median("copied") <= COPY_LIMIT
+
+    table.row("kill -9 of a ps to the next step", "<= %s + step" % duration(KILL_LIMIT), kill)
+    table.row("pause for a new second copy of %.0f MB" % (rows * 4 * DLRM_WIDTH * DLRM_TABLES / MB), "<= %s" % duration(COPY_LIMIT), copy)
+
+
+def ps(table, folder):
+    rates(table)
+    for part in (start, losses, steps):
+        with tempfile.TemporaryDirectory(dir=folder) as d:
+            table.group(part.__name__, lambda t, d=d, part=part: part(t, d))
