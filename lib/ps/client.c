@@ -9,8 +9,8 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "comm/channel.h"
-#include "comm/comm.h"
 #include "ps/message.h"
+#include "ps/port.h"
 #include "ps/route.h"
 #include "ps/slots.h"
 #include "tensor/packed.h"
@@ -45,10 +45,10 @@ struct ps_client {
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
 
     /* the generation */
-    struct comm *comm;
+    struct ps_port port;
     const struct ps_route *route;
     struct peer *peers; /* owned [n_peers] */
-    uint32_t n_peers, local, first_lane, n_lanes, reads_from;
+    uint32_t n_peers, first_lane, n_lanes, reads_from;
     uint64_t version;
     uint32_t part; /* of the rows that are read: 0, or PART_AVERAGE */
 };
@@ -138,7 +138,7 @@ void ps_client_close(struct ps_client *c)
     free(c);
 }
 
-int ps_client_begin_generation(struct ps_client *c, struct comm *comm, uint32_t local,
+int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, uint32_t rank,
                                const struct ps_route *route, uint32_t first_lane, uint32_t n_lanes,
                                uint64_t version, struct err *err)
 {
@@ -147,13 +147,12 @@ int ps_client_begin_generation(struct ps_client *c, struct comm *comm, uint32_t 
     if (c->peers == NULL)
         return no_memory(err);
     c->n_peers = route->n_servers;
-    c->comm = comm;
+    c->port = *port;
     c->route = route;
-    c->local = local;
     c->first_lane = first_lane;
     c->n_lanes = n_lanes;
     c->version = version;
-    c->reads_from = (comm_first_point(comm) + local) % route->n_holders;
+    c->reads_from = rank % route->n_holders;
     ps_client_begin(c, 0);
     return 0;
 }
@@ -192,7 +191,7 @@ static int send_to(struct ps_client *c, uint32_t i, struct err *err)
 
     if (w->failed)
         return no_memory(err);
-    return comm_send(c->comm, c->local, c->route->n_ranks + i, &part, 1, err);
+    return c->port.send(&c->port, c->route->n_ranks + i, &part, 1, err);
 }
 
 static const uint32_t *holders_of(const struct ps_client *c, const struct table *t, uint64_t row)
@@ -308,7 +307,7 @@ static int receive_rows(struct ps_client *c, struct err *err)
     struct comm_message in;
     struct ps_message m;
     uint32_t from;
-    int rc = comm_receive(c->comm, c->local, &in, 0, err);
+    int rc = c->port.receive(&c->port, &in, err);
 
     if (rc == 0)
         rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, &m, err);

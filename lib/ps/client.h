@@ -16,11 +16,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct comm;
 struct err;
 struct optim_hyper;
 struct packed;
 struct ps_client;
+struct ps_port;
 struct ps_route;
 
 struct ps_client_opts {
@@ -33,9 +33,9 @@ struct ps_client_opts {
 int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, struct err *err);
 void ps_client_close(struct ps_client *c); /* NULL is allowed */
 
-/* Begins a generation; comm and route are borrowed until the next call. The rank has the lanes
- * [first_lane, first_lane + n_lanes). `version`: the step whose rows are read. Errors: ERR_NOMEM. */
-int ps_client_begin_generation(struct ps_client *c, struct comm *comm, uint32_t local,
+/* Begins a generation as `rank`; the port is copied, the route is borrowed until the next call. The
+ * rank has the lanes [first_lane, first_lane + n_lanes). `version`: the step whose rows are read. Errors: ERR_NOMEM. */
+int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, uint32_t rank,
                                const struct ps_route *route, uint32_t first_lane, uint32_t n_lanes,
                                uint64_t version, struct err *err);
 

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "comm/channel.h"
 #include "ps/message.h"
+#include "ps/port.h"
 #include "ps/route.h"
 
 enum { COPY_FLOATS = 64 << 10, READ_FLOATS = 1 << 20, NO_SERVER = UINT32_MAX };
@@ -35,8 +36,7 @@ struct ps_leader {
     uint32_t *voter;             /* owned [PS_SHARDS]; server that voted first */
 
     /* of the call that runs */
-    struct comm *comm;
-    uint32_t local;
+    const struct ps_port *port;
     const struct ps_route *route;
 };
 
@@ -126,7 +126,7 @@ static int send_out(struct ps_leader *l, uint32_t server, struct err *err)
 
     if (l->out.failed)
         return no_memory(err);
-    return comm_send(l->comm, l->local, l->route->n_ranks + server, &part, 1, err);
+    return l->port->send(l->port, l->route->n_ranks + server, &part, 1, err);
 }
 
 /* Receives a message of this kind from any server. */
@@ -134,7 +134,7 @@ static int receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, str
                    struct err *err)
 {
     struct comm_message in;
-    int rc = comm_receive(l->comm, l->local, &in, 0, err);
+    int rc = l->port->receive(l->port, &in, err);
 
     if (rc == 0)
         rc = ps_message_read(in.data, in.bytes, l->widths, l->n_tables, l->sections, m, err);
@@ -363,24 +363,22 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
     return rc;
 }
 
-static void begin_call(struct ps_leader *l, struct comm *comm, uint32_t local,
+static void begin_call(struct ps_leader *l, const struct ps_port *port,
                        const struct ps_route *route)
 {
-    l->comm = comm;
-    l->local = local;
+    l->port = port;
     l->route = route;
 }
 
-int ps_leader_settle(struct ps_leader *l, struct comm *comm, uint32_t local,
-                     const struct ps_route *route, const struct ps_settlement *s,
-                     struct ps_settled *out, struct err *err)
+int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+                     const struct ps_settlement *s, struct ps_settled *out, struct err *err)
 {
     struct held *held = calloc(route->n_servers, sizeof(*held));
     int rc;
 
     if (held == NULL)
         return no_memory(err);
-    begin_call(l, comm, local, route);
+    begin_call(l, port, route);
     rc = settle(l, s, held, out, err);
     free(held);
     return rc;
@@ -414,13 +412,12 @@ static int compare(struct ps_leader *l, uint32_t server, const struct ps_message
     return 0;
 }
 
-int ps_leader_collect(struct ps_leader *l, struct comm *comm, uint32_t local,
-                      const struct ps_route *route, uint64_t step, struct ps_votes *out,
-                      struct err *err)
+int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+                      uint64_t step, struct ps_votes *out, struct err *err)
 {
     int rc = 0;
 
-    begin_call(l, comm, local, route);
+    begin_call(l, port, route);
     for (uint32_t s = 0; s < PS_SHARDS; s++) {
         l->voter[s] = NO_SERVER;
         l->squares[s] = 0;
@@ -514,15 +511,14 @@ static int read_some(struct ps_leader *l, uint64_t version, uint32_t table, uint
     return rc;
 }
 
-int ps_leader_read(struct ps_leader *l, struct comm *comm, uint32_t local,
-                   const struct ps_route *route, uint64_t version, uint32_t table, uint32_t part,
-                   float *out, struct err *err)
+int ps_leader_read(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+                   uint64_t version, uint32_t table, uint32_t part, float *out, struct err *err)
 {
     uint32_t width = l->widths[table];
     uint64_t rows = l->tables[table].rows, n;
     int rc = 0;
 
-    begin_call(l, comm, local, route);
+    begin_call(l, port, route);
     for (uint64_t at = 0; rc == 0 && at < rows; at += n) {
         n = width < READ_FLOATS ? READ_FLOATS / width : 1;
         n = n > rows - at ? rows - at : n;

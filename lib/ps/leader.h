@@ -20,10 +20,10 @@
 #include "ps/store.h"
 #include "tensor/fill.h"
 
-struct comm;
 struct err;
 struct optim_hyper;
 struct ps_leader;
+struct ps_port;
 struct ps_route;
 
 struct ps_leader_opts {
@@ -62,9 +62,8 @@ struct ps_settled { /* for the log */
     uint32_t n_committed; /* servers that applied a pending step */
 };
 
-int ps_leader_settle(struct ps_leader *l, struct comm *comm, uint32_t local,
-                     const struct ps_route *route, const struct ps_settlement *s,
-                     struct ps_settled *out, struct err *err);
+int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+                     const struct ps_settlement *s, struct ps_settled *out, struct err *err);
 
 struct ps_votes {
     bool is_finite;
@@ -74,14 +73,12 @@ struct ps_votes {
 /* Waits for the vote of every server on the gradient of `step`. Compares the votes of the holders of
  * each shard. Errors: those of comm_receive(); ERR_DEVICE: two holders have different sums; the
  * text names them. */
-int ps_leader_collect(struct ps_leader *l, struct comm *comm, uint32_t local,
-                      const struct ps_route *route, uint64_t step, struct ps_votes *out,
-                      struct err *err);
+int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+                      uint64_t step, struct ps_votes *out, struct err *err);
 
 /* Reads part `part` of all rows of a table after step `version` from the servers, at a step boundary.
  * Errors: those of comm_send() and comm_receive(). */
-int ps_leader_read(struct ps_leader *l, struct comm *comm, uint32_t local,
-                   const struct ps_route *route, uint64_t version, uint32_t table, uint32_t part,
-                   float *out, struct err *err);
+int ps_leader_read(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+                   uint64_t version, uint32_t table, uint32_t part, float *out, struct err *err);
 
 #endif

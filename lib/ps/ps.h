@@ -6,6 +6,7 @@
  *   server         one service thread: messages in, messages out
  *   client, slots  the access of a replica
  *   leader         what the coordinator does: settlement, votes
+ *   port           how the last two exchange messages
  *   wants          which tables of a job are on parameter servers
  *   ps             the task: connects, and runs its servers for a generation
  *

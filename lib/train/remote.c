@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "ps/client.h"
 #include "ps/leader.h"
+#include "ps/port.h"
 #include "ps/route.h"
 #include "tensor/packed.h"
 #include "train/task.h"
@@ -285,6 +286,7 @@ int remote_read(struct train *t, float *whole, struct err *err)
 {
     struct remote *m = t->remote;
     const struct whole *w = &t->model.whole;
+    struct ps_port port = ps_comm_port(t->generation.comm, 0);
     int rc = 0;
 
     if (t->generation.comm == NULL) /* at rest, after a generation that did not end in order */
@@ -292,8 +294,8 @@ int remote_read(struct train *t, float *whole, struct err *err)
                        "the tables are on parameter servers, to which this task has no connection");
     for (uint32_t i = 0; rc == 0 && i < m->n; i++)
         for (uint32_t k = 0; rc == 0 && k < w->n_parts; k++)
-            rc = ps_leader_read(m->leader, t->generation.comm, 0, &m->route, state_held(&t->state),
-                                i, k, whole + whole_at(m, i, k), err);
+            rc = ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), i, k,
+                                whole + whole_at(m, i, k), err);
     return rc < 0 ? err_wrap(err, rc, "read the tables from the parameter servers") : 0;
 }
 
@@ -329,6 +331,7 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
     struct train *t = r->train;
     struct remote *m = t->remote;
     struct optim_hyper hyper = { 0 };
+    struct ps_port port = ps_comm_port(t->generation.comm, 0);
     struct ps_settlement s = { .step = held, .arg = m };
     struct ps_settled settled = { 0 };
     int rc;
@@ -342,7 +345,7 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
         s.source = read_initial;
     else if (m->loaded.base != NULL && m->loaded_step == held)
         s.source = read_loaded;
-    rc = ps_leader_settle(m->leader, t->generation.comm, 0, &m->route, &s, &settled, err);
+    rc = ps_leader_settle(m->leader, &port, &m->route, &s, &settled, err);
     device_mem_close(&m->loaded);
     close_initial(m);
     if (rc == 0)
@@ -372,6 +375,7 @@ int remote_settle(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
     struct remote *m = t->remote;
+    struct ps_port port = ps_comm_port(t->generation.comm, r->local);
     int rc;
 
     if (m == NULL)
@@ -384,7 +388,8 @@ int remote_settle(struct replica *r, uint64_t held, struct err *err)
         return rc;
     if (m->route.n_holders == 0)
         return err_set(err, ERR_PEER, "the group has no parameter server");
-    rc = ps_client_begin_generation(m->clients[r->local], t->generation.comm, r->local, &m->route,
+    rc = ps_client_begin_generation(m->clients[r->local], &port,
+                                    comm_first_rank(t->generation.comm) + r->local, &m->route,
                                     r->device->first_lane, r->device->n_lanes, held, err);
     if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation))
         rc = settle(r, held, err);
@@ -429,13 +434,13 @@ static double read_double(const float in[4])
 int remote_collect(struct replica *r, uint64_t step, float *control, struct err *err)
 {
     struct train *t = r->train;
+    struct ps_port port = ps_comm_port(t->generation.comm, r->local);
     struct ps_votes votes;
     int rc;
 
     if (t->remote == NULL || !generation_is_coordinator(&t->generation))
         return 0;
-    rc = ps_leader_collect(t->remote->leader, t->generation.comm, r->local, &t->remote->route, step,
-                           &votes, err);
+    rc = ps_leader_collect(t->remote->leader, &port, &t->remote->route, step, &votes, err);
     if (rc < 0)
         return err_wrap(err, rc, "votes of the parameter servers");
     control[CONTROL_REMOTE_BAD] = !votes.is_finite;
