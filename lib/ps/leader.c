@@ -203,6 +203,7 @@ static void plan(const struct ps_leader *l, struct held *held)
     }
 }
 
+/* A server with valid rows keeps a shard that moves away until its first step, so it can be copied. */
 static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
                        uint32_t *n_committed, struct err *err)
 {

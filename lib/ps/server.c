@@ -51,11 +51,9 @@ struct ps_server {
     bool is_skipped, is_complete;
     struct optim_hyper hyper; /* of the COMMITs */
     bool is_holding;          /* READY was sent */
+    uint64_t own[PS_SET_WORDS];    /* shards of this server; others are kept for SEND until the first sum */
     uint64_t copied[PS_SET_WORDS]; /* shards that are not filled yet */
     uint32_t n_copied;
-    uint64_t leaving[PS_SET_WORDS]; /* shards that moved to other servers: sources of copies, until the
-                                     * first PUSH, which has no gradients of them */
-    uint32_t n_leaving;
     struct cursor *cursors; /* owned [PS_SHARDS] */
 
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
@@ -356,23 +354,30 @@ static bool find_place(const struct ps_server *s, uint32_t shard, struct cursor 
     }
 }
 
-/* is_valid: the shards here are those of the agreed step. */
-static int hold_shards(struct ps_server *s, const struct ps_message *m, bool is_valid,
-                       struct err *err)
+/* Drops the shards that will be copied, and, if the rows are of another step, all that are not this
+ * server's. Everything invalid is dropped before the version changes: memory may run out later. */
+static int drop_invalid(struct ps_server *s, const struct ps_message *m, struct err *err)
 {
-    memset(s->leaving, 0, sizeof(s->leaving));
-    s->n_leaving = 0;
+    bool is_valid = s->version == m->step;
+
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        if (!is_valid && ps_store_has(s->store, i) && ps_set_has(m->shards, i) &&
+            !ps_set_has(m->copied, i))
+            return unexpected(s, s->leader, "BEGIN", m->step, err);
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        if (ps_set_has(m->copied, i) || (!is_valid && !ps_set_has(m->shards, i)))
+            ps_store_drop_shard(s->store, i);
+    s->version = m->step;
+    memcpy(s->own, m->shards, sizeof(s->own));
+    return 0;
+}
+
+static int hold_shards(struct ps_server *s, struct err *err)
+{
     for (uint32_t i = 0; i < PS_SHARDS; i++) {
         int rc;
 
-        if (is_valid && !ps_set_has(m->shards, i) && ps_store_has(s->store, i)) {
-            ps_set_add(s->leaving, i);
-            s->n_leaving++;
-            continue;
-        }
-        if (!ps_set_has(m->shards, i) || ps_set_has(m->copied, i))
-            ps_store_drop_shard(s->store, i);
-        if (!ps_set_has(m->shards, i) || ps_store_has(s->store, i))
+        if (!ps_set_has(s->own, i) || ps_store_has(s->store, i))
             continue;
         if (i % s->opts.n_threads != s->opts.thread)
             return err_set(err, ERR_PEER, "BEGIN: shard %u belongs to another thread", i);
@@ -390,7 +395,6 @@ static int hold_shards(struct ps_server *s, const struct ps_message *m, bool is_
 
 static int on_begin(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
-    bool is_valid;
     int rc;
 
     if (s->is_holding || s->n_copied > 0 || from != s->leader || m->flag > PS_SKIP)
@@ -399,9 +403,9 @@ static int on_begin(struct ps_server *s, uint32_t from, const struct ps_message 
     if (rc < 0)
         return rc;
     settle_pending(s, m);
-    is_valid = s->version == m->step;
-    s->version = m->step;
-    rc = hold_shards(s, m, is_valid, err);
+    rc = drop_invalid(s, m, err);
+    if (rc == 0)
+        rc = hold_shards(s, err);
     return rc < 0 ? rc : send_ready(s, err);
 }
 
@@ -616,12 +620,22 @@ static int vote(struct ps_server *s, struct err *err)
     return send_out(s, s->leader, err);
 }
 
+/* The ranks push only to the holders of a shard, so other copies would miss the gradient. The
+ * settlement has ended: no copy is requested any more. */
+static void drop_moved(struct ps_server *s)
+{
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        if (!ps_set_has(s->own, i))
+            ps_store_drop_shard(s->store, i);
+}
+
 static int sum(struct ps_server *s, struct err *err)
 {
     uint32_t n = 0;
     float clip = 0;
     int rc = list_parts(s, &n, &clip, err);
 
+    drop_moved(s);
     if (rc == 0)
         rc = ps_store_reduce(s->store, s->parts, n, err);
     if (rc < 0)
@@ -632,17 +646,6 @@ static int sum(struct ps_server *s, struct err *err)
         ps_store_clip(s->store, clip);
     rc = fault_error("ps.vote", err);
     return rc < 0 ? rc : vote(s, err);
-}
-
-/* Their rows are about to become outdated. Every copy was made: a rank pushes after the settlement. */
-static void drop_leaving(struct ps_server *s)
-{
-    for (uint32_t i = 0; i < PS_SHARDS && s->n_leaving > 0; i++)
-        if (ps_set_has(s->leaving, i)) {
-            ps_store_drop_shard(s->store, i);
-            s->n_leaving--;
-        }
-    memset(s->leaving, 0, sizeof(s->leaving));
 }
 
 static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *m,
@@ -657,7 +660,6 @@ static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *
     }
     if (!s->is_holding || r->has_pushed || m->step != s->version + 1 || is_pending(s))
         return unexpected(s, from, "PUSH", m->step, err);
-    drop_leaving(s);
     rc = fault_error("ps.push", err);
     if (rc == 0)
         rc = keep_handled(s, r, &r->push, data, n, err);

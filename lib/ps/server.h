@@ -4,12 +4,13 @@
  *   state        message                        next        action
  *   IDLE         SETUP                          IDLE        describes the tables; other tables: drops the state
  *   IDLE         QUERY                          IDLE        sends HELD
- *   IDLE         BEGIN(step, commit|skip|drop)  LOADING     ends the pending step; holds the listed shards,
- *                                                           and other valid ones until the first PUSH
+ *   IDLE         BEGIN(step, commit|skip|drop)  LOADING     ends the pending step; holds the listed shards, and
+ *                                                           keeps valid ones that move away
  *   LOADING      COPY(shard)                    LOADING     fills the shard
  *   LOADING      all shards are filled          HOLDING     sends READY to the coordinator
  *   HOLDING      PUSH of a rank                 HOLDING     keeps it
- *   HOLDING      PUSH of the last rank          PENDING     sums along the tree; sends VOTE
+ *   HOLDING      PUSH of the last rank          PENDING     drops shards that moved away; sums along the tree;
+ *                                                           sends VOTE
  *   PENDING      COMMIT of a rank               PENDING     counts it
  *   PENDING      COMMIT of the last rank        HOLDING     updates, or skips; answers the PULLs that wait
  *   HOLDING,     PULL                           same        sends ROWS; waits if its version is the next one
