@@ -17,7 +17,7 @@ enum { COPY_FLOATS = 64 << 10, READ_FLOATS = 1 << 20, NO_SERVER = UINT32_MAX };
 
 struct held { /* what a server reported */
     uint64_t version;
-    bool has_pending, is_valid; /* is_valid: for the agreed step */
+    bool is_valid; /* for the agreed step */
     uint64_t shards[PS_SET_WORDS];
     uint64_t wanted[PS_SET_WORDS], copied[PS_SET_WORDS]; /* of BEGIN */
 };
@@ -149,7 +149,15 @@ static int receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, str
 
 /* ---- settlement ---- */
 
-static int query(struct ps_leader *l, uint64_t step, struct held *held, struct err *err)
+/* A pending step is only applied if its update is known, and not from a checkpoint. */
+static bool is_valid(const struct ps_settlement *s, const struct ps_message *held)
+{
+    return held->step == s->step ||
+           (held->step + 1 == s->step && held->flag == 1 && s->source == NULL);
+}
+
+static int query(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
+                 struct err *err)
 {
     struct ps_message m = { .kind = PS_SETUP, .hyper = l->hyper };
     int rc = 0;
@@ -172,8 +180,7 @@ static int query(struct ps_leader *l, uint64_t step, struct held *held, struct e
         if (rc < 0)
             break;
         held[server].version = reply.step;
-        held[server].has_pending = reply.flag == 1;
-        held[server].is_valid = reply.step == step || (reply.step + 1 == step && reply.flag == 1);
+        held[server].is_valid = is_valid(s, &reply);
         memcpy(held[server].shards, reply.shards, sizeof(held[server].shards));
     }
     return rc;
@@ -211,7 +218,7 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
 
     for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
         const struct held *h = &held[i];
-        bool is_behind = h->has_pending && h->version + 1 == s->step;
+        bool is_behind = h->is_valid && h->version + 1 == s->step;
         struct ps_message m = { .kind = PS_BEGIN, .step = s->step, .flag = PS_DROP };
 
         if (is_behind) {
@@ -345,7 +352,7 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
                   struct ps_settled *out, struct err *err)
 {
     uint32_t n_ready;
-    int rc = query(l, s->step, held, err);
+    int rc = query(l, s, held, err);
 
     if (rc < 0)
         return rc;

@@ -726,9 +726,14 @@ static inline int group_settle(struct group *g, bool from)
                                .source = from ? plain_read : NULL, .arg = &source };
     struct ps_port port = leader_port(g);
     struct ps_settled settled = { 0 };
+    struct optim_hyper unknown = { .step = 1, .learning_rate = 7 }; /* a checkpoint does not contain it */
     bool certainly = is_held(g, true), possibly = is_held(g, false);
     struct err err = { 0 };
-    int rc = ps_leader_settle(g->leads, &port, &g->route, &s, &settled, &err);
+    int rc;
+
+    if (from && s.hyper != NULL)
+        s.hyper = &unknown;
+    rc = ps_leader_settle(g->leads, &port, &g->route, &s, &settled, &err);
 
     if (rc < 0 && rc != ERR_REFUSED && !(rc == ERR_PEER && g->is_broken))
         fail_msg("settlement after step %u: %s", (unsigned)step, err.text);
