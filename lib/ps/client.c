@@ -271,35 +271,34 @@ static int send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
     return 0;
 }
 
-static int bad_rows(const struct ps_client *c, uint32_t from, struct err *err)
+static int bad_rows(uint32_t from, struct err *err)
 {
-    (void)c;
     return err_set(err, ERR_PEER, "server %u: its rows are not those that were requested", from);
 }
 
-/* Copies the rows to their slots, in the order of the request. */
+/* Copies the rows to their slots, in the order of the request, which is still in `out`. */
 static int store_rows(struct ps_client *c, uint32_t from, const struct ps_message *m,
                       struct err *err)
 {
     struct peer *p = &c->peers[from];
     size_t at = 0;
 
+    if (m->n_sections != c->n_tables)
+        return bad_rows(from, err);
     for (uint32_t i = 0; i < m->n_sections; i++) {
         const struct ps_section *x = &m->sections[i];
         struct table *t = &c->tables[x->table];
 
-        if (x->n > p->n_slots - at)
-            return bad_rows(c, from, err);
+        if (x->table != i || x->part != c->part || x->n != ps_written_rows(&p->out, i))
+            return bad_rows(from, err);
         for (uint64_t k = 0; k < x->n; k++) {
             uint32_t slot = p->slots[at++];
 
-            if (slot >= t->slots.n)
-                return bad_rows(c, from, err);
             memcpy(t->values + (size_t)slot * t->width, x->values + k * t->width,
                    t->width * sizeof(float));
         }
     }
-    return at == p->n_slots ? 0 : bad_rows(c, from, err);
+    return 0;
 }
 
 static int receive_rows(struct ps_client *c, struct err *err)

@@ -476,20 +476,23 @@ static int request_rows(struct ps_leader *l, uint64_t version, uint32_t table, u
 }
 
 static int store_rows(const struct ps_leader *l, uint32_t server, const struct ps_message *m,
-                      uint32_t table, uint64_t first, uint64_t n, float *out, struct err *err)
+                      uint64_t version, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                      float *out, struct err *err)
 {
     const struct ps_section *x = m->sections;
+    bool is_asked =
+        m->step == version && m->n_sections == 1 && x->table == table && x->part == part;
     uint32_t width = l->widths[table];
     uint64_t k = 0;
 
-    for (uint64_t r = first; r < first + n && m->n_sections == 1 && x->table == table; r++) {
+    for (uint64_t r = first; r < first + n && is_asked; r++) {
         if (ps_route_holders(l->route, ps_shard_of(ps_first_shard(table), r))[0] != server)
             continue;
         if (k == x->n)
             break;
         memcpy(out + (r - first) * width, x->values + k++ * width, width * sizeof(float));
     }
-    return m->n_sections == 1 && k == x->n && k > 0
+    return is_asked && k == x->n && k > 0
                ? 0
                : err_set(err, ERR_PEER, "server %u: its rows are not those that were requested",
                          server);
@@ -514,7 +517,7 @@ static int read_some(struct ps_leader *l, uint64_t version, uint32_t table, uint
 
         rc = receive(l, PS_ROWS, &server, &m, err);
         if (rc == 0)
-            rc = store_rows(l, server, &m, table, first, n, out, err);
+            rc = store_rows(l, server, &m, version, table, part, first, n, out, err);
     }
     return rc;
 }

@@ -152,6 +152,7 @@ static int read_names(struct reader *r, struct ps_message *m)
 {
     const uint64_t *n = take(r, sizeof(*n));
     uint32_t ends = 0;
+    uint64_t i = 0;
 
     if (n == NULL)
         return ERR_PEER;
@@ -159,9 +160,9 @@ static int read_names(struct reader *r, struct ps_message *m)
         return err_set(r->err, ERR_PEER, "SETUP: names of %" PRIu64 " bytes, found %zu", *n,
                        r->left);
     m->names = take(r, *n);
-    for (uint64_t i = 0; i < *n && ends < m->n_tables; i++)
+    for (; i < *n && ends < m->n_tables; i++)
         ends += m->names[i] == '\0';
-    return ends == m->n_tables
+    return ends == m->n_tables && (i + 7) / 8 * 8 == *n
                ? 0
                : err_set(r->err, ERR_PEER, "SETUP: %u names for %u tables", ends, m->n_tables);
 }
@@ -337,6 +338,14 @@ void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t 
     memcpy(at, &table, sizeof(table));
     memcpy(at + 4, &part, sizeof(part));
     memcpy(at + 8, &n, sizeof(n));
+}
+
+uint64_t ps_written_rows(const struct ps_writer *w, uint32_t i)
+{
+    uint64_t n;
+
+    memcpy(&n, w->data + HEAD_BYTES + (size_t)i * SECTION_BYTES + 8, sizeof(n));
+    return n;
 }
 
 void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS])

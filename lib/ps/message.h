@@ -25,8 +25,8 @@
  *                                     a bit for each shard with valid rows; number: it knows the same SETUP (1) or not (0)
  *   BEGIN   coordinator  server       step; flag: enum ps_pending; hyper; shards to hold; shards that will be copied
  *   SEND    coordinator  server       number: server point that receives; shards to copy to it
- *   COPY    any          server       number: shard; flag: 1: initial rows, of which only part 0 (weights) is sent;
- *                                     first: local row; one section with values. At step 0 no table that SETUP
+ *   COPY    coordinator, server       number: shard; flag: 1: initial rows, of which only part 0 (weights) is sent;
+ *           server                    first: local row; one section with values. At step 0 no table that SETUP
  *                                     describes as generated
  *   READY   server       coordinator  step; flag: 1: all shards are filled, 0: copies are awaited
  *   PULL    rank         server       step: version; sections with rows
@@ -132,6 +132,8 @@ void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_
 /* Adds bytes; n a multiple of 8. Returns their place, valid until the next call; NULL: out of memory. */
 void *ps_write_room(struct ps_writer *w, size_t n);
 void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t part, uint64_t n);
+/* Returns n of section i of the message. */
+uint64_t ps_written_rows(const struct ps_writer *w, uint32_t i);
 void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS]);
 void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
                     const struct ps_setup_table *tables, const char *const *names, uint32_t n);

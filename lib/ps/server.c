@@ -279,11 +279,19 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
     return rc;
 }
 
-static int on_setup(struct ps_server *s, const struct ps_message *m, const uint8_t *data, size_t n,
-                    struct err *err)
+/* Between ps_server_begin() and BEGIN. */
+static bool is_idle(const struct ps_server *s)
+{
+    return !s->is_holding && s->n_copied == 0;
+}
+
+static int on_setup(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                    const uint8_t *data, size_t n, struct err *err)
 {
     int rc;
 
+    if (!is_idle(s) || from != s->leader)
+        return unexpected(s, from, "SETUP", m->step, err);
     if (s->store != NULL && s->setup.n == n && memcmp(s->setup.data, data, n) == 0)
         return 0;
     ps_store_close(s->store); /* of another job */
@@ -300,6 +308,8 @@ static int on_query(struct ps_server *s, uint32_t from, struct err *err)
     uint64_t shards[PS_SET_WORDS] = { 0 };
     struct ps_message m = { .kind = PS_HELD, .step = s->version, .flag = is_pending(s) };
 
+    if (!is_idle(s) || from != s->leader)
+        return unexpected(s, from, "QUERY", s->version, err);
     for (uint32_t i = 0; s->store != NULL && i < PS_SHARDS; i++)
         if (ps_store_has(s->store, i))
             ps_set_add(shards, i);
@@ -397,7 +407,7 @@ static int on_begin(struct ps_server *s, uint32_t from, const struct ps_message 
 {
     int rc;
 
-    if (s->is_holding || s->n_copied > 0 || from != s->leader || m->flag > PS_SKIP)
+    if (s->store == NULL || !is_idle(s) || from != s->leader || m->flag > PS_SKIP)
         return unexpected(s, from, "BEGIN", m->step, err);
     rc = fault_error("ps.begin", err);
     if (rc < 0)
@@ -435,6 +445,8 @@ static int on_copy(struct ps_server *s, uint32_t from, const struct ps_message *
     struct cursor *at = &s->cursors[shard < PS_SHARDS ? shard : 0];
     int rc;
 
+    if (from < s->n_ranks && from != s->leader)
+        return unexpected(s, from, "COPY", s->version, err);
     if (shard >= PS_SHARDS || !ps_set_has(s->copied, shard) || !is_next_copy(at, m))
         return err_set(err, ERR_PEER,
                        "COPY of shard %u from point %u is not the next one (table %u, part %u, "
@@ -658,7 +670,8 @@ static int on_push(struct ps_server *s, uint32_t from, const struct ps_message *
         r->waits = true; /* it read no row of the step between */
         return keep_handled(s, r, &r->later, data, n, err);
     }
-    if (!s->is_holding || r->has_pushed || m->step != s->version + 1 || is_pending(s))
+    if (!s->is_holding || r->has_pushed || m->step != s->version + 1 || is_pending(s) ||
+        m->first > PS_MAX_LEAVES)
         return unexpected(s, from, "PUSH", m->step, err);
     rc = fault_error("ps.push", err);
     if (rc == 0)
@@ -744,12 +757,11 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
 {
     switch (m->kind) {
     case PS_SETUP:
-        return on_setup(s, m, data, n, err);
+        return on_setup(s, from, m, data, n, err);
     case PS_QUERY:
         return on_query(s, from, err);
     case PS_BEGIN:
-        return s->store != NULL ? on_begin(s, from, m, err)
-                                : unexpected(s, from, "BEGIN", m->step, err);
+        return on_begin(s, from, m, err);
     case PS_SEND:
         return on_send(s, from, m, err);
     case PS_COPY:
