@@ -195,6 +195,14 @@ static uint32_t source_of(const struct ps_leader *l, const struct held *held, ui
     return NO_SERVER;
 }
 
+static bool has_rows(const struct ps_leader *l, uint32_t shard)
+{
+    for (uint32_t t = 0; t < l->n_tables; t++)
+        if (ps_local_rows(l->tables[t].rows, ps_first_shard(t), shard) > 0)
+            return true;
+    return false;
+}
+
 static void plan(const struct ps_leader *l, struct held *held)
 {
     for (uint32_t s = 0; s < PS_SHARDS; s++) {
@@ -310,7 +318,8 @@ static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const
         for (uint32_t from = 0; rc == 0 && from < l->route->n_servers; from++)
             rc = request_copies(l, held, from, to, out, err);
         for (uint32_t shard = 0; rc == 0 && shard < PS_SHARDS; shard++)
-            if (ps_set_has(held[to].copied, shard) && source_of(l, held, shard) == NO_SERVER) {
+            if (ps_set_has(held[to].copied, shard) && has_rows(l, shard) &&
+                source_of(l, held, shard) == NO_SERVER) {
                 out->n_filled++;
                 rc = fill(l, s, to, shard, err);
             }
@@ -323,7 +332,7 @@ static bool is_lost(const struct ps_leader *l, const struct ps_settlement *s, st
     bool lost = false;
 
     for (uint32_t shard = 0; shard < PS_SHARDS && s->source == NULL; shard++)
-        lost = lost || source_of(l, held, shard) == NO_SERVER;
+        lost = lost || (source_of(l, held, shard) == NO_SERVER && has_rows(l, shard));
     return lost;
 }
 

@@ -6,7 +6,7 @@
  * version `step`, or of version step - 1 with the gradient of `step`, holds valid shards; those of
  * other servers are invalid. Each server receives the list of its shards (route.h). A shard that a
  * server lacks is copied from a valid holder, or filled by the coordinator (initial values, a
- * checkpoint). If a shard has no valid holder and the coordinator cannot fill it, the settlement
+ * checkpoint). If a shard with rows has no valid holder and the coordinator cannot fill it, the settlement
  * fails with ERR_REFUSED, and the group returns to the newest checkpoint.
  *
  * Threads: that of the first replica of the coordinator. */

@@ -651,13 +651,21 @@ static inline bool any_ps(const struct group *g, uint32_t shard, bool certainly)
     return false;
 }
 
-/* Are all shards certainly, or possibly, held? */
+static inline bool has_rows(const struct group *g, uint32_t shard)
+{
+    for (uint32_t t = 0; t < g->plain->n_tables; t++)
+        if (ps_local_rows(plain_tables[t].rows, ps_first_shard(t), shard) > 0)
+            return true;
+    return false;
+}
+
+/* Are all shards with rows certainly, or possibly, held? */
 static inline bool is_held(const struct group *g, bool certainly)
 {
     bool all = true;
 
     for (uint32_t s = 0; s < PS_SHARDS; s++)
-        all = all && any_ps(g, s, certainly);
+        all = all && (any_ps(g, s, certainly) || !has_rows(g, s));
     return all;
 }
 
