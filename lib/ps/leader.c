@@ -497,9 +497,9 @@ static int store_rows(const struct ps_leader *l, uint32_t server, const struct p
     for (uint64_t r = first; r < first + n && is_asked; r++) {
         if (ps_route_holders(l->route, ps_shard_of(ps_first_shard(table), r))[0] != server)
             continue;
-        if (k == x->n)
-            break;
-        memcpy(out + (r - first) * width, x->values + k++ * width, width * sizeof(float));
+        if (k < x->n)
+            memcpy(out + (r - first) * width, x->values + k * width, width * sizeof(float));
+        k++;
     }
     return is_asked && k == x->n && k > 0
                ? 0

@@ -1,0 +1,580 @@
+/* test_client.c - the client and the leader: over real sockets with servers in other processes, and
+ * with wrong answers from a port in memory. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <sys/uio.h>
+
+#include "comm/cast.h"
+#include "comm/channel.h"
+#include "ps/client.h"
+#include "ps/leader.h"
+#include "ps/message.h"
+#include "ps/plain.h"
+#include "ps/port.h"
+#include "ps/ps.h"
+#include "ps/route.h"
+
+enum { TABLES = 3, LANES = 8, ROOM = 800 };
+
+/* ---- a real group ---- */
+
+static struct plain plain; /* opened before the processes start */
+static struct ps_route route;
+
+struct service { /* of a ps */
+    _Atomic int ended;
+    bool is_complete;
+    char text[256];
+};
+
+static void on_end(void *arg, bool is_complete, bool is_aborted, int code, const char *text)
+{
+    struct service *s = arg;
+
+    (void)is_aborted;
+    s->is_complete = is_complete;
+    snprintf(s->text, sizeof(s->text), "%d %.240s", code, text);
+    atomic_store(&s->ended, 1);
+}
+
+static void serve(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct service s = { 0 };
+    struct ps_group group = { .view = o.view, .listener = o.listener, .shared_memory = true,
+                              .encrypts = cast_encrypts, .deadline_ms = o.deadline_ms,
+                              .on_end = on_end };
+    struct ps_opts opts = { .n_servers = k->members[self].n_servers, .arg = &s };
+    struct ps_facts facts;
+    struct ps *ps;
+    struct err err;
+
+    memcpy(group.key, k->key, sizeof(group.key));
+    EXPECT(ps_open(&opts, &ps, &err) == 0, "%s", err.text);
+    EXPECT(ps_start(ps, &group, &err) == 0, "%s", err.text);
+    while (atomic_load(&s.ended) == 0) /* the test has a limit */
+        cast_sleep_ms(1);
+    EXPECT(s.is_complete, "%s", s.text);
+    ps_facts(ps, &facts);
+    EXPECT(facts.version == plain.steps, "version %u", (unsigned)facts.version);
+    EXPECT(facts.n_shards > 0 && facts.rows_read > 0 && facts.rows_updated > 0, "facts");
+    ps_close(ps);
+}
+
+/* All ranks; what the control words of a step do. */
+static void wait_for_all(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    int64_t *word = (void *)((uint8_t *)k->arenas[self].base + local * k->arena_bytes);
+    struct err err;
+
+    *word = 0;
+    EXPECT(comm_all_reduce(c, local, word, 1, TENSOR_I64, COMM_MAX, &err) == 0, "%s", err.text);
+}
+
+struct replica {
+    struct ps_client *client;
+    uint32_t first_lane, n_lanes;
+    int64_t rows[TABLES][ROOM]; /* row of each slot that was resolved */
+    uint32_t n[TABLES];
+};
+
+static void look_up(struct replica *r, uint64_t step, uint32_t lane, uint32_t part)
+{
+    float values[PLAIN_WIDTH];
+    struct err err;
+
+    for (uint32_t t = 0; t < TABLES; t++) {
+        int64_t rows[ROOM], slots[ROOM];
+        size_t n = 0;
+
+        for (uint64_t row = plain_tables[t].rows; row-- > 0;) /* any order */
+            if (plain_lane(step + 1, lane, t, row, values) || plain_mix(row, step) % 31 == 0)
+                rows[n++] = (int64_t)row;
+        memcpy(slots, rows, n * sizeof(*rows));
+        ps_client_resolve(r->client, t, slots, n);
+        for (size_t i = 0; i < n; i++) {
+            EXPECT(slots[i] <= r->n[t], "slot %d of %u", (int)slots[i], r->n[t]);
+            r->n[t] += slots[i] == r->n[t];
+            r->rows[t][slots[i]] = rows[i];
+        }
+    }
+    EXPECT(ps_client_fetch(r->client, &err) == 0, "%s", err.text);
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (uint32_t slot = 0; slot < r->n[t]; slot++)
+            EXPECT(memcmp(ps_client_values(r->client)[t] + slot * plain_tables[t].width,
+                          plain_row(&plain, step, part, t, (uint64_t)r->rows[t][slot]),
+                          plain_tables[t].width * sizeof(float)) == 0,
+                   "part %u of table %u, row %d, after step %u", part, t, (int)r->rows[t][slot],
+                   (unsigned)step);
+}
+
+static void push(struct replica *r, uint64_t step)
+{
+    struct packed_table shapes[TABLES];
+    uint64_t memory[512];
+    float *values = malloc(TABLES * ROOM * PLAIN_WIDTH * sizeof(*values)), *at = values;
+    struct packed marks;
+    struct err err;
+    size_t words;
+
+    for (uint32_t t = 0; t < TABLES; t++)
+        shapes[t] = (struct packed_table){ .rows = ROOM, .width = plain_tables[t].width };
+    words = packed_layout(shapes, TABLES);
+    EXPECT(values != NULL && packed_bytes(TABLES, words) <= sizeof(memory), "memory");
+    marks = packed_init(shapes, TABLES, words, memory);
+    packed_clear(&marks);
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (uint32_t slot = 0; slot < r->n[t]; slot++)
+            if (plain_gradient(step, t, (uint64_t)r->rows[t][slot], r->first_lane, r->n_lanes,
+                               at)) {
+                marks.marks[shapes[t].first_word + slot / 64] |= (uint64_t)1 << slot % 64;
+                at += plain_tables[t].width;
+            }
+    packed_index(&marks);
+    EXPECT(ps_client_push(r->client, step, &marks, values, plain.clip, &err) == 0, "%s", err.text);
+    free(values);
+}
+
+static void clear(struct replica *r, uint32_t part)
+{
+    ps_client_begin(r->client, part);
+    memset(r->n, 0, sizeof(r->n));
+}
+
+static void read_whole(struct ps_leader *l, const struct ps_port *port)
+{
+    float *got = malloc(ROOM * PLAIN_WIDTH * sizeof(*got));
+    struct err err;
+
+    EXPECT(got != NULL, "memory");
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (uint32_t part = 0; part < plain.n_parts; part++) {
+            EXPECT(ps_leader_read(l, port, &route, plain.steps, t, part, got, &err) == 0, "%s",
+                   err.text);
+            EXPECT(memcmp(got, plain_row(&plain, plain.steps, part, t, 0),
+                          plain_tables[t].rows * plain_tables[t].width * sizeof(float)) == 0,
+                   "part %u of table %u", part, t);
+        }
+    free(got);
+}
+
+static void train(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    static const uint32_t widths[] = { 8, 3, 5 };
+    static const size_t rooms[] = { ROOM, ROOM, ROOM };
+    uint32_t firsts[TABLES], rank = comm_first_rank(c) + local, share = LANES / comm_world(c);
+    struct ps_client_opts o = { .n_tables = TABLES, .widths = widths, .first_shards = firsts,
+                                .rooms = rooms };
+    struct ps_leader_opts lo = { .tables = plain_tables, .n_tables = TABLES,
+                                 .optimizer = plain.type, .hyper = &plain.hyper,
+                                 .average = plain.average };
+    struct ps_port port = ps_comm_port(c, local);
+    struct plain_source source = { &plain, 0 };
+    struct ps_settlement s = { .source = plain_read, .arg = &source };
+    struct replica *r = calloc(1, sizeof(*r));
+    struct ps_leader *leader = NULL;
+    struct ps_settled settled = { 0 };
+    struct ps_votes votes;
+    struct err err;
+
+    EXPECT(r != NULL, "memory");
+    for (uint32_t t = 0; t < TABLES; t++)
+        firsts[t] = plain_tables[t].first_shard;
+    r->first_lane = rank * share;
+    r->n_lanes = share;
+    EXPECT(ps_client_open(&o, &r->client, &err) == 0, "%s", err.text);
+    EXPECT(ps_client_begin_generation(r->client, &port, rank, &route, r->first_lane, share, 0,
+                                      &err) == 0,
+           "%s", err.text);
+    if (rank == 0) {
+        EXPECT(ps_leader_open(&lo, &leader, &err) == 0, "%s", err.text);
+        EXPECT(ps_leader_settle(leader, &port, &route, &s, &settled, &err) == 0, "%s", err.text);
+        EXPECT(settled.n_filled > 0 && settled.n_copied == 0, "settled");
+    }
+    wait_for_all(k, c, self, local);
+    for (uint64_t step = 1; step <= plain.steps; step++) {
+        struct optim_hyper hyper = plain_hyper(&plain, step);
+
+        clear(r, 0);
+        for (uint32_t lane = 0; lane < share; lane++)
+            look_up(r, step - 1, r->first_lane + lane, 0);
+        push(r, step);
+        if (rank == 0)
+            EXPECT(ps_leader_collect(leader, &port, &route, step, &votes, &err) == 0 &&
+                       votes.is_finite,
+                   "%s", err.text);
+        wait_for_all(k, c, self, local);
+        EXPECT(ps_client_commit(r->client, step, plain_skips(step) ? NULL : &hyper, &err) == 0,
+               "%s", err.text);
+    }
+    clear(r, plain.n_parts - 1); /* evaluates the averages */
+    look_up(r, plain.steps, 0, plain.n_parts - 1);
+    if (rank == 0)
+        read_whole(leader, &port);
+    wait_for_all(k, c, self, local);
+    EXPECT(ps_client_end(r->client, true, &err) == 0, "%s", err.text);
+    ps_leader_close(leader);
+    ps_client_close(r->client);
+    free(r);
+}
+
+static void scene_train(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+
+    if (k->members[self].n_servers > 0) {
+        serve(k, self);
+        return;
+    }
+    ps_route_make(&o.view, k->shares[63], &route);
+    c = cast_open(k, self);
+    cast_ranks(k, c, self, train);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken: %s", k->stage->why[self]);
+    comm_close(c);
+    plain_close(&plain);
+}
+
+static void trainers_and_servers_train_to_the_bits_of_whole_tables(void **state)
+{
+    static const char *const layouts[] = { "A2 B2 c2 d2", "A2 A2 a2 b2", "A1 b1" };
+
+    (void)state;
+    plain_open(&plain, OPTIM_ADAM, TABLES, LANES, 20, 0.9, 0.5f);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct cast k;
+
+        cast_init(&k, layouts[i], true, 4096);
+        for (uint32_t m = 0; m < k.n; m++)
+            k.members[m].rank = m;
+        k.shares[63] = 1 + i % 2; /* replicas; not used by the communicator */
+        cast_play(&k, scene_train);
+        cast_fini(&k);
+    }
+    plain_close(&plain);
+}
+
+/* ---- wrong answers ---- */
+
+/* A rank, and a ps with two threads: server 0 (point 1) has the even shards, server 1 the odd ones. */
+struct fake {
+    struct ps_writer answers[4];
+    uint32_t from[4], n_answers, next, n_sent;
+};
+
+static int fake_send(const struct ps_port *p, uint32_t to, const struct iovec *parts, uint32_t n,
+                     struct err *err)
+{
+    struct fake *f = p->arg;
+
+    (void)err;
+    assert_true((to == 1 || to == 2) && n == 1 && parts[0].iov_len % 8 == 0);
+    f->n_sent++;
+    return 0;
+}
+
+static int fake_receive(const struct ps_port *p, struct comm_message *out, struct err *err)
+{
+    struct fake *f = p->arg;
+    struct ps_writer *w = &f->answers[f->next];
+
+    if (f->next == f->n_answers)
+        return err_set(err, ERR_TIMEOUT, "no more answers");
+    *out = (struct comm_message){ .from = f->from[f->next++], .bytes = w->n, .data = w->data };
+    return 0;
+}
+
+static struct ps_port fake_port(struct fake *f)
+{
+    return (struct ps_port){ .send = fake_send, .receive = fake_receive, .arg = f };
+}
+
+static void fake_fini(struct fake *f)
+{
+    for (uint32_t i = 0; i < 4; i++)
+        ps_writer_fini(&f->answers[i]);
+}
+
+static void make_route(void)
+{
+    static const struct group_member members[] = { { .rank = 0, .n_devices = 1 },
+                                                   { .rank = 1, .n_servers = 2 } };
+    struct group_view view = { .generation = 1, .members = members, .n_members = 2 };
+
+    ps_route_make(&view, 1, &route);
+}
+
+struct answer {
+    uint32_t from;
+    enum ps_kind kind;
+    uint64_t step;
+    uint32_t n_sections, tables[2], part;
+    uint64_t n[2];
+};
+
+/* Sections with rows of zeros. */
+static void add_answer(struct fake *f, const struct answer *a)
+{
+    static const uint32_t widths[] = { 2, 4, 1 };
+    struct ps_writer *w = &f->answers[f->n_answers];
+    struct ps_message m = { .kind = a->kind, .step = a->step };
+
+    f->from[f->n_answers++] = a->from;
+    ps_write_begin(w, &m, a->n_sections);
+    for (uint32_t i = 0; i < a->n_sections; i++) {
+        size_t bytes = ps_padded(a->n[i] * widths[a->tables[i]]);
+
+        memset(ps_write_room(w, bytes), 0, bytes);
+        ps_write_section(w, i, a->tables[i], a->part, a->n[i]);
+    }
+}
+
+/* The client asks for two rows of table 0 and a row of table 1, all on server 0. */
+static int fetch_with(const struct answer *answers, uint32_t n, struct err *err)
+{
+    static const uint32_t widths[] = { 2, 4 }, firsts[] = { 0, 0 };
+    static const size_t rooms[] = { 8, 8 };
+    struct ps_client_opts o = { .n_tables = 2, .widths = widths, .first_shards = firsts,
+                                .rooms = rooms };
+    int64_t rows[] = { 3, 5 }, row = 7;
+    struct fake f = { 0 };
+    struct ps_port port = fake_port(&f);
+    struct ps_client *c;
+    int rc;
+
+    make_route();
+    assert_int_equal(ps_client_open(&o, &c, err), 0);
+    assert_int_equal(ps_client_begin_generation(c, &port, 0, &route, 0, 1, 6, err), 0);
+    assert_int_equal(ps_client_fetch(c, err), 0); /* nothing to read */
+    assert_int_equal(f.n_sent, 0);
+    ps_client_resolve(c, 0, rows, 2);
+    ps_client_resolve(c, 1, &row, 1);
+    for (uint32_t i = 0; i < n; i++)
+        add_answer(&f, &answers[i]);
+    rc = ps_client_fetch(c, err);
+    assert_int_equal(f.n_sent, 1);
+    ps_client_close(c);
+    fake_fini(&f);
+    return rc;
+}
+
+static void wrong_rows_are_refused(void **state)
+{
+    static const struct answer cases[] = {
+        { 1, PS_ROWS, 5, 2, { 0, 1 }, 0, { 2, 1 } }, /* another step */
+        { 1, PS_READY, 6, 0, { 0, 0 }, 0, { 0 } },   /* another kind */
+        { 2, PS_ROWS, 6, 2, { 0, 1 }, 0, { 2, 1 } }, /* a server that was not asked */
+        { 0, PS_ROWS, 6, 2, { 0, 1 }, 0, { 2, 1 } }, /* a rank */
+        { 3, PS_ROWS, 6, 2, { 0, 1 }, 0, { 2, 1 } }, /* no server */
+        { 1, PS_ROWS, 6, 1, { 0, 0 }, 0, { 2, 0 } }, /* a section is missing */
+        { 1, PS_ROWS, 6, 0, { 0, 0 }, 0, { 0, 0 } },
+        { 1, PS_ROWS, 6, 2, { 0, 1 }, 0, { 1, 1 } }, /* fewer rows */
+        { 1, PS_ROWS, 6, 2, { 0, 1 }, 0, { 3, 1 } }, /* more rows */
+        { 1, PS_ROWS, 6, 2, { 0, 1 }, 0, { 1, 2 } }, /* as many, in other tables */
+        { 1, PS_ROWS, 6, 2, { 1, 0 }, 0, { 1, 2 } }, /* in another order */
+        { 1, PS_ROWS, 6, 2, { 0, 0 }, 0, { 2, 1 } },
+        { 1, PS_ROWS, 6, 2, { 0, 1 }, 1, { 2, 1 } }, /* another part */
+    };
+    static const struct answer good = { 1, PS_ROWS, 6, 2, { 0, 1 }, 0, { 2, 1 } };
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(fetch_with(&good, 1, &err), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        err.text[0] = '\0';
+        if (fetch_with(&cases[i], 1, &err) != ERR_PEER || err.text[0] == '\0')
+            fail_msg("case %u: '%s'", (unsigned)i, err.text);
+    }
+    assert_int_equal(fetch_with(NULL, 0, &err), ERR_TIMEOUT);
+}
+
+/* ---- the leader ---- */
+
+static const struct ps_table table = { "t", 300, 1, 0, 1, 0, false };
+
+static struct ps_leader *open_leader(void)
+{
+    static const struct optim_hyper h = { .learning_rate = 1 };
+    struct ps_leader_opts o = { .tables = &table, .n_tables = 1, .optimizer = OPTIM_SGD,
+                                .hyper = &h };
+    struct ps_leader *l;
+
+    make_route();
+    assert_int_equal(ps_leader_open(&o, &l, NULL), 0);
+    return l;
+}
+
+static void add_held(struct fake *f, uint32_t from, uint64_t step, uint32_t flag)
+{
+    struct ps_message m = { .kind = PS_HELD, .step = step, .flag = flag };
+    uint64_t all[PS_SET_WORDS]; /* even shards, or odd ones */
+
+    memset(all, from == 1 ? 0x55 : 0xaa, sizeof(all));
+    f->from[f->n_answers] = from;
+    ps_write_begin(&f->answers[f->n_answers], &m, 0);
+    ps_write_set(&f->answers[f->n_answers++], all);
+}
+
+static void wrong_answers_to_the_settlement_are_refused(void **state)
+{
+    static const struct answer ready = { 1, PS_READY, 4, 0, { 0 }, 0, { 0 } };
+    static const struct answer of_other_step = { 2, PS_READY, 5, 0, { 0 }, 0, { 0 } };
+    struct ps_settlement s = { .step = 4 };
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct ps_leader *l = open_leader();
+        struct fake f = { 0 };
+        struct ps_port port = fake_port(&f);
+        struct ps_settled settled = { 0 };
+        struct err err = { 0 };
+
+        if (i == 0)
+            add_answer(&f, &ready);
+        if (i == 1)
+            add_held(&f, 0, 4, 0); /* from a rank */
+        add_held(&f, 1, 4, 0);
+        add_held(&f, 2, i == 2 ? 3 : 4, 0);
+        if (i == 3) {
+            add_answer(&f, &ready);
+            add_answer(&f, &of_other_step);
+        }
+        /* server 1 of an older step has all odd shards: the state is lost */
+        assert_int_equal(ps_leader_settle(l, &port, &route, &s, &settled, &err),
+                         i == 2 ? ERR_REFUSED : ERR_PEER);
+        assert_true(err.text[0] != '\0');
+        assert_int_equal(f.n_sent, i == 3 ? 6 : 4); /* SETUP and QUERY, then BEGIN */
+        assert_int_equal(settled.n_copied + settled.n_filled + settled.n_committed, 0);
+        ps_leader_close(l);
+        fake_fini(&f);
+    }
+}
+
+static void add_vote(struct fake *f, uint32_t from, uint64_t step, uint32_t flag, uint32_t checksum,
+                     double squares)
+{
+    struct ps_writer *w = &f->answers[f->n_answers];
+    struct ps_message m = { .kind = PS_VOTE, .step = step, .flag = flag };
+    uint32_t *checksums;
+    double *all;
+
+    f->from[f->n_answers++] = from;
+    ps_write_begin(w, &m, 0);
+    checksums = ps_write_room(w, PS_SHARDS * sizeof(*checksums));
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        checksums[i] = checksum;
+    all = ps_write_room(w, PS_SHARDS * sizeof(*all));
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        all[i] = squares;
+}
+
+static int collect_from(struct fake *f, struct ps_votes *votes, struct err *err)
+{
+    struct ps_leader *l = open_leader();
+    struct ps_port port = fake_port(f);
+    int rc = ps_leader_collect(l, &port, &route, 9, votes, err);
+
+    ps_leader_close(l);
+    fake_fini(f);
+    return rc;
+}
+
+static void votes_are_added_over_the_holders_of_each_shard(void **state)
+{
+    struct fake f = { 0 };
+    struct ps_votes votes;
+    struct err err = { 0 };
+
+    (void)state;
+    add_vote(&f, 2, 9, 1, 5, 2);
+    add_vote(&f, 1, 9, 1, 6, 1); /* the shards of the two differ: their sums are not compared */
+    assert_int_equal(collect_from(&f, &votes, &err), 0);
+    assert_true(votes.is_finite && votes.squares == 512 + 1024);
+    f = (struct fake){ 0 };
+    add_vote(&f, 2, 9, 0, 5, 2);
+    add_vote(&f, 1, 9, 1, 6, 1);
+    assert_int_equal(collect_from(&f, &votes, &err), 0);
+    assert_false(votes.is_finite);
+    f = (struct fake){ 0 };
+    add_vote(&f, 2, 8, 1, 5, 2);
+    assert_int_equal(collect_from(&f, &votes, &err), ERR_PEER);
+    assert_non_null(strstr(err.text, "vote on step 8"));
+}
+
+static void different_sums_of_two_holders_are_an_error_that_names_them(void **state)
+{
+    static const struct group_member members[] = { { .rank = 0, .n_devices = 1 },
+                                                   { .rank = 1, .n_servers = 1 },
+                                                   { .rank = 2, .n_servers = 1 } };
+    struct group_view view = { .generation = 1, .members = members, .n_members = 3 };
+    struct ps_leader *l = open_leader();
+    struct fake f = { 0 };
+    struct ps_port port = fake_port(&f);
+    struct ps_votes votes;
+    struct err err = { 0 };
+
+    (void)state;
+    ps_route_make(&view, 2, &route);
+    add_vote(&f, 2, 9, 1, 5, 2);
+    add_vote(&f, 1, 9, 1, 6, 2);
+    assert_int_equal(ps_leader_collect(l, &port, &route, 9, &votes, &err), ERR_DEVICE);
+    assert_non_null(strstr(err.text, "servers 1 and 0"));
+    assert_non_null(strstr(err.text, "000005 and 000006"));
+    ps_leader_close(l);
+    fake_fini(&f);
+}
+
+static void wrong_rows_of_whole_tables_are_refused(void **state)
+{
+    /* rows 0 to 63, 128 to 191 and 256 to 299 are in even shards */
+    static const struct answer cases[][2] = {
+        { { 1, PS_ROWS, 9, 1, { 2 }, 0, { 172 } }, { 2, PS_ROWS, 9, 1, { 2 }, 0, { 128 } } },
+        { { 1, PS_ROWS, 9, 1, { 2 }, 0, { 171 } }, { 2, PS_ROWS, 9, 1, { 2 }, 0, { 128 } } },
+        { { 1, PS_ROWS, 9, 1, { 2 }, 0, { 173 } }, { 2, PS_ROWS, 9, 1, { 2 }, 0, { 128 } } },
+        { { 1, PS_ROWS, 8, 1, { 2 }, 0, { 172 } }, { 2, PS_ROWS, 9, 1, { 2 }, 0, { 128 } } },
+        { { 1, PS_ROWS, 9, 1, { 2 }, 1, { 172 } }, { 2, PS_ROWS, 9, 1, { 2 }, 0, { 128 } } },
+        { { 1, PS_ROWS, 9, 0, { 2 }, 0, { 172 } }, { 2, PS_ROWS, 9, 1, { 2 }, 0, { 128 } } },
+        { { 1, PS_ROWS, 9, 1, { 2 }, 0, { 172 } }, { 2, PS_READY, 9, 0, { 0 }, 0, { 0 } } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct ps_leader *l = open_leader();
+        struct fake f = { 0 };
+        struct ps_port port = fake_port(&f);
+        struct err err = { 0 };
+        float out[300];
+
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t zero = 0;
+
+            add_answer(&f, &cases[i][k]);
+            if (cases[i][k].n_sections > 0) /* table 0 of the leader has the width of table 2 */
+                ps_write_section(&f.answers[k], 0, zero, cases[i][k].part, cases[i][k].n[0]);
+        }
+        if (ps_leader_read(l, &port, &route, 9, 0, 0, out, &err) != (i == 0 ? 0 : ERR_PEER))
+            fail_msg("case %u: '%s'", (unsigned)i, err.text);
+        assert_int_equal(f.n_sent, 2);
+        ps_leader_close(l);
+        fake_fini(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trainers_and_servers_train_to_the_bits_of_whole_tables),
+        cmocka_unit_test(wrong_rows_are_refused),
+        cmocka_unit_test(wrong_answers_to_the_settlement_are_refused),
+        cmocka_unit_test(votes_are_added_over_the_holders_of_each_shard),
+        cmocka_unit_test(different_sums_of_two_holders_are_an_error_that_names_them),
+        cmocka_unit_test(wrong_rows_of_whole_tables_are_refused),
+    };
+
+    signal(SIGPIPE, SIG_IGN); /* as the daemon */
+    return cmocka_run_group_tests_name("ps/client", tests, NULL, NULL);
+}
