@@ -162,7 +162,9 @@ static int read_names(struct reader *r, struct ps_message *m)
     m->names = take(r, *n);
     for (; i < *n && ends < m->n_tables; i++)
         ends += m->names[i] == '\0';
-    return ends == m->n_tables && (i + 7) / 8 * 8 == *n
+    while (i % 8 != 0 && i < *n && m->names[i] == '\0') /* padding */
+        i++;
+    return ends == m->n_tables && i == *n
                ? 0
                : err_set(r->err, ERR_PEER, "SETUP: %u names for %u tables", ends, m->n_tables);
 }

@@ -1,0 +1,469 @@
+/* test_message.c - every kind of message written and read; every truncation, and every damaged byte. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "ps/message.h"
+
+enum { TABLES = 3 };
+
+static const uint32_t widths[TABLES] = { 3, 1, 8 };
+static const struct ps_setup_table setup_tables[TABLES] = {
+    { .rows = 100, .width = 3, .lazy = 1, .rate_factor = 0.5, .weight_decay = 0.25 },
+    { .rows = UINT64_C(1) << 40, .width = 1, .rate_factor = 1 },
+    { .rows = 1, .width = 1 << 20, .weight_decay = -1 },
+};
+static const char *const names[TABLES] = { "a", "", "items.weight" };
+
+static struct ps_section sections[PS_TABLES_MAX];
+
+static struct ps_message sample(enum ps_kind kind)
+{
+    return (struct ps_message){ .kind = kind,
+                                .step = UINT64_MAX - 5,
+                                .first = 77,
+                                .flag = 1,
+                                .number = 3,
+                                .clip = 0.5f,
+                                .hyper = { .learning_rate = 0.1, .momentum = 0.2, .beta1 = 0.3,
+                                           .beta2 = 0.4, .epsilon = 0.5, .weight_decay = 0.6,
+                                           .trust_coefficient = 0.7, .nesterov = true,
+                                           .step = 12, .grad_scale = 0.25f } };
+}
+
+static bool has_rows(enum ps_kind kind)
+{
+    return kind == PS_PULL || kind == PS_PUSH;
+}
+
+static bool has_values(enum ps_kind kind)
+{
+    return kind == PS_COPY || kind == PS_ROWS || kind == PS_PUSH;
+}
+
+/* Three sections with 3, 0 and 2 rows, the last two of one table. */
+static void write_sections(struct ps_writer *w, enum ps_kind kind)
+{
+    static const uint64_t counts[] = { 3, 0, 2 };
+    static const uint32_t tables[] = { 0, 2, 1 };
+
+    for (uint32_t i = 0; i < 3; i++) {
+        size_t floats = counts[i] * widths[tables[i]];
+
+        for (uint64_t k = 0; has_rows(kind) && k < counts[i]; k++)
+            *(uint64_t *)ps_write_room(w, sizeof(uint64_t)) = 1000 * i + k;
+        if (has_values(kind)) {
+            float *values = ps_write_room(w, ps_padded(floats));
+
+            for (size_t k = 0; k < ps_padded(floats) / sizeof(float); k++)
+                values[k] = k < floats ? (float)(k + 10 * i) : 0;
+        }
+        ps_write_section(w, i, tables[i], 7 + i, counts[i]);
+    }
+}
+
+static void write_sample(struct ps_writer *w, enum ps_kind kind)
+{
+    struct ps_message m = sample(kind);
+    uint64_t set[PS_SET_WORDS] = { 0 };
+
+    ps_write_begin(w, &m, has_rows(kind) || has_values(kind) ? 3 : 0);
+    if (has_rows(kind) || has_values(kind))
+        write_sections(w, kind);
+    ps_set_add(set, 5);
+    ps_set_add(set, 1023);
+    if (kind == PS_HELD || kind == PS_BEGIN || kind == PS_SEND)
+        ps_write_set(w, set);
+    ps_set_add(set, 64);
+    if (kind == PS_BEGIN)
+        ps_write_set(w, set);
+    if (kind == PS_SETUP)
+        ps_write_setup(w, OPTIM_ADAM, 0.75, setup_tables, names, TABLES);
+    if (kind == PS_VOTE) {
+        uint32_t *checksums = ps_write_room(w, PS_SHARDS * sizeof(*checksums));
+        double *squares;
+
+        for (uint32_t i = 0; i < PS_SHARDS; i++)
+            checksums[i] = i * 3;
+        squares = ps_write_room(w, PS_SHARDS * sizeof(*squares));
+        for (uint32_t i = 0; i < PS_SHARDS; i++)
+            squares[i] = i * 0.5;
+    }
+    assert_false(w->failed);
+}
+
+/* Reads n bytes in memory of this size. */
+static int read_copy(const uint8_t *data, size_t n, uint8_t **copy, struct ps_message *m,
+                     struct err *err)
+{
+    *copy = malloc(n > 0 ? n : 1);
+    assert_non_null(*copy);
+    memcpy(*copy, data, n);
+    return ps_message_read(*copy, n, widths, TABLES, sections, m, err);
+}
+
+/* Writes what was read. */
+static void write_again(struct ps_writer *w, const struct ps_message *m)
+{
+    const char *again[TABLES + 1] = { m->names }; /* SETUP with up to three tables */
+
+    ps_write_begin(w, m, m->n_sections);
+    for (uint32_t i = 0; i < m->n_sections; i++) {
+        const struct ps_section *x = &m->sections[i];
+
+        if (x->rows != NULL && x->n > 0)
+            memcpy(ps_write_room(w, x->n * sizeof(*x->rows)), x->rows, x->n * sizeof(*x->rows));
+        if (x->values != NULL && x->n > 0) {
+            size_t bytes = ps_padded(x->n * widths[x->table]);
+
+            memcpy(ps_write_room(w, bytes), x->values, bytes);
+        }
+        ps_write_section(w, i, x->table, x->part, x->n);
+    }
+    if (m->shards != NULL)
+        ps_write_set(w, m->shards);
+    if (m->copied != NULL)
+        ps_write_set(w, m->copied);
+    if (m->kind == PS_SETUP) {
+        assert_true(m->n_tables <= TABLES);
+        for (uint32_t i = 1; i < m->n_tables; i++)
+            again[i] = again[i - 1] + strlen(again[i - 1]) + 1;
+        ps_write_setup(w, m->optimizer, m->average, m->tables, again, m->n_tables);
+    }
+    if (m->kind == PS_VOTE) {
+        memcpy(ps_write_room(w, PS_SHARDS * 4), m->checksums, PS_SHARDS * 4);
+        memcpy(ps_write_room(w, PS_SHARDS * 8), m->squares, PS_SHARDS * 8);
+    }
+    assert_false(w->failed);
+}
+
+static void every_kind_is_read_as_it_was_written(void **state)
+{
+    struct ps_writer w = { 0 }, again = { 0 };
+
+    (void)state;
+    for (enum ps_kind kind = PS_SETUP; kind < PS_KINDS; kind++) {
+        struct ps_message m, expected = sample(kind);
+        struct err err = { 0 };
+        uint8_t *copy;
+
+        write_sample(&w, kind);
+        assert_int_equal(w.n % 8, 0);
+        if (read_copy(w.data, w.n, &copy, &m, &err) < 0)
+            fail_msg("kind %d: %s", kind, err.text);
+        assert_int_equal(m.kind, kind);
+        assert_int_equal(m.step, expected.step);
+        assert_int_equal(m.first, expected.first);
+        assert_int_equal(m.flag, expected.flag);
+        assert_int_equal(m.number, expected.number);
+        assert_true(m.clip == expected.clip);
+        if (kind == PS_SETUP || kind == PS_BEGIN || kind == PS_COMMIT)
+            assert_memory_equal(&m.hyper, &expected.hyper, offsetof(struct optim_hyper, trust));
+        assert_int_equal(m.n_sections, has_rows(kind) || has_values(kind) ? 3 : 0);
+        for (uint32_t i = 0; i < m.n_sections; i++) {
+            assert_int_equal(sections[i].part, 7 + i);
+            assert_int_equal(sections[i].rows != NULL, has_rows(kind));
+            assert_int_equal(sections[i].values != NULL, has_values(kind));
+        }
+        if (has_values(kind))
+            assert_true(sections[0].values[8] == 8 && sections[2].values[1] == 21);
+        if (has_rows(kind))
+            assert_true(sections[0].rows[2] == 2 && sections[2].rows[1] == 2001);
+        if (m.shards != NULL)
+            assert_true(ps_set_has(m.shards, 5) && ps_set_has(m.shards, 1023) &&
+                        !ps_set_has(m.shards, 64));
+        if (m.copied != NULL)
+            assert_true(ps_set_has(m.copied, 64) && !ps_set_has(m.copied, 63));
+        if (kind == PS_SETUP)
+            assert_string_equal(m.names + 3, "items.weight");
+        write_again(&again, &m);
+        assert_int_equal(again.n, w.n);
+        assert_memory_equal(again.data, w.data, w.n);
+        free(copy);
+    }
+    ps_writer_fini(&w);
+    ps_writer_fini(&again);
+}
+
+static void copy_head_is_that_of_its_shard(void **state)
+{
+    struct ps_writer w = { 0 };
+    struct ps_message m;
+    struct err err = { 0 };
+    uint8_t *copy;
+    float *values;
+
+    (void)state;
+    assert_int_equal(ps_write_copy(&w, 1000, 0, 2, 64, 5, 3, &values), 0);
+    for (uint32_t i = 0; i < 15; i++)
+        values[i] = (float)i;
+    assert_int_equal(read_copy(w.data, w.n, &copy, &m, &err), 0);
+    assert_int_equal(m.kind, PS_COPY);
+    assert_int_equal(m.number, 1000);
+    assert_int_equal(m.first, 64);
+    assert_int_equal(sections[0].table, 0);
+    assert_int_equal(sections[0].part, 2);
+    assert_int_equal(sections[0].n, 5);
+    assert_true(sections[0].values[14] == 14 && sections[0].values[15] == 0);
+    assert_int_equal(ps_written_rows(&w, 0), 5);
+    free(copy);
+    ps_writer_fini(&w);
+}
+
+static void every_truncation_and_extension_is_refused(void **state)
+{
+    struct ps_writer w = { 0 };
+
+    (void)state;
+    for (enum ps_kind kind = PS_SETUP; kind < PS_KINDS; kind++) {
+        write_sample(&w, kind);
+        for (size_t n = 0; n < w.n + 24; n++) {
+            struct ps_message m;
+            struct err err = { 0 };
+            uint8_t *copy, *longer = calloc(1, w.n + 24);
+
+            if (n == w.n) {
+                free(longer);
+                continue;
+            }
+            assert_non_null(longer);
+            memcpy(longer, w.data, w.n);
+            if (read_copy(longer, n, &copy, &m, &err) != ERR_PEER || err.text[0] == '\0')
+                fail_msg("kind %d with %zu of %zu bytes is accepted", kind, n, w.n);
+            free(copy);
+            free(longer);
+        }
+    }
+    ps_writer_fini(&w);
+}
+
+/* A damaged byte is refused, or is a possible value: then the same bytes are written again. */
+static void every_damaged_byte_is_refused_or_another_value(void **state)
+{
+    struct ps_writer w = { 0 }, again = { 0 };
+    uint32_t n_refused = 0, n_accepted = 0;
+
+    (void)state;
+    for (enum ps_kind kind = PS_SETUP; kind < PS_KINDS; kind++) {
+        write_sample(&w, kind);
+        for (size_t at = 0; at < w.n; at++)
+            for (uint32_t flip = 1; flip < 256; flip += at < 1024 ? 1 : 127) {
+                struct ps_message m;
+                struct err err = { 0 };
+                uint8_t *copy;
+
+                w.data[at] ^= (uint8_t)flip;
+                if (read_copy(w.data, w.n, &copy, &m, &err) < 0) {
+                    assert_int_equal(err.code, ERR_PEER);
+                    assert_true(err.text[0] != '\0');
+                    n_refused++;
+                } else {
+                    write_again(&again, &m);
+                    assert_int_equal(again.n, w.n);
+                    assert_memory_equal(again.data, w.data, w.n);
+                    n_accepted++;
+                }
+                free(copy);
+                w.data[at] ^= (uint8_t)flip;
+            }
+    }
+    assert_true(n_refused > 1000 && n_accepted > 1000);
+    ps_writer_fini(&w);
+    ps_writer_fini(&again);
+}
+
+/* ---- limits ---- */
+
+static void expect_refused(const struct ps_writer *w, const char *text)
+{
+    struct ps_message m;
+    struct err err = { 0 };
+    uint8_t *copy;
+
+    assert_int_equal(read_copy(w->data, w->n, &copy, &m, &err), ERR_PEER);
+    if (strstr(err.text, text) == NULL)
+        fail_msg("'%s' does not contain '%s'", err.text, text);
+    free(copy);
+}
+
+static void set_u32(struct ps_writer *w, size_t at, uint32_t x)
+{
+    memcpy(w->data + at, &x, sizeof(x));
+}
+
+static void set_u64(struct ps_writer *w, size_t at, uint64_t x)
+{
+    memcpy(w->data + at, &x, sizeof(x));
+}
+
+static void kinds_and_sections_beyond_the_limits_are_refused(void **state)
+{
+    enum { KIND = 4, N_SECTIONS = 36 };
+    struct ps_writer w = { 0 };
+    struct ps_message m = sample(PS_PULL);
+    struct err err = { 0 };
+    uint8_t *copy;
+
+    (void)state;
+    write_sample(&w, PS_PULL);
+    set_u32(&w, KIND, 0);
+    expect_refused(&w, "kind 0");
+    set_u32(&w, KIND, PS_KINDS);
+    expect_refused(&w, "kind 14");
+    write_sample(&w, PS_END);
+    set_u32(&w, N_SECTIONS, 1);
+    expect_refused(&w, "1 sections, expected at most 0");
+    ps_write_begin(&w, &m, PS_TABLES_MAX + 1);
+    expect_refused(&w, "4097 sections, expected at most 4096");
+    set_u32(&w, N_SECTIONS, UINT32_MAX);
+    expect_refused(&w, "sections");
+    ps_write_begin(&w, &m, PS_TABLES_MAX);
+    assert_int_equal(read_copy(w.data, w.n, &copy, &m, &err), 0);
+    assert_int_equal(m.n_sections, PS_TABLES_MAX);
+    free(copy);
+    ps_writer_fini(&w);
+}
+
+static void counts_that_overflow_are_refused(void **state)
+{
+    enum { TABLE = 40, N = 48 };
+    static const uint64_t counts[] = { UINT64_MAX,      UINT64_MAX / 2,     UINT64_C(1) << 61,
+                                       UINT64_C(1) << 62, UINT64_C(1) << 63, UINT64_C(1) << 41,
+                                       (UINT64_C(1) << 41) + 1, 4, 2 };
+    static const enum ps_kind kinds[] = { PS_PULL, PS_PUSH, PS_ROWS, PS_COPY };
+    struct ps_writer w = { 0 };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(*kinds); k++) {
+        for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+            write_sample(&w, kinds[k]);
+            set_u64(&w, N, counts[i]);
+            expect_refused(&w, "");
+        }
+        write_sample(&w, kinds[k]);
+        set_u32(&w, TABLE, TABLES);
+        expect_refused(&w, "table 3, expected 0 to 2");
+        set_u32(&w, TABLE, UINT32_MAX);
+        expect_refused(&w, "table 4294967295");
+    }
+    ps_writer_fini(&w);
+}
+
+static void sections_without_tables_are_refused(void **state)
+{
+    struct ps_writer w = { 0 };
+    struct ps_message m;
+    struct err err = { 0 };
+
+    (void)state;
+    write_sample(&w, PS_PUSH);
+    assert_int_equal(ps_message_read(w.data, w.n, NULL, 0, sections, &m, &err), ERR_PEER);
+    ps_writer_fini(&w);
+}
+
+static void setup_out_of_range_is_refused(void **state)
+{
+    enum { SETUP = 128, OPTIMIZER = SETUP, N = SETUP + 4, AVERAGE = SETUP + 8, FIRST = SETUP + 16 };
+    enum { ROWS = FIRST, WIDTH = FIRST + 8, LAZY = FIRST + 12, RATE = FIRST + 16 };
+    static const struct {
+        size_t at;
+        uint32_t bytes;
+        uint64_t value;
+    } cases[] = {
+        { OPTIMIZER, 4, OPTIM_TYPES },
+        { N, 4, 0 },
+        { N, 4, PS_TABLES_MAX + 1 },
+        { N, 4, UINT32_MAX },
+        { N, 4, TABLES + 1 },
+        { N, 4, TABLES - 1 },
+        { AVERAGE, 8, 0x3ff0000000000000 }, /* 1 */
+        { AVERAGE, 8, 0xbfe0000000000000 }, /* -0.5 */
+        { AVERAGE, 8, 0x7ff8000000000000 }, /* NaN */
+        { ROWS, 8, 0 },
+        { ROWS, 8, (UINT64_C(1) << 40) + 1 },
+        { WIDTH, 4, 0 },
+        { WIDTH, 4, PS_WIDTH_MAX + 1 },
+        { LAZY, 4, 2 },
+        { RATE, 8, 0x7ff0000000000000 },     /* infinite */
+        { RATE + 8, 8, 0x7ff8000000000000 }, /* weight decay */
+        { 40 + 56, 4, 2 },                   /* nesterov */
+        { 40 + 60, 4, 2 },                   /* centered */
+        { 40 + 76, 4, 1 },                   /* reserved */
+        { 40 + 80, 8, 1 },
+    };
+    struct ps_writer w = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        write_sample(&w, PS_SETUP);
+        memcpy(w.data + cases[i].at, &cases[i].value, cases[i].bytes);
+        expect_refused(&w, "SETUP");
+    }
+    ps_writer_fini(&w);
+}
+
+static void names_must_end_with_their_section(void **state)
+{
+    enum { N_NAMES = 128 + 16 + 32 * TABLES, AT = N_NAMES + 8 };
+    struct ps_writer w = { 0 };
+
+    (void)state;
+    write_sample(&w, PS_SETUP);
+    set_u64(&w, N_NAMES, UINT64_MAX);
+    expect_refused(&w, "names of 18446744073709551615 bytes");
+    set_u64(&w, N_NAMES, 20);
+    expect_refused(&w, "names of 20 bytes");
+    set_u64(&w, N_NAMES, 8);
+    expect_refused(&w, "SETUP");
+    write_sample(&w, PS_SETUP);
+    memset(w.data + AT, 'x', w.n - AT); /* no end of a name */
+    expect_refused(&w, "0 names for 3 tables");
+    write_sample(&w, PS_SETUP);
+    ps_write_room(&w, 8);
+    memset(w.data + w.n - 8, 0, 8);
+    set_u64(&w, N_NAMES, w.n - AT);
+    expect_refused(&w, "SETUP");
+    ps_writer_fini(&w);
+}
+
+static void writer_keeps_its_memory(void **state)
+{
+    struct ps_writer w = { 0 };
+    uint8_t *memory;
+
+    (void)state;
+    write_sample(&w, PS_VOTE);
+    memory = w.data;
+    for (enum ps_kind kind = PS_SETUP; kind < PS_KINDS; kind++) {
+        write_sample(&w, kind);
+        assert_ptr_equal(w.data, memory);
+    }
+    ps_writer_fini(&w);
+    assert_null(w.data);
+    ps_writer_fini(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_is_read_as_it_was_written),
+        cmocka_unit_test(copy_head_is_that_of_its_shard),
+        cmocka_unit_test(every_truncation_and_extension_is_refused),
+        cmocka_unit_test(every_damaged_byte_is_refused_or_another_value),
+        cmocka_unit_test(kinds_and_sections_beyond_the_limits_are_refused),
+        cmocka_unit_test(counts_that_overflow_are_refused),
+        cmocka_unit_test(sections_without_tables_are_refused),
+        cmocka_unit_test(setup_out_of_range_is_refused),
+        cmocka_unit_test(names_must_end_with_their_section),
+        cmocka_unit_test(writer_keeps_its_memory),
+    };
+
+    return cmocka_run_group_tests_name("ps/message", tests, NULL, NULL);
+}
