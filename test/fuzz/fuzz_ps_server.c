@@ -163,7 +163,7 @@ static void copy_rows(struct bench *b, uint32_t from, uint32_t shard, uint32_t t
 {
     float *values;
 
-    CHECK(ps_write_copy(&b->w, shard, table, part, first, n, widths[table], &values) == 0);
+    CHECK(ps_write_copy(&b->w, shard, false, table, part, first, n, widths[table], &values) == 0);
     for (uint64_t i = 0; i < n * widths[table]; i++)
         values[i] = (float)i;
     give_written(b, from);

@@ -162,7 +162,7 @@ static inline void plain_open(struct plain *p, enum optim_type type, uint32_t n_
         n = is->rows * is->width;
         shapes[t] = (struct packed_table){ .rows = is->rows, .width = is->width };
         params[t] = (struct optim_param){ p->first_float[t], n, is->rate_factor, is->weight_decay,
-                                          false, &shapes[t], is->lazy, 0 };
+                                          false, &shapes[t], is->lazy, 0, false, 0 };
         p->first_float[t + 1] = p->first_float[t] + n;
     }
     n = p->first_float[n_tables];

@@ -201,7 +201,7 @@ static void copy_head_is_that_of_its_shard(void **state)
     float *values;
 
     (void)state;
-    assert_int_equal(ps_write_copy(&w, 1000, 0, 2, 64, 5, 3, &values), 0);
+    assert_int_equal(ps_write_copy(&w, 1000, false, 0, 2, 64, 5, 3, &values), 0);
     for (uint32_t i = 0; i < 15; i++)
         values[i] = (float)i;
     assert_int_equal(read_copy(w.data, w.n, &copy, &m, &err), 0);
@@ -411,7 +411,7 @@ static void setup_out_of_range_is_refused(void **state)
 
 static void names_must_end_with_their_section(void **state)
 {
-    enum { N_NAMES = 128 + 16 + 32 * TABLES, AT = N_NAMES + 8 };
+    enum { N_NAMES = 128 + 16 + sizeof(struct ps_setup_table) * TABLES, AT = N_NAMES + 8 };
     struct ps_writer w = { 0 };
 
     (void)state;

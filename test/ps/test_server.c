@@ -167,7 +167,7 @@ static int give_copy(struct bench *b, uint32_t from, uint32_t shard, uint32_t ta
 {
     float *values;
 
-    assert_int_equal(ps_write_copy(&b->w, shard, table, part, first, n, widths[table], &values), 0);
+    assert_int_equal(ps_write_copy(&b->w, shard, false, table, part, first, n, widths[table], &values), 0);
     for (uint64_t i = 0; i < n * widths[table]; i++)
         values[i] = (float)(first + i / widths[table]);
     return give(b, from);
