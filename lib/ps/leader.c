@@ -159,7 +159,7 @@ static bool is_valid(const struct ps_settlement *s, const struct ps_message *hel
 static int query(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
                  struct err *err)
 {
-    struct ps_message m = { .kind = PS_SETUP, .hyper = l->hyper };
+    struct ps_message m = { .kind = PS_SETUP, .number = s->model, .hyper = l->hyper };
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {

@@ -47,6 +47,8 @@ typedef int ps_source_fn(void *arg, uint32_t table, uint32_t part, uint64_t firs
 
 struct ps_settlement {
     uint64_t step; /* agreed */
+    /* identifies the model: servers that hold rows of another one drop them */
+    uint32_t model;
     /* of `step`, for servers where its gradient is pending; NULL: it was skipped. Not used with a source: a
      * checkpoint does not contain it */
     const struct optim_hyper *hyper;

@@ -19,7 +19,7 @@
  *          ...    kinds without sections: the arrays of the kind
  *
  *   kind    from         to           fields
- *   SETUP   coordinator  server       struct ps_setup: the tables and the optimizer
+ *   SETUP   coordinator  server       number: identifies the model; hyper; the tables and the optimizer
  *   QUERY   coordinator  server       -
  *   HELD    server       coordinator  step: version; flag: the gradient of step + 1 is pending; shards u64 [16]:
  *                                     a bit for each shard with valid rows; number: it knows the same SETUP (1) or not (0)

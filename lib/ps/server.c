@@ -706,6 +706,14 @@ static int handle_later(struct ps_server *s, struct err *err)
     return 0;
 }
 
+/* Compares the numbers that ranks compute in each step; NaN equals NaN. */
+static bool is_same_update(const struct optim_hyper *a, const struct optim_hyper *b)
+{
+    return a->step == b->step &&
+           memcmp(&a->grad_scale, &b->grad_scale, sizeof(a->grad_scale)) == 0 &&
+           memcmp(&a->learning_rate, &b->learning_rate, sizeof(a->learning_rate)) == 0;
+}
+
 static int on_commit(struct ps_server *s, uint32_t from, const struct ps_message *m,
                      struct err *err)
 {
@@ -715,6 +723,12 @@ static int on_commit(struct ps_server *s, uint32_t from, const struct ps_message
     if (!s->is_holding || r->has_committed || m->step != s->version + 1 || !is_pending(s) ||
         m->flag > 1 || (s->n_committed > 0 && (m->flag == 1) != s->is_skipped))
         return unexpected(s, from, "COMMIT", m->step, err);
+    if (s->n_committed > 0 && m->flag == 0 && !is_same_update(&m->hyper, &s->hyper))
+        return err_set(err, ERR_PEER,
+                       "COMMIT of step %" PRIu64 " from rank %u: factor of the gradient %g, learning rate %g; the "
+                       "other ranks have %g, %g: a processor or memory of one of them computed or stored a wrong value",
+                       m->step, from, (double)m->hyper.grad_scale, m->hyper.learning_rate,
+                       (double)s->hyper.grad_scale, s->hyper.learning_rate);
     r->has_committed = true;
     s->is_skipped = m->flag == 1;
     s->hyper = m->hyper;

@@ -332,7 +332,7 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
     struct remote *m = t->remote;
     struct optim_hyper hyper = { 0 };
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
-    struct ps_settlement s = { .step = held, .arg = m };
+    struct ps_settlement s = { .step = held, .model = t->model.initial_crc, .arg = m };
     struct ps_settled settled = { 0 };
     int rc;
 

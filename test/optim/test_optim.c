@@ -945,8 +945,7 @@ static void norm_with_sharded_tables_has_the_bits_of_its_definition_for_any_part
     for (uint32_t n_parts = 1; n_parts <= 40; n_parts += 13)
         for (uint32_t k = 0; k < sizeof(density) / sizeof(*density); k++) {
             struct optim_state s = { .g = g };
-            struct optim *o =
-                optim_of(optim_get(OPTIM_SGD), params, 1 + SHARDED, n_parts, 0);
+            struct optim *o = optim_of(optim_get(OPTIM_SGD), params, 1 + SHARDED, n_parts, 0);
             double expected;
 
             draw_sharded(density[k], g, &rows, values);

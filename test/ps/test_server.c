@@ -167,7 +167,8 @@ static int give_copy(struct bench *b, uint32_t from, uint32_t shard, uint32_t ta
 {
     float *values;
 
-    assert_int_equal(ps_write_copy(&b->w, shard, false, table, part, first, n, widths[table], &values), 0);
+    assert_int_equal(
+        ps_write_copy(&b->w, shard, false, table, part, first, n, widths[table], &values), 0);
     for (uint64_t i = 0; i < n * widths[table]; i++)
         values[i] = (float)(first + i / widths[table]);
     return give(b, from);
@@ -753,9 +754,11 @@ static void sections_out_of_the_order_of_tables_are_refused(void **state)
 
 static void wrong_commits_are_refused(void **state)
 {
+    struct optim_hyper other = sgd;
     struct bench b;
 
     (void)state;
+    other.grad_scale *= 2; /* a rank that computed another norm */
     to_pending(&b);
     expect_refused(&b, give_commit(&b, 0, 4, 0), "COMMIT of step 4");
     expect_refused(&b, give_commit(&b, 0, 6, 0), "COMMIT of step 6");
@@ -763,6 +766,8 @@ static void wrong_commits_are_refused(void **state)
     assert_int_equal(give_commit(&b, 0, 5, 0), 0);
     expect_refused(&b, give_commit(&b, 0, 5, 0), "COMMIT of step 5");
     expect_refused(&b, give_commit(&b, 1, 5, 1), "COMMIT of step 5"); /* the other one applies it */
+    expect_refused(&b, give_head(&b, 1, (struct ps_message){ .kind = PS_COMMIT, .step = 5, .hyper = other }),
+                   "factor of the gradient");
     assert_int_equal(ps_server_version(b.server), 4);
     bench_close(&b);
 }
