@@ -13,7 +13,7 @@ static const uint32_t all_seeds =
 #if SANITIZED_ADDRESS
     60;
 #else
-    400;
+    250;
 #endif
 
 static struct group *open_group(struct plain *plain, uint32_t n_trainers, uint32_t n_ps,
@@ -176,9 +176,9 @@ static void death_of_any_task_at_any_event_changes_no_bit(void **state)
 
     (void)state;
     plain_open(&plain, OPTIM_ADAM, 3, 8, 4, 0.9, 0);
-    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 11 : 2);
-    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 17 : 3);
-    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 23 : 5);
+    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 13 : 4);
+    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 19 : 5);
+    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 29 : 8);
     plain_close(&plain);
 }
 
