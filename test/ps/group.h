@@ -79,6 +79,8 @@ struct group {
     struct ps_leader *leads; /* owned */
     struct queue queues[POINTS][POINTS], inbox;
     struct mail *read; /* owned; what the leader received last */
+    uint8_t *handled;  /* owned; the message that a server handles, or what it gave in exchange */
+    size_t handled_room;
     bool is_broken, leader_reads;
     uint32_t n_left; /* events until a broken generation is over */
     uint64_t decided;
@@ -192,6 +194,19 @@ static inline int server_sends(void *arg, uint32_t to, const struct iovec *parts
     return 0;
 }
 
+static inline void server_exchanges(void *arg, uint8_t **data, size_t *room)
+{
+    struct group *g = ((const struct end *)arg)->g;
+    uint8_t *given = *data;
+    size_t given_room = *room;
+
+    assert_non_null(g->handled);
+    *data = g->handled;
+    *room = g->handled_room;
+    g->handled = given;
+    g->handled_room = given_room;
+}
+
 static inline void group_start_ps(struct group *g, uint32_t i)
 {
     struct ps_task *p = &g->ps[i];
@@ -201,6 +216,7 @@ static inline void group_start_ps(struct group *g, uint32_t i)
     p->lives = true;
     for (uint32_t t = 0; t < threads_of[i]; t++) {
         struct ps_server_opts o = { .thread = t, .n_threads = threads_of[i], .send = server_sends,
+                                    .exchange = server_exchanges,
                                     .arg = &group_ends[i][t] };
 
         group_ends[i][t] = (struct end){ g, i, t };
@@ -466,8 +482,14 @@ static inline void deliver(struct group *g, uint32_t from, uint32_t to)
 
         g->n_later += kind == PS_PUSH && step == ps_server_version(s) + 2;
         g->n_waits += kind == PS_PULL && step == ps_server_version(s) + 1;
-        if (ps_server_handle(s, from, (const uint8_t *)m->data, m->n, &err) < 0)
+        g->handled = malloc(m->n);
+        g->handled_room = m->n;
+        assert_non_null(g->handled);
+        memcpy(g->handled, m->data, m->n);
+        if (ps_server_handle(s, from, g->handled, m->n, &err) < 0)
             fail_msg("server %u, kind %u from %u: %s", to - g->n_ranks, kind, from, err.text);
+        free(g->handled);
+        g->handled = NULL;
     } else if (to == g->leader && (kind != PS_ROWS || g->leader_reads)) {
         queue_add(&g->inbox, m);
         return;
@@ -731,7 +753,8 @@ static inline int group_settle(struct group *g, bool from)
     struct plain_source source = { g->plain, step };
     struct ps_settlement s = { .step = step,
                                .hyper = step > 0 && !plain_skips(step) ? &hyper : NULL,
-                               .source = from ? plain_read : NULL, .arg = &source };
+                               .source = from ? plain_read : NULL, .arg = &source,
+                               .is_initial = step == 0 };
     struct ps_port port = leader_port(g);
     struct ps_settled settled = { 0 };
     struct optim_hyper unknown = { .step = 1, .learning_rate = 7 }; /* a checkpoint does not contain it */
