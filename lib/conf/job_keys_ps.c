@@ -42,8 +42,8 @@ static const struct conf_key rows[] = {
   .doc = "exact: each step reads rows of exactly that age, so that results are repeatable; bounded, at most that "
          "age, is not supported." },
 { "/parameter_server", "lookahead_steps", U32, AT(ps.lookahead_steps), FREE, .hi = 8, .fallback = "2",
-  .doc = "The number of steps whose rows a worker requests ahead; 0: it requests the rows of a step when the step "
-         "begins." },
+  .doc = "The number of steps whose rows a worker requests ahead. 0 and 2 are supported, and have no effect yet: the "
+         "rows of a step are requested when it begins." },
 };
 /* clang-format on */
 

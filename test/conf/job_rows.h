@@ -280,6 +280,7 @@ static const struct job_refusal job_contradictions[] = {
 { P1("/parameter_server", "{'dense':'ps'}"), "/parameter_server/dense", "this value is not supported by this version; write \"workers\", or remove the key" },
 { P1("/parameter_server", "{'staleness':1}"), "/parameter_server/staleness", "this value is not supported by this version; write 0, or remove the key" },
 { P1("/parameter_server", "{'staleness_kind':'bounded'}"), "/parameter_server/staleness_kind", "this value is not supported by this version; write \"exact\", or remove the key" },
+{ P1("/parameter_server", "{'lookahead_steps':4}"), "/parameter_server/lookahead_steps", "this value is not supported by this version; write 0 or 2, or remove the key" },
 };
 
 /* Values at the limits of the allowed ranges. */
