@@ -22,6 +22,7 @@
 #include "device/device.h"
 #include "ps/client.h"
 #include "ps/leader.h"
+#include "ps/port.h"
 #include "ps/route.h"
 #include "ps/ps.h"
 #include "tensor/packed.h"
@@ -92,6 +93,7 @@ struct rank {
     uint32_t self;
     struct comm *comm;
     struct ps_route route;
+    struct ps_port port;
     struct ps_client *client;
     struct ps_leader *leader;
     int64_t *ids;
@@ -113,7 +115,10 @@ static int connect_group(struct rank *r, struct comm_listener *l, const struct d
 
     ps_route_make(&o.view, 1, &r->route);
     rc = comm_open(&o, &r->comm, err);
-    return rc < 0 ? rc : comm_connect(r->comm, err);
+    if (rc < 0)
+        return rc;
+    r->port = ps_comm_port(r->comm, 0);
+    return comm_connect(r->comm, err);
 }
 
 /* ---- the server ---- */
@@ -169,7 +174,8 @@ static int begin(struct rank *r, struct err *err)
                             &r->client, err);
 
     if (rc == 0)
-        rc = ps_client_begin_generation(r->client, r->comm, 0, &r->route, r->self, 1, 0, err);
+        rc =
+            ps_client_begin_generation(r->client, &r->port, r->self, &r->route, r->self, 1, 0, err);
     if (rc == 0 && r->self == 0)
         rc = ps_leader_open(&(struct ps_leader_opts){ .tables = &table,
                                                       .n_tables = 1,
@@ -178,7 +184,7 @@ static int begin(struct rank *r, struct err *err)
                             &r->leader, err);
     if (rc == 0 && r->self == 0)
         rc = ps_leader_settle(
-            r->leader, r->comm, 0, &r->route,
+            r->leader, &r->port, &r->route,
             &(struct ps_settlement){ .step = 0, .source = source, .arg = (void *)(uintptr_t)p },
             &settled, err);
     return rc == 0 ? comm_barrier(r->comm, 0, err) : rc;
@@ -213,7 +219,7 @@ static int decide(struct rank *r, uint64_t step, struct err *err)
 {
     struct ps_votes votes;
     int rc =
-        r->self == 0 ? ps_leader_collect(r->leader, r->comm, 0, &r->route, step, &votes, err) : 0;
+        r->self == 0 ? ps_leader_collect(r->leader, &r->port, &r->route, step, &votes, err) : 0;
 
     return rc == 0 ? comm_all_reduce(r->comm, 0, r->word, 1, TENSOR_F32, COMM_SUM, err) : rc;
 }
