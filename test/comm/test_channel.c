@@ -75,12 +75,31 @@ static void send_all(struct comm *c, uint32_t self, uint32_t local, uint32_t rou
         }
 }
 
+/* A message whose memory comm_exchange() took. */
+struct taken {
+    uint8_t *data;
+    size_t capacity, bytes;
+    uint32_t crc;
+};
+
+static void take(struct comm *c, uint32_t local, const struct comm_message *m, struct taken *t)
+{
+    EXPECT(t->data == NULL || crc32c(0, t->data, t->bytes) == t->crc,
+           "a message of %zu bytes that was taken has changed", t->bytes);
+    comm_exchange(c, local, &t->data, &t->capacity);
+    EXPECT(t->data == m->data && t->capacity >= m->bytes, "the memory of another message");
+    t->bytes = m->bytes;
+    t->crc = crc32c(0, t->data, t->bytes);
+}
+
 /* Receives as many messages as send_all() of all points sends in a round: a fast point may be a
- * round ahead of a slow one. `got`: number of messages from each point so far. */
+ * round ahead of a slow one. Takes the memory of every third. `got`: number of messages from each point so
+ * far. */
 static void receive_all(struct comm *c, uint32_t self, uint32_t local, uint32_t *got,
                         uint8_t *expected)
 {
     uint32_t own = comm_first_point(c) + local, n = 0;
+    struct taken taken = { 0 };
     struct comm_message m;
     struct err err;
 
@@ -99,7 +118,10 @@ static void receive_all(struct comm *c, uint32_t self, uint32_t local, uint32_t 
         EXPECT(m.data != NULL && (uintptr_t)m.data % 64 == 0, "alignment");
         fill(expected, want, m.from, own, round);
         EXPECT(memcmp(m.data, expected, want) == 0, "content of %zu bytes from %u", want, m.from);
+        if (n % 3 == 0)
+            take(c, local, &m, &taken);
     }
+    free(taken.data);
 }
 
 static void *reduce_meanwhile(void *arg)
