@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -253,6 +254,16 @@ def gradients_are_clipped_by_value_all_files_are_equal():
     train = {"clip_value": 0.001}
     expect_equal(Group(4, 2, train=train).finish(), reference(train=train))
     assert checkpoints(reference(train=train).folder) != checkpoints(reference().folder)  # the limit has an effect
+
+
+@test
+def gradients_are_clipped_by_their_norm_all_files_are_equal():
+    """A job with the section adds the squares of tables by shards, also where no ps task is in the cluster."""
+    changes = {"train": {"clip_norm": 0.05}, "parameter_server": PS}
+    expected = reference(**changes)
+    expect_equal(Group(2, 0, **changes).finish(), expected)
+    expect_equal(Group(4, 3, **changes).finish(), expected)
+    assert checkpoints(expected.folder) != checkpoints(reference().folder)  # the limit has an effect
 
 
 @test
@@ -650,6 +661,63 @@ def status(group, name):
     p = subprocess.run([TRAINERCTL, "status", "--json", group.address(name)], capture_output=True, text=True, timeout=60 * SLOW)
     assert p.returncode == 0, p.stdout + p.stderr
     return json.loads(p.stdout)
+
+
+def safetensors(path):
+    """The arrays of a file, read as the format states: the length of the header, the header, the data."""
+    data = read(path)
+    at = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:at])
+    return {name: np.frombuffer(data[at + e["data_offsets"][0]:at + e["data_offsets"][1]], "<f4").reshape(e["shape"])
+            for name, e in header.items() if name != "__metadata__"}
+
+
+def rows_by_grpc(address, table, part, wanted):
+    """Calls Control.Rows with Python's gRPC: (step, {row: values})."""
+    import grpc
+    folder = os.path.join(_kept.name, "proto")
+    if not os.path.exists(folder):
+        os.mkdir(folder)
+        proto = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "proto")
+        subprocess.run(["protoc", "-I" + proto, "--python_out=" + folder, "trainerd.proto"], check=True)
+        sys.path.insert(0, folder)
+    import trainerd_pb2 as pb
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        call = channel.unary_unary("/trainerd.v1.Control/Rows", request_serializer=pb.RowsRequest.SerializeToString,
+                                   response_deserializer=pb.RowsReply.FromString)
+        r = call(pb.RowsRequest(table=table, part=part, rows=wanted), timeout=60 * SLOW)
+    values = np.frombuffer(r.values, "<f4").reshape(len(r.rows), r.width)
+    return r.step, {row: values[i] for i, row in enumerate(r.rows)}
+
+
+@test
+def rows_that_clients_read_while_the_job_trains_are_those_of_the_checkpoint_of_that_step():
+    group = Group(2, 3, fault="train.forward=delay:%d@17" % (20000 * SLOW))  # the rows are those after step 16 meanwhile
+    table, wanted = "emb_l.3.weight", [0, 999, 64, 65, 700]
+
+    def rows(*args):
+        return subprocess.run([TRAINERCTL, "rows", *args], capture_output=True, text=True, timeout=60 * SLOW)
+
+    def printed():
+        p = rows("--json", group.address("worker 1"), table, *map(str, wanted))
+        return json.loads(p.stdout) if p.returncode == 0 else {"step": 0}
+    wait_until(lambda: printed()["step"] == 16, 60, group.logs)
+    found = {}
+    for i in range(3):
+        step, some = rows_by_grpc(group.address("ps %d" % i), table, "sum", wanted)
+        assert step == 16, step
+        found.update(some)
+    weights = printed()
+    for arguments, why in ((("1000",), "rows 0 to 999"), (("--part", "momentum", "1"), "part 'momentum'")):
+        p = rows(*arguments[:-1], group.address("ps 0"), table, arguments[-1])
+        assert p.returncode == 1 and why in p.stderr, p
+    group.kill(*group.names)
+    expected = os.path.join(reference(fault="train.forward=delay:20@1+").folder, "checkpoints", "step-00000016")
+    sums = safetensors(os.path.join(expected, "optimizer.safetensors"))[table + "/sum"]
+    assert set(found) == set(wanted) and all(np.array_equal(values, sums[row]) for row, values in found.items()), found
+    state = safetensors(os.path.join(expected, "model.safetensors"))[table]
+    assert weights["step"] == 16 and list(weights["rows"]) == [str(row) for row in wanted], weights
+    assert all(np.array_equal(np.array(weights["rows"][str(row)], "f4"), state[row]) for row in wanted), weights
 
 
 @test
