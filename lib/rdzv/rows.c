@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "loop/loop.h"
 
-enum { ROWS_MAX = 65536, NAME_BYTES = 512, VALUES_BYTES = 2 << 20 };
+enum { ROWS_MAX = 16384, NAME_BYTES = 512, VALUES_BYTES = 512 << 10 };
 
 struct reading {
     struct rdzv_rows_calls *owner;
