@@ -46,7 +46,8 @@ uint32_t comm_point_member(const struct comm *c, uint32_t point);
 /* Sends one message, the concatenation of the parts, to a point with a channel to this local end.
  * Blocks until the kernel has accepted all bytes. Meanwhile, messages that arrive for this local
  * end are read into memory, so ends that send to each other never wait for each other. The limit is
- * the deadline of the communicator. Errors: as above, ERR_INPUT (more than COMM_MESSAGE_MAX bytes;
+ * four fifths of the deadline of the communicator: a rank that waits for a server then fails, and
+ * names it, before the collectives in which other ranks wait for that rank. Errors: as above, ERR_INPUT (more than COMM_MESSAGE_MAX bytes;
  * nothing was sent, and the generation continues). */
 int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *parts,
               uint32_t n_parts, struct err *err);
@@ -54,7 +55,7 @@ int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *p
 /* Returns the next message from any point with a channel to this local end. Points take turns. The
  * message is valid until the next comm_receive() of the same local end, or comm_close().
  * timeout_ms:
- *   0           the deadline of the communicator. ERR_TIMEOUT ends the generation, and names the
+ *   0           the limit of comm_send(). ERR_TIMEOUT ends the generation, and names the
  *               points that have sent the fewest messages
  *   UINT64_MAX  no limit
  *   otherwise   ERR_TIMEOUT does not end the generation: the call can be repeated

@@ -282,6 +282,9 @@ static void scene_limits(struct cast *k, uint32_t self)
                    (rc == ERR_PEER && strstr(err.text, "within") != NULL),
                "%d: %s", rc, err.text);
         EXPECT(comm_receive(c, 0, &m, 1, &err) == rc, "works again after the end");
+    } else if (self == 1) { /* waits longer than rank 0, and does not blame it */
+        cast_until(k, AT, 1);
+        EXPECT(comm_barrier(c, 0, &err) < 0, "rank 0 does not come");
     } else if (self == 3) {
         cast_until(k, AT, 1);
         EXPECT(comm_send(c, 0, 0, parts, 1, &err) == 0, "%s", err.text);

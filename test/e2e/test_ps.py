@@ -538,6 +538,16 @@ def ps_is_killed_at_each_of_its_fault_points_all_files_are_equal():
 
 
 @test
+def ps_hangs_while_rows_are_settled_it_is_named_by_all_and_all_files_are_equal():
+    changes = {"train": {"deadline_seconds": 2 * SLOW}}
+    group = Group(2, 2, lives={"ps 1": ["ps.begin=hang@1"]}, **changes, **GOES_ON).finish(supervised=True)
+    for name in ("worker 0", "worker 1"):
+        said = [r["message"] for t in group.tasks[name] for r in list(t.records) if r.get("event") == "group" and r.get("level") == "warn"]
+        assert said and "fewest so far from server 1 (ps 1)" in said[0], said
+    expect_equal(group, reference(**changes), repeated=True)
+
+
+@test
 def each_ps_is_killed_in_turn_all_files_are_equal():
     expect_kills({"ps 0": ["ps.vote=kill@5", "ps.commit=kill@12"], "ps 1": ["ps.send=kill@300", "ps.committed=kill@5", "ps.push=kill@9"]},
                  optimizer=OPTIMIZERS["adam"])
