@@ -73,9 +73,17 @@ static int check_lazy(const struct train_opts *o, const struct graph_param *p,
     return 0;
 }
 
-/* Applies the groups from the last to the first, so that the first match has priority. Remote tables
- * are no parameters of this optimizer (remote.c applies the groups to them), but a pattern may match
- * them alone. */
+const struct train_params *groups_find(const struct train_opts *o, const char *name)
+{
+    for (uint32_t g = 0; g < o->n_groups; g++)
+        for (uint32_t i = 0; i < o->groups[g].n_match; i++)
+            if (fnmatch(o->groups[g].match[i], name, 0) == 0)
+                return &o->groups[g];
+    return NULL;
+}
+
+/* Every pattern must match a trained parameter or a remote table, also where an earlier group
+ * applies. Remote tables have their numbers from remote.c. */
 static int apply_groups(const struct train_opts *o, const struct graph *graph,
                         struct optim_param *params, const uint32_t *param_of, uint32_t n_params,
                         struct err *err)
@@ -85,14 +93,15 @@ static int apply_groups(const struct train_opts *o, const struct graph *graph,
     const struct graph_remote *remotes = graph_remotes(graph, &n_remotes);
     int rc = 0;
 
-    for (uint32_t g = o->n_groups; rc == 0 && g-- > 0;) {
+    for (uint32_t g = 0; rc == 0 && g < o->n_groups; g++) {
         const struct train_params *group = &o->groups[g];
         bool *used = calloc(group->n_match + 1, sizeof(*used));
 
         if (used == NULL)
             return err_set(err, ERR_NOMEM, "optimizer groups: out of memory");
         for (uint32_t i = 0; rc == 0 && i < n_params; i++)
-            if (matches(group, p[param_of[i]].name, used)) {
+            if (matches(group, p[param_of[i]].name, used) &&
+                groups_find(o, p[param_of[i]].name) == group) {
                 params[i].rate_factor = group->rate_factor;
                 params[i].weight_decay = group->weight_decay;
                 params[i].adapts = group->adapts;

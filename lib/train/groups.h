@@ -7,11 +7,16 @@ struct err;
 struct graph;
 struct optim;
 struct train_opts;
+struct train_params;
 
 /* Opens the optimizer in n_devices parts. On success the caller owns *out. Errors: ERR_INPUT (a
  * pattern without a match, rows that do not exist, unsupported lazy rows), ERR_UNSUPPORTED (clip_norm
  * over tables that parameter servers could hold, on a GPU), ERR_NOMEM. */
 int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
                 struct err *err);
+
+/* Returns the group of a parameter or remote table: the first one of which a pattern matches the
+ * name. NULL: no group. */
+const struct train_params *groups_find(const struct train_opts *o, const char *name);
 
 #endif

@@ -15,6 +15,7 @@
 #include "ps/port.h"
 #include "ps/route.h"
 #include "tensor/packed.h"
+#include "train/groups.h"
 #include "train/task.h"
 
 struct remote {
@@ -96,16 +97,15 @@ static int push(void *arg, uint32_t local, uint64_t step, const struct packed *r
 
 /* ---- opening ---- */
 
-/* The first group of the job that matches counts, as in groups.c. */
-static void apply_groups(const struct train_opts *o, struct ps_table *table)
+static void apply_group(const struct train_opts *o, struct ps_table *table)
 {
-    for (uint32_t g = o->n_groups; g-- > 0;)
-        for (uint32_t i = 0; i < o->groups[g].n_match; i++)
-            if (fnmatch(o->groups[g].match[i], table->name, 0) == 0) {
-                table->rate_factor = o->groups[g].rate_factor;
-                table->weight_decay = o->groups[g].weight_decay;
-                table->lazy = o->groups[g].lazy;
-            }
+    const struct train_params *group = groups_find(o, table->name);
+
+    if (group == NULL)
+        return;
+    table->rate_factor = group->rate_factor;
+    table->weight_decay = group->weight_decay;
+    table->lazy = group->lazy;
 }
 
 static int check_options(const struct train_opts *o, const struct graph_remote *tables, uint32_t n,
@@ -157,7 +157,7 @@ static int open_tables(struct remote *m, const struct graph_remote *tables, stru
                                           .first_shard = ps_first_shard(i),
                                           .rate_factor = 1,
                                           .weight_decay = o->optimizer.hyper.weight_decay };
-        apply_groups(o, &m->tables[i]);
+        apply_group(o, &m->tables[i]);
     }
     rc = ps_leader_open(&(struct ps_leader_opts){ .tables = m->tables,
                                                   .n_tables = m->n,
