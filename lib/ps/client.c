@@ -50,7 +50,7 @@ struct ps_client {
     struct peer *peers; /* owned [n_peers] */
     uint32_t n_peers, first_lane, n_lanes, reads_from;
     uint64_t version;
-    uint32_t part; /* of the rows that are read: 0, or PART_AVERAGE */
+    uint32_t part; /* of the state of the rows that are read; see ps_client_begin() */
 };
 
 static int no_memory(struct err *err)
@@ -395,8 +395,8 @@ static size_t list_marked(struct ps_client *c, uint32_t table, const struct pack
     return n;
 }
 
-/* Adds the section of a table to the message of each holder: the rows, then their values [of the marked
- * slots]. */
+/* Adds the section of a table to the message of each holder: the rows, then their values. `values`
+ * has those of the marked slots. */
 static int write_push(struct ps_client *c, uint32_t table, const struct packed *marks,
                       const float *values, struct err *err)
 {

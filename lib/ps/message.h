@@ -5,7 +5,7 @@
  * used in place.
  *
  *   offset  size  field
- *        0     4  magic "trps", the version in the last byte: PS_MESSAGE_MAGIC
+ *        0     4  magic "tps", then the version 1: PS_MESSAGE_MAGIC
  *        4     4  kind
  *        8     8  step
  *       16     4  flag
@@ -22,7 +22,7 @@
  *   SETUP   coordinator  server       number: identifies the model; hyper; the tables and the optimizer
  *   QUERY   coordinator  server       -
  *   HELD    server       coordinator  step: version; flag: the gradient of step + 1 is pending; shards u64 [16]:
- *                                     a bit for each shard with valid rows; number: it knows the same SETUP (1) or not (0)
+ *                                     a bit for each shard that the server has
  *   BEGIN   coordinator  server       step; flag: enum ps_pending; hyper; shards to hold; shards that will be copied
  *   SEND    coordinator  server       number: server point that receives; shards to copy to it
  *   COPY    coordinator, server       number: shard; flag: 1: initial rows, of which only part 0 (weights) is sent;

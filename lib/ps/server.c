@@ -339,7 +339,7 @@ static void settle_pending(struct ps_server *s, const struct ps_message *m)
     s->version += m->flag != PS_DROP && m->step == s->version + 1;
 }
 
-/* At step 0 every server generates these rows: nobody sends them. */
+/* At step 0 every server generates these rows itself, and no COPY contains them. */
 static bool is_generated(const struct ps_server *s, uint32_t table)
 {
     return s->version == 0 && s->fills[table].kind != TABLE_FROM_FILE;

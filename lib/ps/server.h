@@ -51,7 +51,7 @@ struct ps_server_opts {
     uint32_t thread, n_threads; /* of the ps: the server holds shards s with s mod n_threads = thread */
     /* Sends one message to a point. */
     int (*send)(void *arg, uint32_t to, const struct iovec *parts, uint32_t n, struct err *err);
-    /* Takes the memory of the message that is handled, in exchange for *data [*room]; as comm_exchange().
+    /* Exchanges *data [*room] for the memory of the message that is handled; as comm_exchange().
      * NULL: the server copies messages that it keeps. */
     void (*exchange)(void *arg, uint8_t **data, size_t *room);
     void *arg;
