@@ -13,7 +13,7 @@
 #include "ps/port.h"
 #include "ps/route.h"
 
-enum { COPY_FLOATS = 64 << 10, READ_FLOATS = 1 << 20, NO_SERVER = UINT32_MAX };
+enum { READ_FLOATS = 1 << 20, NO_SERVER = UINT32_MAX };
 
 struct held { /* what a server reported */
     uint64_t version;
@@ -254,8 +254,7 @@ static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32
     for (uint64_t at = 0; rc == 0 && at < all; at += n) {
         float *values;
 
-        n = t->width < COPY_FLOATS ? COPY_FLOATS / t->width : 1;
-        n = n > all - at ? all - at : n;
+        n = ps_copy_rows(t->width, all - at);
         if (ps_write_copy(&l->out, shard, s->is_initial, table, part, at, n, t->width, &values) < 0)
             return no_memory(err);
         for (uint64_t k = 0, run; rc == 0 && k < n; k += run) { /* the rows of a block are consecutive */

@@ -143,6 +143,15 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
 int ps_write_copy(struct ps_writer *w, uint32_t shard, bool is_initial, uint32_t table,
                   uint32_t part, uint64_t first, uint64_t n, uint32_t width, float **values);
 
+/* Returns how many of `left` rows are in one COPY message. */
+static inline uint64_t ps_copy_rows(uint32_t width, uint64_t left)
+{
+    enum { FLOATS = 64 << 10 };
+    uint64_t n = width < FLOATS ? FLOATS / width : 1;
+
+    return n < left ? n : left;
+}
+
 static inline size_t ps_padded(uint64_t n_floats)
 {
     return (size_t)((n_floats * sizeof(float) + 7) / 8 * 8);

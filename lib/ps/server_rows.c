@@ -1,0 +1,75 @@
+/* server_rows.c - rows of a server, for PULL and for readers; see server.h. */
+#include <string.h>
+
+#include "base/err.h"
+#include "ps/server_priv.h"
+
+int server_read_rows(struct ps_server *s, const struct ps_section *x, float *to, struct err *err)
+{
+    if (x->part == 0)
+        return ps_store_read(s->store, x->table, x->rows, x->n, to, err);
+    for (uint64_t i = 0; i < x->n; i++) {
+        uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);
+        int rc = ps_store_export(s->store, shard, x->table, x->part, ps_local_of(x->rows[i]), 1,
+                                 to + i * s->widths[x->table], err);
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- a reader ---- */
+
+/* Returns the index; UINT32_MAX: there is no such table. */
+static uint32_t find_table(const struct ps_server *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->n_tables; i++)
+        if (strcmp(ps_store_table_name(s->store, i), name) == 0)
+            return i;
+    return UINT32_MAX;
+}
+
+static uint32_t find_part(const struct ps_server *s, const char *name)
+{
+    uint32_t n = ps_store_n_parts(s->store);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(ps_store_part_name(s->store, i), name) == 0)
+            return i;
+    return name[0] == '\0' ? 0 : UINT32_MAX;
+}
+
+int ps_server_find(const struct ps_server *s, const char *table, const char *part,
+                   struct ps_place *out, struct err *err)
+{
+    if (s->store == NULL || !s->is_holding)
+        return err_set(err, ERR_PEER, "the rows are not complete: no generation is trained");
+    out->table = find_table(s, table);
+    if (out->table == UINT32_MAX)
+        return err_set(err, ERR_NOENT,
+                       "table '%.200s' is not on the parameter servers; the first of %u is '%s'",
+                       table, s->n_tables, ps_store_table_name(s->store, 0));
+    out->part = find_part(s, part);
+    if (out->part == UINT32_MAX)
+        return err_set(
+            err, ERR_NOENT,
+            "part '%.200s': expected \"weights\", a slot of the optimizer, or \"average\"", part);
+    out->rows = s->rows[out->table];
+    out->width = s->widths[out->table];
+    out->step = s->version;
+    return 0;
+}
+
+bool ps_server_has_row(const struct ps_server *s, const struct ps_place *at, uint64_t row)
+{
+    return ps_store_has(s->store, ps_shard_of(ps_first_shard(at->table), row));
+}
+
+int ps_server_read_row(struct ps_server *s, const struct ps_place *at, uint64_t row, float *out,
+                       struct err *err)
+{
+    const struct ps_section x = { .table = at->table, .part = at->part, .n = 1, .rows = &row };
+
+    return server_read_rows(s, &x, out, err);
+}
