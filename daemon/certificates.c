@@ -66,20 +66,6 @@ static void free_certificates(struct certificates *c)
     free(c);
 }
 
-static struct timespec after_ms(uint64_t ms)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)(ms / 1000);
-    t.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_nsec -= 1000000000;
-        t.tv_sec++;
-    }
-    return t;
-}
-
 /* ---- the thread ---- */
 
 static void read_files(struct certificates *c)
@@ -99,7 +85,7 @@ static void read_files(struct certificates *c)
 /* Waits until the next read is due. The caller holds the lock. */
 static void wait_interval(struct certificates *c)
 {
-    struct timespec until = after_ms(INTERVAL_MS);
+    struct timespec until = clock_after_ms(INTERVAL_MS);
     int waited = 0;
 
     while (waited == 0 && !c->is_closing)
@@ -188,7 +174,7 @@ void certificates_check(struct certificates *c)
 
 void certificates_unwatch(struct certificates *c)
 {
-    struct timespec until = after_ms(CLOSE_MS);
+    struct timespec until = clock_after_ms(CLOSE_MS);
     int waited = 0;
     bool is_free;
 

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -408,8 +409,7 @@ void reload_stop(struct reload *r)
     pthread_mutex_unlock(&r->lock);
     if (!r->running)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += PATIENCE_S;
+    until = clock_after_ms(PATIENCE_S * 1000);
     r->running = pthread_clockjoin_np(r->thread, NULL, CLOCK_MONOTONIC, &until) != 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -142,8 +143,7 @@ static void *sensors_main(void *arg)
         struct timespec until;
 
         was_logged = read_all(x, was_logged) || was_logged;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += EVERY_SECONDS;
+        until = clock_after_ms(EVERY_SECONDS * 1000);
         pthread_mutex_lock(&x->lock);
         while (!x->is_stopping && pthread_cond_timedwait(&x->stop, &x->lock, &until) != ETIMEDOUT)
             ;

@@ -96,11 +96,9 @@ void status_pages_end(struct status_pages *p)
 
 static void wait_for_document(struct status_pages *p)
 {
-    struct timespec until;
+    struct timespec until = clock_after_ms(ANSWER_MS);
     int rc = 0;
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ANSWER_MS / 1000;
     if (!p->is_asked)
         loop_post(p->run->loop, make_document, p);
     p->is_asked = true;

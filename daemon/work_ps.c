@@ -43,13 +43,12 @@ static void set_asked(struct ps_work *w, bool is_asked)
  * generation is not reported before the leader has asked, or has had the time to. */
 static void wait_for_over(struct ps_work *w)
 {
-    enum { WAIT_SECONDS = 2 };
-    struct timespec until;
+    enum { WAIT_MS = 2000 };
+    struct timespec until = clock_after_ms(WAIT_MS);
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += WAIT_SECONDS;
     pthread_mutex_lock(&w->lock);
-    while (!w->is_asked && pthread_cond_timedwait(&w->asked, &w->lock, &until) == 0)
+    while (!w->is_asked &&
+           pthread_cond_clockwait(&w->asked, &w->lock, CLOCK_MONOTONIC, &until) == 0)
         ;
     pthread_mutex_unlock(&w->lock);
 }

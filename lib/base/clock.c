@@ -1,7 +1,6 @@
 #include "base/clock.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 static _Atomic uint64_t frozen_ns = UINT64_MAX; /* UINT64_MAX: not frozen */
 
@@ -28,6 +27,23 @@ uint64_t clock_ms(void)
 uint64_t clock_wall_us(void)
 {
     return read_ns(CLOCK_REALTIME) / 1000u;
+}
+
+struct timespec clock_after_ms(uint64_t ms)
+{
+    enum { MS_MAX = 1000 * 1000 * 1000 };
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (ms > MS_MAX)
+        ms = MS_MAX;
+    t.tv_sec += (time_t)(ms / 1000);
+    t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
 }
 
 void clock_fake(uint64_t ns)

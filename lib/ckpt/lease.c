@@ -367,7 +367,7 @@ static void lease_free(struct lease *l)
 static void *run(void *arg)
 {
     struct lease *l = arg;
-    struct timespec next = ckpt_after_ms(0);
+    struct timespec next = clock_after_ms(0);
 
     pthread_mutex_lock(&l->thread.lock);
     while (wait_for_work(l, &next)) {
@@ -378,7 +378,7 @@ static void *run(void *arg)
         l->requests.has_request = false;
         l->requests.release = 0;
         pthread_mutex_unlock(&l->thread.lock);
-        next = ckpt_after_ms(l->hold_ns / 1000000 / STEPS_PER_HOLD);
+        next = clock_after_ms(l->hold_ns / 1000000 / STEPS_PER_HOLD);
         run_step(l);
         pthread_mutex_lock(&l->thread.lock);
     }
@@ -494,7 +494,7 @@ uint64_t lease_refresh(struct lease *l)
 
 bool lease_release(struct lease *l, uint64_t wait_ms)
 {
-    struct timespec until = ckpt_after_ms(wait_ms);
+    struct timespec until = clock_after_ms(wait_ms);
     uint64_t ticket;
     bool is_done;
     int waited = 0;
@@ -530,7 +530,7 @@ int lease_check(struct lease *l, struct err *err)
     ticket = issue_ticket(l);
     while (until = lease_hold_until(l), now = clock_ns(),
            now < until && l->requests.answered < ticket) {
-        struct timespec t = ckpt_after_ms((until - now) / 1000000 + 1);
+        struct timespec t = clock_after_ms((until - now) / 1000000 + 1);
 
         (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* checked again */
     }

@@ -2,10 +2,9 @@
 
 #include <signal.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/thread.h"
-
-enum { WAIT_MS_MAX = 1000 * 1000 * 1000 };
 
 void ckpt_thread_init(struct ckpt_thread *t)
 {
@@ -39,7 +38,7 @@ int ckpt_thread_start(struct ckpt_thread *t, void *(*run)(void *arg), void *arg,
 /* Caller holds the lock. */
 static bool wait_gone(struct ckpt_thread *t, uint64_t wait_ms)
 {
-    struct timespec until = ckpt_after_ms(wait_ms);
+    struct timespec until = clock_after_ms(wait_ms);
     int waited = 0;
 
     while (waited == 0 && t->is_running)
@@ -84,20 +83,4 @@ bool ckpt_thread_end(struct ckpt_thread *t)
     pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->lock);
     return is_detached;
-}
-
-struct timespec ckpt_after_ms(uint64_t ms)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    if (ms > WAIT_MS_MAX)
-        ms = WAIT_MS_MAX;
-    t.tv_sec += (time_t)(ms / 1000);
-    t.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_nsec -= 1000000000;
-        t.tv_sec++;
-    }
-    return t;
 }

@@ -10,7 +10,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
 struct err;
 
@@ -35,8 +34,5 @@ bool ckpt_thread_wait(struct ckpt_thread *t, uint64_t wait_ms);
 bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms);
 /* The thread's last call, except ckpt_thread_fini(). true: the owner has detached the thread. */
 bool ckpt_thread_end(struct ckpt_thread *t);
-
-/* Returns the time `ms` from now for pthread_cond_timedwait() on `changed`; at most eleven days. */
-struct timespec ckpt_after_ms(uint64_t ms);
 
 #endif

@@ -251,7 +251,7 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_flush_limits *p, struct 
         pthread_cond_broadcast(&w->thread.changed);
     }
     while (must_wait(w, p, begin_ns)) {
-        struct timespec soon = ckpt_after_ms(FLUSH_LOOK_MS);
+        struct timespec soon = clock_after_ms(FLUSH_LOOK_MS);
 
         (void)pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &soon); /* then checked */
     }

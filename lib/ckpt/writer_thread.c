@@ -241,7 +241,7 @@ static uint64_t retry_delay_ms(const struct ckpt_writer *w)
 /* Waits, in WRITER_WAITING, until the retry is due or the state changes. Caller holds the lock. */
 static void wait_to_retry(struct ckpt_writer *w)
 {
-    struct timespec until = ckpt_after_ms(retry_delay_ms(w));
+    struct timespec until = clock_after_ms(retry_delay_ms(w));
     int rc = 0;
 
     while (rc == 0 && w->state == WRITER_WAITING && !w->pending.retry_now && !w->closing)

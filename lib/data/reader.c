@@ -391,11 +391,7 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_s
     /* The batch is ready if it is completely claimed and all its samples are decoded. */
     if (r->claimed > r->delivered && slot->n_undecoded == 0)
         return 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(ms / 1000);
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    until = clock_after_ms(ms);
     while (late == 0 && !atomic_load(&r->canceled) &&
            !(r->claimed > r->delivered && slot->n_undecoded == 0))
         late = ms > 0 ? pthread_cond_timedwait(&r->ready, &r->lock, &until)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/thread.h"
 #include "graph/graph.h"
@@ -180,8 +181,7 @@ void trace_end(struct trace *t, uint64_t wait_ms)
 
     if (t == NULL || !t->has_thread)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(wait_ms / 1000);
+    until = clock_after_ms(wait_ms);
     pthread_mutex_lock(&t->lock);
     t->ended = true;
     pthread_cond_broadcast(&t->changed);

@@ -165,20 +165,6 @@ static int write_batch(struct summary *s, const struct buf *described, const str
     return rc;
 }
 
-static struct timespec from_now(uint64_t ms)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)(ms / 1000);
-    t.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_nsec -= 1000000000;
-        t.tv_sec++;
-    }
-    return t;
-}
-
 /* Caller holds the lock. Waits until a batch is due (BATCH_DELAY_MS after its first point, half
  * full, or a flush) or the summary is being closed. */
 static void wait_for_points(struct summary *s)
@@ -188,7 +174,7 @@ static void wait_for_points(struct summary *s)
 
     while (s->filling->n == 0 && s->described.len == 0 && !s->closing)
         pthread_cond_wait(&s->work, &s->lock);
-    deadline = from_now(BATCH_DELAY_MS);
+    deadline = clock_after_ms(BATCH_DELAY_MS);
     while (rc == 0 && s->filling->n < POINTS / 2 && !s->flush_is_waiting && !s->closing)
         rc = pthread_cond_timedwait(&s->work, &s->lock, &deadline);
 }
@@ -387,7 +373,7 @@ uint64_t summary_dropped(const struct summary *s)
 
 int summary_flush(struct summary *s, struct err *err)
 {
-    struct timespec deadline = from_now(TIMEOUT_MS);
+    struct timespec deadline = clock_after_ms(TIMEOUT_MS);
     uint64_t target;
     int rc = 0, waited = 0;
 
@@ -413,7 +399,7 @@ int summary_flush(struct summary *s, struct err *err)
 
 void summary_close(struct summary *s)
 {
-    struct timespec deadline = from_now(TIMEOUT_MS);
+    struct timespec deadline = clock_after_ms(TIMEOUT_MS);
     int waited = 0;
     bool ended;
 

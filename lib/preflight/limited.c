@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 struct call {
@@ -60,13 +60,7 @@ bool limited_run(void (*fn)(void *arg), void *arg, uint32_t ms)
         return false;
     }
     pthread_detach(thread);
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    until = clock_after_ms(ms);
     pthread_mutex_lock(&c->lock);
     while (!c->is_done &&
            pthread_cond_clockwait(&c->changed, &c->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT)

@@ -1,18 +1,11 @@
 /* state.c - waits on the state of a running preflight. */
-#include <time.h>
-
+#include "base/clock.h"
 #include "preflight/preflight_priv.h"
 
 void preflight_wait(struct preflight *p)
 {
-    struct timespec until;
+    struct timespec until = clock_after_ms(CONN_SLICE_MS / 2);
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += CONN_SLICE_MS * 1000000l / 2;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
     (void)pthread_cond_clockwait(&p->changed, &p->lock, CLOCK_MONOTONIC, &until);
 }
 

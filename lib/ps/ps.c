@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/gate.h"
 #include "base/thread.h"
@@ -327,11 +328,9 @@ enum { TURN_MS = 1000 };
 /* A thread that sends to a peer that does not read holds its turn until the generation fails. */
 static int wait_for_turn(struct service *s, struct err *err)
 {
-    struct timespec until;
+    struct timespec until = clock_after_ms(TURN_MS);
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += TURN_MS / 1000;
-    return pthread_mutex_timedlock(&s->turn, &until) == 0
+    return pthread_mutex_clocklock(&s->turn, CLOCK_MONOTONIC, &until) == 0
                ? 0
                : err_set(err, ERR_PEER, "a service thread is busy; try again");
 }

@@ -17,6 +17,7 @@
 #include <grpc/support/time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -185,13 +186,7 @@ bool rdzv_hub_pump(struct rdzv_hub *h, bool (*done)(void *arg), void *arg, uint6
 {
     struct timespec until;
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(wait_ms / 1000);
-    until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    until = clock_after_ms(wait_ms);
     while (!done(arg)) {
         int rc = 0;
 

@@ -42,12 +42,33 @@ static void wall_clock_agrees_with_the_system_time(void **state)
     assert_true(ours + 1 >= now && ours <= now + 2);
 }
 
+static uint64_t ns_of(struct timespec t)
+{
+    assert_true(t.tv_nsec >= 0 && t.tv_nsec < 1000000000);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void time_of_a_limit_is_valid_and_at_most_eleven_days_ahead(void **state)
+{
+    (void)state;
+    clock_fake(5); /* waits do not use it */
+    for (uint64_t ms = 0; ms < 3000; ms += 333) {
+        uint64_t limit = ns_of(clock_after_ms(ms)), zero = ns_of(clock_after_ms(0));
+
+        assert_true(limit <= zero + ms * 1000000u && limit + 60000000000u > zero + ms * 1000000u);
+    }
+    assert_true(ns_of(clock_after_ms(UINT64_MAX)) <=
+                ns_of(clock_after_ms(0)) + 1000000000u * UINT64_C(1000000));
+    clock_fake(UINT64_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fake_clock_is_constant_until_released),
         cmocka_unit_test(real_clock_advances),
         cmocka_unit_test(wall_clock_agrees_with_the_system_time),
+        cmocka_unit_test(time_of_a_limit_is_valid_and_at_most_eleven_days_ahead),
     };
 
     return cmocka_run_group_tests_name("base/clock", tests, NULL, NULL);
