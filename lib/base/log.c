@@ -210,17 +210,11 @@ static bool write_or_queue(const char *text, size_t n)
 
 void log_flush(unsigned ms)
 {
-    struct timespec until;
+    struct timespec until = clock_after_ms(ms);
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
     pthread_mutex_lock(&lock);
-    while (!drain() && has_drainer && pthread_cond_timedwait(&drained, &lock, &until) == 0)
+    while (!drain() && has_drainer &&
+           pthread_cond_clockwait(&drained, &lock, CLOCK_MONOTONIC, &until) == 0)
         ;
     pthread_mutex_unlock(&lock);
 }

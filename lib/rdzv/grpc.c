@@ -184,9 +184,8 @@ void *rdzv_hub_arm(struct rdzv_hub *h, struct rdzv_tag *t)
 
 bool rdzv_hub_pump(struct rdzv_hub *h, bool (*done)(void *arg), void *arg, uint64_t wait_ms)
 {
-    struct timespec until;
+    struct timespec until = clock_after_ms(wait_ms);
 
-    until = clock_after_ms(wait_ms);
     while (!done(arg)) {
         int rc = 0;
 
