@@ -411,7 +411,9 @@ static void scene_leave(struct cast *k, uint32_t self)
     struct iovec part = { &byte, 1 };
     int rc;
 
+    atomic_fetch_add(&k->stage->number[AT], 1);
     if (self < 2) {
+        cast_until(k, AT, 3); /* a member that leaves while another connects is an error */
         if (self == 1)
             cast_until(k, READY, 1);
         EXPECT(comm_send(c, 0, 2, &part, 1, &err) == 0, "%s", err.text);
