@@ -20,6 +20,8 @@ import collections
 import re
 import statistics
 
+import roster
+
 NOTICE = 3.0  # seconds without a step after which each witness must know a culprit
 NEWS = 4.0    # seconds after the end of a fault in which a blame still belongs to the fault
 RIGHT_SHARE = 0.999    # of the schedules
@@ -28,20 +30,21 @@ NEXT_STEP_SECONDS = 3.0  # median over the schedules of a kind until a step is d
 
 SAVES_ANYWAY = ("storage hang", "storage EIO", "storage slow", "storage read-only", "storage deleted")
 
-TASK = re.compile(r"\b(chief|worker) (\d+)\b")
 NO_TASK = None
 # The first expression that matches decides. The group `culprit` is the name of the culprit; if it
 # is empty, the line blames no task.
 SENTENCES = (
+    # A task that quotes the task that found the loss: the culprits are in the lines before.
+    ("rows", re.compile(r"no parameter server that is left holds all rows(?P<culprit>)")),
     ("refused", re.compile(r"^(?P<culprit>\w+ \d+) \([^)]*\) was refused: ")),
-    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) reports: .*?(?P<culprit>(chief|worker) \d+)\b")),
+    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) reports: .*?(?P<culprit>(chief|worker|ps) \d+)\b")),
     ("lost", re.compile(r"^\w+ \d+ \([^)]*\) reports: (?P<culprit>)")),
     ("lost", re.compile(r"^(?P<culprit>\w+ \d+) \([^)]*\).* (was lost: |leads the group and was lost: |makes no progress|"
                         r"left the group and came back|cannot be reached over the data path|did not run for |"
                         r"sent nothing to |received nothing from any task|failed: )")),
     ("lost", re.compile(r"^(?P<culprit>\w+ \d+) \([^)]*\) was asked to ")),
     ("lost", re.compile(r"^no task makes progress(?P<culprit>)")),
-    ("lost", re.compile(r"^the data path .*?(?P<culprit>(chief|worker) \d+)\b")),
+    ("lost", re.compile(r"^the data path .*?(?P<culprit>(chief|worker|ps) \d+)\b")),
 )
 VIEW_CAUSE = re.compile(r"^generation \d+: \d+ of \d+ tasks, led by [^(]*\((?P<cause>.*)\)$", re.DOTALL)
 
@@ -49,17 +52,14 @@ Blame = collections.namedtuple("Blame", "witness at culprit what text")  # culpr
 
 
 def rank_of(name):
-    """Returns the rank of "chief 0" or "worker 2" in a cluster with a chief; NO_TASK for an empty
+    """Returns the number of "chief 0" or "worker 2" in a cluster with a chief; NO_TASK for an empty
     name."""
-    found = TASK.search(name or "")
-    if found is None:
-        return NO_TASK
-    return int(found.group(2)) + (found.group(1) == "worker")
+    return roster.number_of(name)
 
 
 def read_sentence(text):
-    """Returns (what, culprit) of a log line; None if it blames no task. `what` is "lost" or
-    "refused"."""
+    """Returns (what, culprit) of a log line; None if it blames no task. `what` is "lost",
+    "refused" or "rows"; only "lost" is scored."""
     for what, form in SENTENCES:
         found = form.search(text)
         if found:
@@ -137,7 +137,7 @@ class Case:
 
 
 def task(rank):
-    return "no task" if rank is NO_TASK else "chief 0" if rank == 0 else "worker %d" % (rank - 1)
+    return "no task" if rank is NO_TASK else roster.task_name(rank)
 
 
 def false_alarms(found, windows):

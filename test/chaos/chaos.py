@@ -1,7 +1,7 @@
-"""chaos.py - runs a job of four tasks on four hosts under injected faults, and prints a verdict.
+"""chaos.py - runs a job of tasks on hosts of their own under injected faults, and prints a verdict.
 
     scripts/chaos [--seconds N] [--schedules N] [--calm SECONDS] [--decks LIST] [--only KIND]
-                  [--load N] [--seed N] [--folder DIR] [--events N] [--devices LIST]
+                  [--load N] [--seed N] [--folder DIR] [--events N] [--devices LIST] [--ps N]
 
 A chief and three workers, each in a network namespace of its own, train the digits on shared
 storage. A schedule drawn from the seed (schedule.py) kills, suspends, cuts off and drains them, and
@@ -14,9 +14,13 @@ seed replays the same schedule.
 --schedules run this many short schedules instead, with one fault each; the next begins when all
             tasks train again
 --calm      run this many seconds without a fault instead: every blame is a false alarm
---decks     hard,gray,storage,stranger (default: all; schedule.py lists the faults of each)
+--decks     hard,gray,storage,stranger,ps (default: all but ps; schedule.py lists the faults of
+            each)
 --only      only faults of this kind
 --events    only the first N faults
+--ps        train clicks, a job with embedding tables, with this many ps tasks (each row on two of
+            them), a chief, and one or two workers by the seed. The decks are then hard,ps. The
+            undisturbed task trains without ps tasks
 --load      this many busy processes beside the tasks
 --folder    folder of the logs (default build/chaos)
 --devices   devices of each task (default cpu:1). With cuda:0 each has an emulated GPU and a small
@@ -39,29 +43,23 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
 import hosts  # noqa: E402
+import jobs  # noqa: E402
 import kit  # noqa: E402
+import roster  # noqa: E402
 import sample_log  # noqa: E402
 import strangers  # noqa: E402
 import verdict  # noqa: E402
 from faults import Faults  # noqa: E402
+from jobs import on_gpus  # noqa: E402
 from rounds import Rounds  # noqa: E402
-from schedule import DECK_OF, DECKS, KINDS, kinds_of, one_by_one, schedule  # noqa: E402
+from schedule import DECK_OF, DECKS, KINDS, WITHOUT_PS, kinds_of, one_by_one, schedule  # noqa: E402
 from tasks import Group, verify  # noqa: E402
 
-N, LANES, BATCH = 4, 4, 64
 AROUND = 10  # seconds of the start, the end and the comparison
 QUIET = 4    # seconds at the end without new faults
 END_SECONDS, START_SECONDS = 60, 60
 MORE_EPOCHS = 2
-STORAGE_BYTES = 8 << 20
 ENDLESS = 10 ** 7
-JOB = {
-    "train": {"epochs": None, "steps": ENDLESS, "lanes": LANES, "global_batch_size": BATCH, "log_every_steps": 1,
-              "eval_every_epochs": 1},
-    "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}},
-    "checkpoint": {"directory": "storage/checkpoints", "every_steps": 50, "max_to_keep": 3},
-    "summary": None,
-}
 NEAR = 0.05  # tolerance of a loss, between GPUs in changing numbers and one CPU
 ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
 
@@ -105,7 +103,7 @@ def disturb(run, group, faults, events, seconds):
     return happened
 
 
-def stop_and_complete(run, group, folder, storage):
+def stop_and_complete(run, group, folder, storage, job):
     """Sends SIGTERM to all tasks and expects one checkpoint and 143; then completes the job.
     Returns the saved step and the last step."""
     run.say("== SIGTERM to all")
@@ -115,96 +113,59 @@ def stop_and_complete(run, group, folder, storage):
     codes = group.wait_end(END_SECONDS)
     saved = storage.newest()
     run.say("exit codes %s, newest checkpoint %s" % (codes, saved))
-    if codes != [143] * N or saved is None:
+    if codes != [143] * len(codes) or saved is None:
         group.troubles.append("SIGTERM to all: exit codes %s, newest checkpoint %s" % (codes, saved))
     ok, text = verify(os.path.dirname(saved)) if saved else (False, "no checkpoint")
     if not ok:
         group.troubles.append("trainerctl verify: %s" % text)
     step = int(os.path.basename(saved)[5:]) if saved else 0
-    last = (step // steps_per_epoch() + MORE_EPOCHS) * steps_per_epoch()
-    write_job(folder, last)
+    last = (step // steps_per_epoch(job) + MORE_EPOCHS) * steps_per_epoch(job)
+    job.write(folder, last, **(job.PS if has_ps(group) else {}))
     run.say("== started again, to complete the job at step %d" % last)
     group.start()
     codes = group.wait_end(END_SECONDS)
     run.say("exit codes %s" % codes)
-    if codes != [0] * N:
+    if codes != [0] * len(codes):
         group.troubles.append("the job did not complete: exit codes %s" % codes)
     return step, last
 
 
-def records_of(path):
-    """Returns the number of samples in a file of the demo: framed records with a length field."""
-    n = 0
-    with open(path, "rb") as f:
-        while head := f.read(12):
-            f.seek(int.from_bytes(head[:8], "little") + 4, os.SEEK_CUR)
-            n += 1
-    return n
+def steps_per_epoch(job):
+    return job.n_samples // job.batch
 
 
-def n_samples():
-    folder = os.path.join(kit.ROOT, "config", "digits")
-    return sum(records_of(os.path.join(folder, f)) for f in sorted(os.listdir(folder)) if f.startswith("digits-train"))
+def has_ps(group):
+    return not all(t.is_trainer for t in group.tasks)
 
 
-def steps_per_epoch():
-    return n_samples() // BATCH
-
-
-def small_network(folder):
-    """Writes a network for the slow emulated GPUs: an input, two products, and constant weights."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-    import numpy
-    draw = numpy.random.default_rng(7)
-    weights = [numpy_helper.from_array(draw.normal(0, n ** -0.5, (n, m)).astype(numpy.float32), name)
-               for name, n, m in (("w", 64, 16), ("v", 16, 10))]
-    shape = numpy_helper.from_array(numpy.array([-1, 64]), "flat")
-    nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("MatMul", ["f", "w"], ["h"]),
-             helper.make_node("Relu", ["h"], ["r"]), helper.make_node("MatMul", ["r", "v"], ["logits"])]
-    tensor = lambda name, dims: helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
-    graph = helper.make_graph(nodes, "small", [tensor("x", ["batch", 1, 8, 8])], [tensor("logits", ["batch", 10])],
-                              [shape, *weights])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), os.path.join(folder, "small.onnx"))
-
-
-def write_job(folder, steps, **more):
-    if on_gpus():
-        small_network(folder)
-        more = kit.merge({"model": {"onnx": "small.onnx"}}, more)
-    return kit.digits_job(folder, **kit.merge(kit.merge(JOB, {"train": {"steps": steps}}), more))
-
-
-def on_gpus():
-    return kit.TRAINERD.endswith("emulated/trainerd")
-
-
-def undisturbed(run, folder, last):
+def undisturbed(run, folder, last, job):
     """Runs one task with one replica and no faults. Returns the task and its folder."""
     alone = os.path.join(folder, "undisturbed")
     os.makedirs(alone)
     run.say("== one undisturbed task, to step %d" % last)
-    t = kit.Task(write_job(alone, last), args=("--devices", "cpu:1", "--sample-log", os.path.join(alone, "samples.txt")))
+    t = kit.Task(job.write(alone, last), args=("--devices", "cpu:1", "--sample-log", os.path.join(alone, "samples.txt")))
     kit.expect_codes([t], [0], 600)
     return t, alone
 
 
-def judge_history(run, v, group, folder, step, last):
+def judge_history(run, v, group, folder, step, last, job):
     """Compares the sample logs, the losses and the files with an undisturbed run."""
-    lives = [life for t in group.tasks for life in sample_log.read(t.samples, t.name)]
+    lives = [life for t in group.tasks if t.is_trainer for life in sample_log.read(t.samples, t.name)]
     lives += [life for path in sorted(glob.glob(os.path.join(folder, strangers.SAMPLES + "*")))
               for life in sample_log.read(path, "a twin")]
-    history = sample_log.History(lives, LANES)
-    alone, theirs = undisturbed(run, folder, last)
-    reference = sample_log.History(sample_log.read(os.path.join(theirs, "samples.txt"), "undisturbed"), LANES)
+    history = sample_log.History(lives, job.lanes, returns=has_ps(group))
+    alone, theirs = undisturbed(run, folder, last, job)
+    reference = sample_log.History(sample_log.read(os.path.join(theirs, "samples.txt"), "undisturbed"), job.lanes)
     verdict.steps(v, history)
     v.row("last step", "%d done, %d saved at SIGTERM, %d to do" % (len(history.chain), step, last), len(history.chain) == last)
-    verdict.samples(v, history, reference, steps_per_epoch(), BATCH, n_samples())
+    verdict.samples(v, history, reference, steps_per_epoch(job), job.batch, job.n_samples)
     verdict.losses(v, group.steps(), [(r["step"], r["loss"]) for r in alone.events("step")], NEAR if on_gpus() else 0)
     final = os.path.join("storage", "checkpoints", "step-%08d" % last)
     verdict.files(v, [] if on_gpus() else [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
                       for f in ("model.safetensors", "optimizer.safetensors")] +
-                  [("exported ONNX", os.path.join(folder, "run", "digits.onnx"), os.path.join(theirs, "run", "digits.onnx"))])
+                  [("exported ONNX", os.path.join(folder, job.exported), os.path.join(theirs, job.exported))])
+    if has_ps(group):
+        verdict.returns(v, history)
     v.row("supervision", "; ".join(group.troubles[:5]) or "each process ended as expected", not group.troubles)
     return history
 
@@ -242,9 +203,9 @@ def kinds_for(run, net, args):
 
 def begin_group(run, group):
     group.start()
-    wait_for(group, lambda: group.is_whole(0), START_SECONDS, "the first step of all four")
+    wait_for(group, lambda: group.is_whole(0), START_SECONDS, "the first step of all")
     run.begin = time.time()
-    run.say("== all four train; times count from here")
+    run.say("== all train; times count from here")
 
 
 def disturb_and_judge(args, run, group, faults, kinds, folder, is_idle):
@@ -252,9 +213,9 @@ def disturb_and_judge(args, run, group, faults, kinds, folder, is_idle):
     verdict when the job is complete."""
     if args.schedules:
         rounds = Rounds(run, group, faults, folder)
-        rounds.play(one_by_one(args.seed, args.schedules, kinds, N)[:args.events])
+        rounds.play(one_by_one(args.seed, args.schedules, kinds, len(group.tasks))[:args.events])
         return lambda v, _: verdict.blame_rows(v, rounds.cases, rounds.alarms, is_idle)
-    events = [] if args.calm else schedule(args.seed, run.seconds - QUIET, kinds, N)[:args.events]
+    events = [] if args.calm else schedule(args.seed, run.seconds - QUIET, kinds, len(group.tasks))[:args.events]
     for e in events:
         run.say("  at %6.2f s: %s" % (e.at, e))
     events = disturb(run, group, faults, events, run.seconds)
@@ -268,20 +229,25 @@ def chaos(args, folder):
     run = Run(folder)
     run.seconds = args.calm or max(args.seconds - AROUND, 10)
     is_idle = not args.load and os.getloadavg()[0] < os.cpu_count()
-    net, storage = hosts.Hosts(N), hosts.Storage(os.path.join(folder, "storage"), STORAGE_BYTES)
+    if args.ps:
+        roster.set_trainers(2 + args.seed % 2)
+    job = jobs.Clicks(os.path.join(folder, "data"), args.seed) if args.ps else jobs.Digits()
+    net, storage = hosts.Hosts(roster.trainers + args.ps), hosts.Storage(os.path.join(folder, "storage"), job.storage_bytes)
     kinds = kinds_for(run, net, args)
     run.say("seed %d, load %d, %s" % (args.seed, args.load, "%d schedules" % args.schedules if args.schedules else
                                       "%d s%s" % (run.seconds, " without faults" if args.calm else "")))
-    group = Group(folder, write_job(folder, ENDLESS, **ELASTIC), net, run.say, args.devices)
+    if args.ps:
+        run.say("%d training tasks and %d ps tasks, optimizer: %s" % (roster.trainers, args.ps, job.name))
+    group = Group(folder, job.write(folder, ENDLESS, **ELASTIC, **(job.PS if args.ps else {})), net, run.say, args.devices)
     faults, load = Faults(run, net, storage, group, folder), Load(args.load)
     begin_group(run, group)
     judge = disturb_and_judge(args, run, group, faults, kinds, folder, is_idle)
     faults.end_all()
     load.end()
-    wait_for(group, lambda: group.is_whole(time.time() - 1), START_SECONDS, "a step of all four after the last fault")
-    step, last = stop_and_complete(run, group, folder, storage)
+    wait_for(group, lambda: group.is_whole(time.time() - 1), START_SECONDS, "a step of all after the last fault")
+    step, last = stop_and_complete(run, group, folder, storage, job)
     v = verdict.Verdict()
-    judge(v, judge_history(run, v, group, folder, step, last))
+    judge(v, judge_history(run, v, group, folder, step, last, job))
     for line in v.text().splitlines() + ["seed %d; logs in %s" % (args.seed, folder)]:
         print(line, flush=True)
         run.log.write(line + "\n")
@@ -306,9 +272,15 @@ def main():
     p.add_argument("--schedules", type=int, default=0)
     p.add_argument("--calm", type=float, default=0.0)
     p.add_argument("--load", type=int, default=0)
-    p.add_argument("--decks", type=decks, default=list(DECKS))
+    p.add_argument("--decks", type=decks, help="default: %s; with --ps: hard,ps" % ",".join(WITHOUT_PS))
     p.add_argument("--only", choices=KINDS)
+    p.add_argument("--ps", type=int, default=0)
     args = p.parse_args()
+    args.decks = args.decks or (["hard", "ps"] if args.ps else WITHOUT_PS)
+    if not args.ps and ("ps" in args.decks or DECK_OF.get(args.only) == "ps"):
+        p.error("the faults of the deck ps need --ps N")
+    if args.ps and args.devices.startswith("cuda"):
+        p.error("--ps needs devices on the CPU")
     hosts.enter()
     if args.devices.startswith("cuda"):
         kit.TRAINERD = os.path.join(kit.BUILD, "emulated", "trainerd")

@@ -14,6 +14,8 @@ class Faults:
         self.strangers = Strangers(net, group, folder, run.say)
         self.later = []  # (time, log text or "", function)
         self.do = {"kill": self.kill, "kill chief": self.kill, "kill two": self.kill, "kill in phase": self.kill,
+                   "kill ps": self.kill, "kill two ps": self.kill, "kill all ps": self.kill, "kill ps and chief": self.kill,
+                   "kill ps in phase": self.kill, "stop two ps": self.stop,
                    "stop": self.stop, "stop leader": self.stop, "link down": self.link_down, "split 2|2": self.split,
                    "split 1|3": self.split, "full disk": self.full_disk, "corrupt checkpoint": self.corrupt,
                    "slow storage": self.armed, "drain": self.drain, "slow link": self.slow_link, "flapping": self.flap,

@@ -45,10 +45,12 @@ def read(path, task):
 
 
 class History:
-    """The history of all lives. `problems` has a text for each violation."""
+    """The history of all lives. `problems` has a text for each violation. `returns`: a process may
+    return to a checkpoint, as in a group of which all ps that held some rows have died."""
 
-    def __init__(self, lives, lanes):
-        self.lives, self.lanes, self.problems = lives, lanes, []
+    def __init__(self, lives, lanes, returns=False):
+        self.lives, self.lanes, self.problems, self.returns = lives, lanes, [], returns
+        self.returned = set()  # groups that began with a return of a running process
         self.gives = {}    # (group, step) -> {lane: life that computed it}
         self.first = {}    # (group, step) -> when first done
         self.samples = {}  # (step, lane) -> samples
@@ -70,7 +72,10 @@ class History:
         generations increase."""
         before = None
         for g, step, _ in life.dones:
-            if before is not None and (step <= before[1] or (g == before[0] and step != before[1] + 1)):
+            is_back = before is not None and step <= before[1]
+            if is_back and self.returns and g != before[0]:
+                self.returned.add(g)
+            elif is_back or (before is not None and g == before[0] and step != before[1] + 1):
                 self._problem("%s applied step %d in generation %s after step %d in generation %s", life.task, step, g,
                               before[1], before[0])
             if before is not None and g != before[0] and generation(g) <= generation(before[0]):

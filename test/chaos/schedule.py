@@ -10,9 +10,14 @@ Decks:
               read
     storage   the storage fails for the one task that writes, or for all
     stranger  a second process of a task, or invalid input on the control port
+    ps        (only of a run with ps tasks) ps tasks die or are suspended: one, two, which together
+              hold all copies of some rows, or all; one together with the chief; or in a phase
 """
 import collections
 import random
+
+import roster
+from roster import task_name
 
 # The number of cards of each kind in a deck.
 DECKS = {
@@ -27,7 +32,10 @@ DECKS = {
                 ("storage deleted", 1), ("storage slow", 1)),
     "stranger": (("twin: other job", 1), ("twin: other version", 1), ("twin: other token", 1), ("twin: same", 1),
                  ("junk", 1)),
+    "ps": (("kill ps", 3), ("kill two ps", 4), ("kill all ps", 3), ("kill ps and chief", 2), ("stop two ps", 2),
+           ("kill ps in phase", 8)),
 }
+WITHOUT_PS = [deck for deck in DECKS if deck != "ps"]  # of a run without ps tasks
 KINDS = tuple(kind for deck in DECKS.values() for kind, _ in deck)
 GAP = (0.8, 4.4)  # seconds between two events
 SILENT = 2.5  # seconds: all tasks detect a silence that is longer
@@ -44,14 +52,14 @@ PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 4
           ("train.evaluated", 3, False), ("samples.write", 120, False), ("train.save", 2, True), ("ckpt.write", 12, True),
           ("ckpt.sync", 6, True), ("ckpt.rename", 3, True), ("ckpt.verify", 6, True))
 
+# (fault point, largest passage) at which a restarted ps is killed.
+PS_PHASES = (("ps.begin", 2), ("ps.copy", 300), ("ps.send", 300), ("ps.rows", 120), ("ps.push", 120), ("ps.vote", 60),
+             ("ps.commit", 60), ("ps.committed", 60), ("ps.end", 1))
+
 # Dropped packets: those of `plane` ("control", "data" or "both") between `host` and `peer` (None:
 # all others) that go `way` as seen from the host ("in", "out" or "both"). at_least: bytes, 0: any;
 # share: of the packets, 1: all of them; port: only those of connections that the host accepted.
 Drop = collections.namedtuple("Drop", "plane host peer way at_least share port", defaults=(None, "both", 0, 1.0, False))
-
-
-def task_name(number):
-    return "chief 0" if number == 0 else "worker %d" % (number - 1)
 
 
 class Event:
@@ -68,21 +76,24 @@ class Event:
         """True if the other tasks must name the task that was hit. A silence below the detection
         limit is no loss. A gray failure must be named if steps wait for it, which blame.py
         determines."""
-        return self.kind in ("kill", "kill chief", "kill in phase", "slow storage", "storage hang",
-                             "storage EIO", "storage slow", "drain") or (
+        return self.kind in ("kill", "kill chief", "kill in phase", "kill ps", "kill ps in phase",
+                             "slow storage", "storage hang", "storage EIO", "storage slow", "drain") or (
             self.kind in ("stop", "stop leader", "link down", "split 1|3", "control plane", "data plane") and
             self.lasts > SILENT)
 
     def culprits(self, n):
         """Returns {witness: the tasks that it may blame}. A task that is cut off is no witness: it
-        cannot know whether it or the others are cut off; a task that was suspended can."""
-        everyone = range(n)
+        cannot know whether it or the others are cut off; a task that was suspended can. A ps is no
+        witness: it learns from the training tasks which task was lost."""
+        return {w: culprits for w, culprits in self._culprits(range(n)).items() if w < roster.trainers}
+
+    def _culprits(self, everyone):
         if self.kind == "split 2|2":  # each half blames the other, and the next view carries the blame of its leader to all tasks
             return {w: set(everyone) for w in everyone}
         if self.sides:
             return {w: {t for t in everyone if self.sides[t] != self.sides[w]} for w in everyone
                     if sum(self.sides[t] == self.sides[w] for t in everyone) > 1}
-        if self.drop and self.drop.peer is not None or self.kind in ("stop", "stop leader"):
+        if self.drop and self.drop.peer is not None or self.kind in ("stop", "stop leader", "stop two ps"):
             return {w: set(self.tasks) for w in everyone}
         if DECK_OF[self.kind] == "stranger" or self.kind in ("blocked stderr", "full disk"):
             return {w: set() for w in everyone}
@@ -131,6 +142,7 @@ def draw_hard(r, at, kind, n):
     if kind == "drain":
         return Event(at, kind, one, back=back + 0.5)
     point, most, is_writer = r.choice(PHASES)
+    one = [one[0] % roster.trainers]
     return Event(at, kind, [0] if is_writer else one, back=back, fault="%s=kill@%d" % (point, r.randint(1, most)))
 
 
@@ -179,7 +191,18 @@ def draw_stranger(r, at, kind, n):
     return Event(at, kind, [r.randrange(n)], lasts=r.uniform(0.8, 2))
 
 
-DRAWS = {"hard": draw_hard, "gray": draw_gray, "storage": draw_storage, "stranger": draw_stranger}
+def draw_ps(r, at, kind, n):
+    servers, back = range(roster.trainers, n), r.uniform(*BACK)
+    if kind == "kill ps in phase":
+        point, most = r.choice(PS_PHASES)
+        return Event(at, kind, [r.choice(servers)], back=back, fault="%s=kill@%d" % (point, r.randint(1, most)))
+    killed = sorted(r.sample(servers, len(servers) if "all" in kind else min(2, len(servers)) if "two" in kind else 1))
+    if kind == "stop two ps":
+        return Event(at, kind, killed, lasts=r.choice((r.uniform(0.2, 1), r.uniform(3, 6))))
+    return Event(at, kind, ([0] if "chief" in kind else []) + killed, back=back)
+
+
+DRAWS = {"hard": draw_hard, "gray": draw_gray, "storage": draw_storage, "stranger": draw_stranger, "ps": draw_ps}
 
 
 def draw(r, at, kind, n):

@@ -11,7 +11,7 @@ import threading
 import time
 
 import kit
-from schedule import task_name
+import roster
 
 AGAIN = 0.3  # seconds until a task that ended by itself is started again
 TEMPORARY = (138, 143)
@@ -75,8 +75,8 @@ class Life(kit.Task):
 
 class Task:
     def __init__(self, number, folder, job, cluster, address, prefix, devices, args):
-        self.kind, self.index = ("chief", 0) if number == 0 else ("worker", number - 1)
-        self.name, self.token = task_name(number), TOKEN
+        self.kind, self.index = roster.kind_of(number)
+        self.name, self.token = roster.task_name(number), TOKEN
         self.number, self.job, self.cluster, self.address, self.prefix = number, job, cluster, address, prefix
         self.args = ("--devices", devices, "--log-level", "debug", "--sample-log", os.path.join(folder, "samples.txt"), *args)
         self.log = os.path.join(folder, "%s-%d.log" % (self.kind, self.index))
@@ -87,6 +87,19 @@ class Task:
     @property
     def life(self):
         return self.lives[-1]
+
+    @property
+    def is_trainer(self):
+        return self.kind != "ps"
+
+    def is_whole(self, after):
+        """True if its process is in a group of all tasks, and has done a step there after this
+        time. A ps logs no steps."""
+        if not self.is_up():
+            return False
+        if not self.is_trainer:
+            return self.life.view_tasks == self.life.n_tasks
+        return self.life.whole_at > max(after, self.life.view_at)
 
     def is_up(self):
         return bool(self.lives) and self.life.p.poll() is None
@@ -119,10 +132,12 @@ class Task:
 
 
 class Group:
-    """The four of them. `say(text)` logs; `troubles` collects what no fault explains."""
+    """The tasks of the job. `say(text)` logs; `troubles` collects what no fault explains."""
 
     def __init__(self, folder, job, hosts, say, devices="cpu:1", args=()):
-        cluster = {"chief": hosts.addresses[:1], "worker": hosts.addresses[1:]}
+        cluster = {"chief": hosts.addresses[:1], "worker": hosts.addresses[1:roster.trainers]}
+        if hosts.n > roster.trainers:
+            cluster["ps"] = hosts.addresses[roster.trainers:]
         self.say, self.troubles, self.supervised = say, [], True
         self.tasks = [Task(i, folder, job, cluster, hosts.addresses[i], hosts.prefix(i), devices, args) for i in range(hosts.n)]
         self.losses, self.ends = {}, []  # {step: losses} of deleted records; (task, life, text) of processes that ended by themselves
@@ -179,7 +194,7 @@ class Group:
 
     def is_whole(self, after):
         """True if every present process has done a step after this time in a group of all tasks."""
-        return all(t.is_up() and t.life.whole_at > max(after, t.life.view_at) for t in self.tasks)
+        return all(t.is_whole(after) for t in self.tasks)
 
     def leader(self):
         """Returns the number of the leader, from the newest view that a task has logged."""

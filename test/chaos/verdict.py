@@ -91,6 +91,11 @@ def phases(v, tasks):
                                                             " ".join(sorted(life.fault for life in fired)) or "none"))
 
 
+def returns(v, history):
+    v.row("rows were lost", "%d times all ps with some rows; the processes of the workers returned to a checkpoint" % len(
+        history.returned))
+
+
 def gaps(times):
     """Returns [(seconds, begin, end)] between consecutive steps."""
     return [(b - a, a, b) for a, b in zip(times, times[1:])]

@@ -10,9 +10,10 @@ from kit import ROOT, SLOW, Skip, TRAINERD, Task, digits_job, expect_codes, main
 
 sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
 import hosts  # noqa: E402
+import roster  # noqa: E402
 import sample_log  # noqa: E402
 import verdict  # noqa: E402
-from schedule import DECKS, kinds_of, schedule  # noqa: E402
+from schedule import DECKS, PS_PHASES, kinds_of, schedule  # noqa: E402
 
 SEED = 3
 SAMPLES = {(step, lane): (8 * step + 2 * lane, 8 * step + 2 * lane + 1) for step in range(20) for lane in range(2)}
@@ -181,9 +182,44 @@ def sample_log_check_does_not_create_it_and_non_file_is_refused():
 
 
 @test
-def chaos_one_minute_loses_no_step():
+def schedule_with_ps_is_a_function_of_the_seed_and_hits_only_its_tasks():
+    kinds, phases = kinds_of(["hard", "ps"]), set()
+    roster.set_trainers(3)
+    try:
+        assert [roster.task_name(i) for i in (0, 2, 3, 5)] == ["chief 0", "worker 1", "ps 0", "ps 2"]
+        assert all(roster.number_of(roster.task_name(i)) == i for i in range(6))
+        for seed in range(50):
+            events = schedule(seed, 600, kinds, 6)
+            assert list(map(str, events)) == list(map(str, schedule(seed, 600, kinds, 6)))
+            assert {e.kind for e in events} == set(kinds)
+            for e in events:
+                assert all(t in range(6) for t in e.tasks) and all(w in range(3) for w in e.culprits(6)), e
+                servers = [t for t in e.tasks if t >= 3]
+                if " ps" in e.kind:
+                    count = 3 if "all" in e.kind else 2 if "two" in e.kind else 1
+                    assert len(servers) == count and len(e.tasks) == count + ("chief" in e.kind), e
+                elif e.kind == "kill in phase":
+                    assert not servers, e
+            phases |= {e.fault.split("=")[0] for e in events if e.kind == "kill ps in phase"}
+    finally:
+        roster.set_trainers(4)
+    assert phases == {point for point, _ in PS_PHASES}
+
+
+@test
+def history_that_returns_to_a_checkpoint_is_accepted_only_with_ps():
+    text = WHOLE.replace("give 2 3 0; done 2 3 30", "give 2 2 0; done 2 2 30; give 2 3 0; done 2 3 40").replace(
+        "open 25 3; give 2 3 1; done 2 3 31", "give 2 2 1; done 2 2 31; give 2 3 1; done 2 3 41")
+    assert any("applied step 2 in generation 2.a after step 2" in p for p in history(text).problems)
+    h = sample_log.History(lives(text), 2, returns=True)
+    assert not h.problems and [g for g, _, _ in h.chain] == ["1.a", "2.a", "2.a"] and h.redone == 1 and h.returned == {"2.a"}, h.problems
+    h = sample_log.History(lives(WHOLE.replace("give 2 3 0", "give 2 3 0; done 2 3 29; give 2 3 0")), 2, returns=True)
+    assert any("applied step 3 in generation 2.a after step 3" in p for p in h.problems), h.problems
+
+
+def expect_chaos_passes(seconds, *args):
     folder = os.path.join(workdir(), "chaos")
-    p = subprocess.Popen([os.path.join(ROOT, "scripts", "chaos"), "--seconds", "60", "--seed", str(SEED), "--folder", folder, "--decks", "hard"],
+    p = subprocess.Popen([os.path.join(ROOT, "scripts", "chaos"), "--seconds", str(seconds), "--seed", str(SEED), "--folder", folder, *args],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         out, _ = p.communicate(timeout=500 * SLOW)
@@ -195,6 +231,18 @@ def chaos_one_minute_loses_no_step():
     wrong = [line.strip() for line in out.splitlines() if "<-- WRONG" in line or line.startswith(("verdict", "not through"))]
     assert p.returncode == 0, "seed %d: exit code %d: %s\n%s" % (SEED, p.returncode, "; ".join(wrong), out[-12000:])
     print(out[out.index("---- verdict"):])
+    return out
+
+
+@test
+def chaos_one_minute_loses_no_step():
+    expect_chaos_passes(60, "--decks", "hard")
+
+
+@test
+def chaos_with_ps_half_a_minute_loses_no_step():
+    out = expect_chaos_passes(40, "--ps", "3", "--decks", "ps")
+    assert "rows were lost" in out and "rows were lost         0" not in out, out  # so a return was tested
 
 
 if __name__ == "__main__":
