@@ -96,8 +96,9 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     if (s->server != NULL)
         buf_printf(
             out,
-            "tables      %u shards after step %llu, %.1f MiB, %llu rows read, %llu gradients of rows\n",
-            s->server->shards, (ull)s->server->version, (double)s->server->bytes / (1 << 20),
+            "tables      %u shards (%u being copied) after step %llu, %.1f MiB, %llu rows read, %llu "
+            "gradients of rows\n",
+            s->server->shards, s->server->copying, (ull)s->server->version, (double)s->server->bytes / (1 << 20),
             (ull)s->server->rows_read, (ull)s->server->rows_updated);
     for (size_t i = 0; i < s->n_gpus; i++) {
         buf_str(out, i == 0 ? "GPUs        " : "            ");

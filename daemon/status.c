@@ -71,6 +71,7 @@ static void fill_server(const struct run *r, Trainerd__V1__StatusReply *s, struc
     trainerd__v1__server_status__init(s->server);
     s->server->version = f.version;
     s->server->shards = f.n_shards;
+    s->server->copying = f.n_copied;
     s->server->bytes = f.bytes;
     s->server->rows_read = f.rows_read;
     s->server->rows_updated = f.rows_updated;

@@ -94,9 +94,9 @@ static void server_json(const Trainerd__V1__ServerStatus *p, struct buf *out)
         return;
     }
     buf_printf(out,
-               "{\"version\": %llu, \"shards\": %u, \"bytes\": %llu, \"rows_read\": %llu, "
+               "{\"version\": %llu, \"shards\": %u, \"copying\": %u, \"bytes\": %llu, \"rows_read\": %llu, "
                "\"rows_updated\": %llu}",
-               (ull)p->version, p->shards, (ull)p->bytes, (ull)p->rows_read, (ull)p->rows_updated);
+               (ull)p->version, p->shards, p->copying, (ull)p->bytes, (ull)p->rows_read, (ull)p->rows_updated);
 }
 
 /* null: no evaluation yet. */

@@ -16,7 +16,7 @@ struct task_metrics {
 };
 
 struct server_metrics { /* of a task that is a parameter server; NULL: not seen yet */
-    struct metric *version, *shards, *bytes, *read, *updated;
+    struct metric *version, *shards, *copying, *bytes, *read, *updated;
     uint64_t rows_read, rows_updated; /* that were added to the counters */
 };
 
@@ -139,6 +139,8 @@ static void open_server(struct status_metrics *x, struct server_metrics *p)
                                "Step after which the rows of this parameter server are.");
     p->shards = metrics_gauge(x->m, "trainerd_ps_shards", NULL,
                               "Shards of the tables on this parameter server, of 1024.");
+    p->copying = metrics_gauge(x->m, "trainerd_ps_shards_copying", NULL,
+                               "Shards whose rows are still being copied from another server.");
     p->bytes = metrics_gauge(x->m, "trainerd_ps_bytes", NULL,
                              "Memory of rows, optimizer state and averages.");
     p->read = metrics_counter(x->m, "trainerd_ps_rows_read_total", NULL, "Rows sent to replicas.");
@@ -157,6 +159,7 @@ static void update_server(struct status_metrics *x, const Trainerd__V1__ServerSt
         open_server(x, p);
     metric_set(p->version, (double)s->version);
     metric_set(p->shards, s->shards);
+    metric_set(p->copying, s->copying);
     metric_set(p->bytes, (double)s->bytes);
     metric_add(p->read, (double)(s->rows_read - p->rows_read));
     metric_add(p->updated, (double)(s->rows_updated - p->rows_updated));

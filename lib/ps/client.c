@@ -29,7 +29,8 @@ struct peer {
     float *values;
     uint32_t *slots;    /* owned; of the rows of PULL, in order */
     size_t n_slots, room_slots;
-    bool owes;          /* ROWS */
+    bool owes;          /* ROWS, or HELD */
+    uint64_t held[PS_SET_WORDS]; /* shards with all their rows */
 };
 
 struct order { /* a marked slot of a table */
@@ -48,7 +49,10 @@ struct ps_client {
     struct ps_port port;
     const struct ps_route *route;
     struct peer *peers; /* owned [n_peers] */
-    uint32_t n_peers, first_lane, n_lanes, reads_from;
+    uint32_t n_peers, first_lane, n_lanes, rank;
+    uint32_t *readers; /* owned [PS_SHARDS]; server that sends the rows of a shard */
+    bool is_copying;   /* the preferred holder of a shard lacks rows: the holders are found again */
+    uint64_t find_at, find_steps; /* at that version, and after so many steps more */
     uint64_t version;
     uint32_t part; /* of the state of the rows that are read; see ps_client_begin() */
 };
@@ -97,7 +101,9 @@ int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, st
     c->widths = calloc(opts->n_tables, sizeof(*c->widths));
     c->values = calloc(opts->n_tables, sizeof(*c->values));
     c->sections = calloc(PS_TABLES_MAX, sizeof(*c->sections));
-    if (c->tables == NULL || c->widths == NULL || c->values == NULL || c->sections == NULL)
+    c->readers = calloc(PS_SHARDS, sizeof(*c->readers));
+    if (c->tables == NULL || c->widths == NULL || c->values == NULL || c->sections == NULL ||
+        c->readers == NULL)
         rc = no_memory(err);
     if (rc == 0)
         rc = open_tables(c, opts, err);
@@ -135,6 +141,7 @@ void ps_client_close(struct ps_client *c)
     free(c->order);
     free(c->spare);
     free(c->sections);
+    free(c->readers);
     free(c);
 }
 
@@ -152,7 +159,10 @@ int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, 
     c->first_lane = first_lane;
     c->n_lanes = n_lanes;
     c->version = version;
-    c->reads_from = rank % route->n_holders;
+    c->rank = rank;
+    c->is_copying = true;
+    c->find_at = version;
+    c->find_steps = 1;
     ps_client_begin(c, 0);
     return 0;
 }
@@ -199,7 +209,76 @@ static const uint32_t *holders_of(const struct ps_client *c, const struct table 
     return ps_route_holders(c->route, ps_shard_of(t->first_shard, row));
 }
 
+/* ---- QUERY and HELD ---- */
+
+/* Receives a message of a server that owes one. */
+static int receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struct ps_message *m,
+                   struct err *err)
+{
+    struct comm_message in;
+    int rc = c->port.receive(&c->port, &in, err);
+
+    if (rc == 0)
+        rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, m, err);
+    if (rc < 0)
+        return rc;
+    *from = in.from - c->route->n_ranks;
+    if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || m->step != c->version)
+        return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
+                                      ", expected kind %d of step %" PRIu64,
+                       *from, m->kind, m->step, kind, c->version);
+    c->peers[*from].owes = false;
+    return 0;
+}
+
+/* Sets the server that sends the rows of each shard. */
+static int choose_readers(struct ps_client *c, struct err *err)
+{
+    uint32_t n = c->route->n_holders;
+
+    c->is_copying = false;
+    for (uint32_t s = 0; s < PS_SHARDS; s++) {
+        const uint32_t *holders = ps_route_holders(c->route, s);
+        uint32_t k = 0;
+
+        while (k < n && !ps_set_has(c->peers[holders[(c->rank + k) % n]].held, s))
+            k++;
+        if (k == n)
+            return err_set(err, ERR_PEER, "no server has all rows of shard %u", s);
+        c->readers[s] = holders[(c->rank + k) % n];
+        c->is_copying = c->is_copying || k > 0;
+    }
+    return 0;
+}
+
+static int find_holders(struct ps_client *c, struct err *err)
+{
+    struct ps_message m = { .kind = PS_QUERY };
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
+        ps_write_begin(&c->peers[i].out, &m, 0);
+        c->peers[i].owes = true;
+        rc = send_to(c, i, err);
+    }
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
+        uint32_t from;
+
+        rc = receive(c, PS_HELD, &from, &m, err);
+        if (rc == 0)
+            memcpy(c->peers[from].held, m.shards, sizeof(c->peers[from].held));
+    }
+    c->find_at = c->version + c->find_steps;
+    c->find_steps *= 2;
+    return rc == 0 ? choose_readers(c, err) : rc;
+}
+
 /* ---- PULL and ROWS ---- */
+
+static struct peer *reader_of(const struct ps_client *c, const struct table *t, uint64_t row)
+{
+    return &c->peers[c->readers[ps_shard_of(t->first_shard, row)]];
+}
 
 static bool make_slots_room(struct peer *p, size_t n)
 {
@@ -224,7 +303,7 @@ static int write_pull(struct ps_client *c, uint32_t table, struct err *err)
     const struct table *t = &c->tables[table];
 
     for (size_t s = t->slots.fetched; s < t->slots.n; s++)
-        c->peers[holders_of(c, t, t->slots.rows[s])[c->reads_from]].n++;
+        reader_of(c, t, t->slots.rows[s])->n++;
     for (uint32_t i = 0; i < c->n_peers; i++) {
         struct peer *p = &c->peers[i];
 
@@ -236,7 +315,7 @@ static int write_pull(struct ps_client *c, uint32_t table, struct err *err)
     }
     for (size_t s = t->slots.fetched; s < t->slots.n; s++) {
         uint64_t row = t->slots.rows[s];
-        struct peer *p = &c->peers[holders_of(c, t, row)[c->reads_from]];
+        struct peer *p = reader_of(c, t, row);
 
         *p->rows++ = row;
         p->slots[p->n_slots++] = (uint32_t)s;
@@ -303,22 +382,11 @@ static int store_rows(struct ps_client *c, uint32_t from, const struct ps_messag
 
 static int receive_rows(struct ps_client *c, struct err *err)
 {
-    struct comm_message in;
     struct ps_message m;
     uint32_t from;
-    int rc = c->port.receive(&c->port, &in, err);
+    int rc = receive(c, PS_ROWS, &from, &m, err);
 
-    if (rc == 0)
-        rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, &m, err);
-    if (rc < 0)
-        return rc;
-    from = in.from - c->route->n_ranks;
-    if (from >= c->n_peers || m.kind != PS_ROWS || !c->peers[from].owes || m.step != c->version)
-        return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
-                                      " in place of the rows of step %" PRIu64,
-                       from, m.kind, m.step, c->version);
-    c->peers[from].owes = false;
-    return store_rows(c, from, &m, err);
+    return rc == 0 ? store_rows(c, from, &m, err) : rc;
 }
 
 int ps_client_fetch(struct ps_client *c, struct err *err)
@@ -326,14 +394,17 @@ int ps_client_fetch(struct ps_client *c, struct err *err)
     struct ps_message m = { .kind = PS_PULL, .step = c->version };
     bool is_complete = true;
     uint32_t n_owed;
-    int rc;
+    int rc = 0;
 
     for (uint32_t i = 0; i < c->n_tables; i++)
         is_complete = is_complete && c->tables[i].slots.fetched == c->tables[i].slots.n;
     if (is_complete)
         return 0;
+    if (c->is_copying && c->version >= c->find_at)
+        rc = find_holders(c, err);
     begin_messages(c, &m);
-    rc = write_pulls(c, err);
+    if (rc == 0)
+        rc = write_pulls(c, err);
     if (rc == 0)
         rc = send_pulls(c, &n_owed, err);
     for (; rc == 0 && n_owed > 0; n_owed--)

@@ -6,7 +6,9 @@
  *              shard (PUSH); each server receives one message per step, even an empty one
  *     commit   the step is applied, or skipped, on all servers (COMMIT), once every rank has sent it
  *
- * Rows are read from the holder with number rank mod holders, so the holders share the work.
+ * Rows are read from the holder with number rank mod holders, so the holders share the work. While rows are
+ * still copied to that holder (leader.h), the next one that has the shard sends them. The client asks the
+ * servers what they have (QUERY -> HELD) before its first rows, then after 1, 2, 4, ... steps while copies run.
  * Memory: the compact tables have room for the rows of a step; a warm step allocates nothing.
  * Threads: the replica's. */
 #ifndef PS_CLIENT_H

@@ -19,7 +19,8 @@ struct held { /* what a server reported */
     uint64_t version;
     bool is_valid; /* for the agreed step */
     uint64_t shards[PS_SET_WORDS];
-    uint64_t wanted[PS_SET_WORDS], copied[PS_SET_WORDS]; /* of BEGIN */
+    uint64_t wanted[PS_SET_WORDS], copied[PS_SET_WORDS], followed[PS_SET_WORDS]; /* of BEGIN */
+    uint32_t n_followers;                                                        /* of BEGIN */
 };
 
 struct ps_leader {
@@ -34,6 +35,8 @@ struct ps_leader {
     uint32_t *checksums;         /* owned [PS_SHARDS]; of a step */
     double *squares;             /* owned [PS_SHARDS] */
     uint32_t *voter;             /* owned [PS_SHARDS]; server that voted first */
+    uint32_t *sources;           /* owned [PS_SHARDS]; server that others copy the shard from */
+    uint32_t *readers;           /* owned [PS_SHARDS]; server that ps_leader_read() asks */
 
     /* of the call that runs */
     const struct ps_port *port;
@@ -75,8 +78,11 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     l->checksums = calloc(PS_SHARDS, sizeof(*l->checksums));
     l->squares = calloc(PS_SHARDS, sizeof(*l->squares));
     l->voter = calloc(PS_SHARDS, sizeof(*l->voter));
+    l->sources = calloc(PS_SHARDS, sizeof(*l->sources));
+    l->readers = calloc(PS_SHARDS, sizeof(*l->readers));
     if (l->widths == NULL || l->tables == NULL || l->names == NULL || l->sections == NULL ||
-        l->checksums == NULL || l->squares == NULL || l->voter == NULL) {
+        l->checksums == NULL || l->squares == NULL || l->voter == NULL || l->sources == NULL ||
+        l->readers == NULL) {
         ps_leader_close(l);
         return no_memory(err);
     }
@@ -114,6 +120,8 @@ void ps_leader_close(struct ps_leader *l)
     free(l->checksums);
     free(l->squares);
     free(l->voter);
+    free(l->sources);
+    free(l->readers);
     ps_writer_fini(&l->out);
     free(l);
 }
@@ -186,11 +194,21 @@ static int query(struct ps_leader *l, const struct ps_settlement *s, struct held
     return rc;
 }
 
-/* Returns a server that holds valid rows of a shard; NO_SERVER: none. */
-static uint32_t source_of(const struct ps_leader *l, const struct held *held, uint32_t shard)
+static bool has_valid(const struct held *h, uint32_t shard)
 {
+    return h->is_valid && ps_set_has(h->shards, shard);
+}
+
+/* Returns a server with valid rows of a shard, first of all one of its holders; NO_SERVER: none. */
+static uint32_t find_source(const struct ps_leader *l, const struct held *held, uint32_t shard)
+{
+    const uint32_t *holders = ps_route_holders(l->route, shard);
+
+    for (uint32_t h = 0; h < l->route->n_holders; h++)
+        if (has_valid(&held[holders[h]], shard))
+            return holders[h];
     for (uint32_t i = 0; i < l->route->n_servers; i++)
-        if (held[i].is_valid && ps_set_has(held[i].shards, shard))
+        if (has_valid(&held[i], shard))
             return i;
     return NO_SERVER;
 }
@@ -203,19 +221,52 @@ static bool has_rows(const struct ps_leader *l, uint32_t shard)
     return false;
 }
 
-static void plan(const struct ps_leader *l, struct held *held)
+/* The rows of a shard that no holder has are copied before the next step; a holder beside another one is
+ * filled during the next steps. */
+static void plan_shard(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
+                       uint32_t shard)
 {
-    for (uint32_t s = 0; s < PS_SHARDS; s++) {
-        const uint32_t *holders = ps_route_holders(l->route, s);
+    const uint32_t *holders = ps_route_holders(l->route, shard);
+    uint32_t source = l->sources[shard];
+    bool is_held = false;
 
-        for (uint32_t h = 0; h < l->route->n_holders; h++) {
-            struct held *to = &held[holders[h]];
+    for (uint32_t h = 0; h < l->route->n_holders; h++)
+        is_held = is_held || (s->step > 0 && holders[h] == source);
+    l->readers[shard] = is_held ? source : holders[0];
+    for (uint32_t h = 0; h < l->route->n_holders; h++) {
+        struct held *to = &held[holders[h]];
 
-            ps_set_add(to->wanted, s);
-            if (!to->is_valid || !ps_set_has(to->shards, s))
-                ps_set_add(to->copied, s);
-        }
+        ps_set_add(to->wanted, shard);
+        if (!has_valid(to, shard))
+            ps_set_add(is_held ? to->followed : to->copied, shard);
     }
+}
+
+/* Returns how many shards of a set are copied from `source`, and adds them to *out. */
+static uint32_t take_shards(const struct ps_leader *l, const uint64_t *set, uint32_t source,
+                            uint64_t out[PS_SET_WORDS])
+{
+    uint32_t n = 0;
+
+    memset(out, 0, PS_SET_WORDS * sizeof(*out));
+    for (uint32_t s = ps_set_next(set, 0); s < PS_SHARDS; s = ps_set_next(set, s + 1))
+        if (l->sources[s] == source) {
+            ps_set_add(out, s);
+            n++;
+        }
+    return n;
+}
+
+static void plan(struct ps_leader *l, const struct ps_settlement *s, struct held *held)
+{
+    uint64_t set[PS_SET_WORDS];
+
+    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
+        plan_shard(l, s, held, shard);
+    for (uint32_t to = 0; to < l->route->n_servers; to++)
+        for (uint32_t from = 0; from < l->route->n_servers; from++)
+            held[from].n_followers += (take_shards(l, held[to].copied, from, set) > 0) +
+                                      (take_shards(l, held[to].followed, from, set) > 0);
 }
 
 /* A server with valid rows keeps a shard that moves away until its first step, so it can be copied. */
@@ -227,7 +278,9 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
     for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
         const struct held *h = &held[i];
         bool is_behind = h->is_valid && h->version + 1 == s->step;
-        struct ps_message m = { .kind = PS_BEGIN, .step = s->step, .flag = PS_DROP };
+        struct ps_message m = {
+            .kind = PS_BEGIN, .step = s->step, .flag = PS_DROP, .number = h->n_followers
+        };
 
         if (is_behind) {
             m.flag = s->hyper != NULL ? PS_APPLY : PS_SKIP;
@@ -238,6 +291,7 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
         ps_write_begin(&l->out, &m, 0);
         ps_write_set(&l->out, h->wanted);
         ps_write_set(&l->out, h->copied);
+        ps_write_set(&l->out, h->followed);
         rc = send_out(l, i, err);
     }
     return rc;
@@ -255,7 +309,8 @@ static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32
         float *values;
 
         n = ps_copy_rows(t->width, all - at);
-        if (ps_write_copy(&l->out, shard, s->is_initial, table, part, at, n, t->width, &values) < 0)
+        if (ps_write_copy(&l->out, s->step, shard, s->is_initial ? PS_COPY_INITIAL : 0, table, part,
+                          at, n, t->width, &values) < 0)
             return no_memory(err);
         for (uint64_t k = 0, run; rc == 0 && k < n; k += run) { /* the rows of a block are consecutive */
             run = PS_BLOCK_ROWS - (at + k) % PS_BLOCK_ROWS;
@@ -287,25 +342,32 @@ static int fill(struct ps_leader *l, const struct ps_settlement *s, uint32_t ser
     return rc;
 }
 
-/* Requests the copies from `source` to `server`. */
-static int request_copies(struct ps_leader *l, const struct held *held, uint32_t source,
-                          uint32_t server, struct ps_settled *out, struct err *err)
+/* Tells `server` to copy shards of a set from `source`. */
+static int send_follow(struct ps_leader *l, const uint64_t *set, uint32_t source, uint32_t server,
+                       uint32_t *n, struct err *err)
 {
-    struct ps_message m = { .kind = PS_SEND, .number = l->route->n_ranks + server };
-    uint64_t shards[PS_SET_WORDS] = { 0 };
-    uint32_t n = 0;
+    struct ps_message m = { .kind = PS_FOLLOW, .number = l->route->n_ranks + source };
+    uint64_t shards[PS_SET_WORDS];
+    uint32_t taken = take_shards(l, set, source, shards);
 
-    for (uint32_t s = 0; s < PS_SHARDS; s++)
-        if (ps_set_has(held[server].copied, s) && source_of(l, held, s) == source) {
-            ps_set_add(shards, s);
-            n++;
-        }
-    if (n == 0)
+    if (taken == 0)
         return 0;
-    out->n_copied += n;
+    *n += taken;
     ps_write_begin(&l->out, &m, 0);
     ps_write_set(&l->out, shards);
-    return send_out(l, source, err);
+    return send_out(l, server, err);
+}
+
+static int send_follows(struct ps_leader *l, const struct held *held, uint32_t to,
+                        struct ps_settled *out, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t from = 0; rc == 0 && from < l->route->n_servers; from++)
+        rc = send_follow(l, held[to].copied, from, to, &out->n_copied, err);
+    for (uint32_t from = 0; rc == 0 && from < l->route->n_servers; from++)
+        rc = send_follow(l, held[to].followed, from, to, &out->n_followed, err);
+    return rc;
 }
 
 static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
@@ -314,11 +376,10 @@ static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const
     int rc = 0;
 
     for (uint32_t to = 0; rc == 0 && to < l->route->n_servers; to++) {
-        for (uint32_t from = 0; rc == 0 && from < l->route->n_servers; from++)
-            rc = request_copies(l, held, from, to, out, err);
+        rc = send_follows(l, held, to, out, err);
         for (uint32_t shard = 0; rc == 0 && shard < PS_SHARDS; shard++)
             if (ps_set_has(held[to].copied, shard) && has_rows(l, shard) &&
-                source_of(l, held, shard) == NO_SERVER) {
+                l->sources[shard] == NO_SERVER) {
                 out->n_filled++;
                 rc = fill(l, s, to, shard, err);
             }
@@ -326,12 +387,12 @@ static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const
     return rc;
 }
 
-static bool is_lost(const struct ps_leader *l, const struct ps_settlement *s, struct held *held)
+static bool is_lost(const struct ps_leader *l, const struct ps_settlement *s)
 {
     bool lost = false;
 
     for (uint32_t shard = 0; shard < PS_SHARDS && s->source == NULL; shard++)
-        lost = lost || (source_of(l, held, shard) == NO_SERVER && has_rows(l, shard));
+        lost = lost || (l->sources[shard] == NO_SERVER && has_rows(l, shard));
     return lost;
 }
 
@@ -364,11 +425,13 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
 
     if (rc < 0)
         return rc;
-    if (is_lost(l, s, held))
+    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
+        l->sources[shard] = find_source(l, held, shard);
+    if (is_lost(l, s))
         return err_set(err, ERR_REFUSED,
                        "no parameter server that is left holds all rows after step %" PRIu64,
                        s->step);
-    plan(l, held);
+    plan(l, s, held);
     rc = send_begins(l, s, held, &out->n_committed, err);
     if (rc == 0) /* a copy must not arrive before BEGIN */
         rc = receive_ready(l, s->step, l->route->n_servers, &n_ready, err);
@@ -470,7 +533,7 @@ static int request_rows(struct ps_leader *l, uint64_t version, uint32_t table, u
     for (uint64_t r = first; r < first + n; r++) {
         uint64_t *to;
 
-        if (ps_route_holders(l->route, ps_shard_of(ps_first_shard(table), r))[0] != server)
+        if (l->readers[ps_shard_of(ps_first_shard(table), r)] != server)
             continue;
         to = ps_write_room(&l->out, sizeof(*to));
         if (to != NULL)
@@ -494,7 +557,7 @@ static int store_rows(const struct ps_leader *l, uint32_t server, const struct p
     uint64_t k = 0;
 
     for (uint64_t r = first; r < first + n && is_asked; r++) {
-        if (ps_route_holders(l->route, ps_shard_of(ps_first_shard(table), r))[0] != server)
+        if (l->readers[ps_shard_of(ps_first_shard(table), r)] != server)
             continue;
         if (k < x->n)
             memcpy(out + (r - first) * width, x->values + k * width, width * sizeof(float));

@@ -6,7 +6,8 @@
  * version `step`, or of version step - 1 with the gradient of `step`, holds valid shards; those of
  * other servers are invalid. Each server receives the list of its shards (route.h). A shard that a
  * server lacks is copied from a valid holder, or filled by the coordinator (initial values, a
- * checkpoint). If a shard with rows has no valid holder and the coordinator cannot fill it, the settlement
+ * checkpoint). If another holder has the shard, the copy is made while the next steps run; else the
+ * settlement waits for it. If a shard with rows has no valid holder and the coordinator cannot fill it, the settlement
  * fails with ERR_REFUSED, and the group returns to the newest checkpoint.
  *
  * Threads: that of the first replica of the coordinator. */
@@ -61,6 +62,7 @@ struct ps_settlement {
 
 struct ps_settled { /* for the log */
     uint32_t n_copied; /* shards that moved between servers */
+    uint32_t n_followed; /* shards that move between servers during the next steps */
     uint32_t n_filled; /* shards that the coordinator filled */
     uint32_t n_committed; /* servers that applied a pending step */
 };

@@ -11,7 +11,7 @@
 #include "opts/graph.h"
 
 enum {
-    PS_MESSAGE_MAGIC = 0x01737074, /* "tps" and the version */
+    PS_MESSAGE_MAGIC = 0x02737074, /* "tps" and the version */
     HEAD_BYTES = 40,
     SECTION_BYTES = 16,
     HYPER_BYTES = 88,
@@ -50,8 +50,9 @@ static const struct {
     [PS_SETUP] = { "SETUP", false, false, false, true, 0 },
     [PS_QUERY] = { "QUERY", false, false, false, false, 0 },
     [PS_HELD] = { "HELD", false, false, false, false, 1 },
-    [PS_BEGIN] = { "BEGIN", false, false, false, true, 2 },
-    [PS_SEND] = { "SEND", false, false, false, false, 1 },
+    [PS_BEGIN] = { "BEGIN", false, false, false, true, 3 },
+    [PS_FOLLOW] = { "FOLLOW", false, false, false, false, 1 },
+    [PS_FETCH] = { "FETCH", true, false, false, false, 1 },
     [PS_COPY] = { "COPY", true, false, true, false, 0 },
     [PS_READY] = { "READY", false, false, false, false, 0 },
     [PS_PULL] = { "PULL", true, true, false, false, 0 },
@@ -199,14 +200,11 @@ static int read_setup(struct reader *r, struct ps_message *m)
 
 static int read_arrays(struct reader *r, struct ps_message *m)
 {
-    if (kinds[m->kind].n_sets > 0) {
-        m->shards = take(r, PS_SET_WORDS * sizeof(*m->shards));
-        if (m->shards == NULL)
-            return ERR_PEER;
-    }
-    if (kinds[m->kind].n_sets > 1) {
-        m->copied = take(r, PS_SET_WORDS * sizeof(*m->copied));
-        if (m->copied == NULL)
+    const uint64_t **sets[] = { &m->shards, &m->copied, &m->followed };
+
+    for (uint32_t i = 0; i < kinds[m->kind].n_sets; i++) {
+        *sets[i] = take(r, PS_SET_WORDS * sizeof(**sets[i]));
+        if (*sets[i] == NULL)
             return ERR_PEER;
     }
     if (m->kind != PS_VOTE)
@@ -253,8 +251,9 @@ int ps_message_read(const uint8_t *data, size_t n, const uint32_t *widths, uint3
     if (rc == 0 && kinds[out->kind].has_hyper)
         rc = read_hyper(&r, &out->hyper);
     if (rc == 0)
-        rc = kinds[out->kind].has_sections ? read_sections(&r, widths, n_widths, out)
-                                           : read_arrays(&r, out);
+        rc = read_sections(&r, widths, n_widths, out);
+    if (rc == 0)
+        rc = read_arrays(&r, out);
     if (rc == 0 && r.left > 0)
         rc = err_set(err, ERR_PEER, "%s: %zu bytes after its end", r.kind, r.left);
     return rc;
@@ -385,11 +384,12 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
     }
 }
 
-int ps_write_copy(struct ps_writer *w, uint32_t shard, bool is_initial, uint32_t table,
-                  uint32_t part, uint64_t first, uint64_t n, uint32_t width, float **values)
+int ps_write_copy(struct ps_writer *w, uint64_t step, uint32_t shard, unsigned flags,
+                  uint32_t table, uint32_t part, uint64_t first, uint64_t n, uint32_t width,
+                  float **values)
 {
     struct ps_message m = {
-        .kind = PS_COPY, .number = shard, .flag = is_initial, .first = first
+        .kind = PS_COPY, .step = step, .number = shard, .flag = flags, .first = first
     };
 
     ps_write_begin(w, &m, 1);

@@ -5,7 +5,7 @@
  * used in place.
  *
  *   offset  size  field
- *        0     4  magic "tps", then the version 1: PS_MESSAGE_MAGIC
+ *        0     4  magic "tps", then the version 2: PS_MESSAGE_MAGIC
  *        4     4  kind
  *        8     8  step
  *       16     4  flag
@@ -20,14 +20,18 @@
  *
  *   kind    from         to           fields
  *   SETUP   coordinator  server       number: identifies the model; hyper; the tables and the optimizer
- *   QUERY   coordinator  server       -
- *   HELD    server       coordinator  step: version; flag: the gradient of step + 1 is pending; shards u64 [16]:
- *                                     a bit for each shard that the server has
- *   BEGIN   coordinator  server       step; flag: enum ps_pending; hyper; shards to hold; shards that will be copied
- *   SEND    coordinator  server       number: server point that receives; shards to copy to it
- *   COPY    coordinator, server       number: shard; flag: 1: initial rows, of which only part 0 (weights) is sent;
- *           server                    first: local row; one section with values. At step 0 no table that SETUP
- *                                     describes as generated
+ *   QUERY   coordinator, server       -
+ *           rank
+ *   HELD    server       coordinator, step: version; flag: the gradient of step + 1 is pending; shards u64 [16]:
+ *                        rank         a bit for each shard whose rows the server has
+ *   BEGIN   coordinator  server       step; flag: enum ps_pending; number: FOLLOWs that will name this server; hyper;
+ *                                     shards to hold; of these, shards that will be copied before READY; shards
+ *                                     that will be copied later
+ *   FOLLOW  coordinator  server       number: server point that has the shards; shards to copy from it
+ *   FETCH   server       server       step: version; number: shard, first: local row, one section without rows: the
+ *                                     next place to copy; shards that are left. No shard: this FOLLOW has ended
+ *   COPY    coordinator, server       step: version; number: shard; flag: enum ps_copy_flag; first: local row; one
+ *           server                    section with values. At step 0 no table that SETUP describes as generated
  *   READY   server       coordinator  step; flag: 1: all shards are filled, 0: copies are awaited
  *   PULL    rank         server       step: version; sections with rows
  *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
@@ -52,7 +56,8 @@ enum ps_kind {
     PS_QUERY,
     PS_HELD,
     PS_BEGIN,
-    PS_SEND,
+    PS_FOLLOW,
+    PS_FETCH,
     PS_COPY,
     PS_READY,
     PS_PULL,
@@ -68,6 +73,11 @@ enum ps_pending { /* what BEGIN does with a pending gradient */
     PS_DROP,      /* the group repeats that step */
     PS_APPLY,     /* the group has applied that step: `hyper` is its update */
     PS_SKIP,      /* the group has skipped that step */
+};
+
+enum ps_copy_flag {
+    PS_COPY_INITIAL = 1, /* initial rows, of which only part 0 (weights) is sent */
+    PS_COPY_LAST = 2,    /* the last answer to a FETCH */
 };
 
 enum {
@@ -103,7 +113,8 @@ struct ps_message {
     uint32_t n_sections;
     struct ps_section *sections; /* the caller's memory; see ps_message_read() */
     struct optim_hyper hyper;    /* BEGIN, COMMIT, SETUP */
-    const uint64_t *shards, *copied; /* [PS_SET_WORDS] HELD, BEGIN (both), SEND */
+    /* [PS_SET_WORDS] HELD, BEGIN (all three), FOLLOW, FETCH */
+    const uint64_t *shards, *copied, *followed;
     const uint32_t *checksums;   /* [PS_SHARDS] VOTE */
     const double *squares;       /* [PS_SHARDS] VOTE */
     /* SETUP */
@@ -138,10 +149,11 @@ void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS]);
 void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
                     const struct ps_setup_table *tables, const char *const *names, uint32_t n);
 
-/* Writes the head of a COPY message; the caller writes n * width floats to *values. Returns ERR_NOMEM or
- * 0. */
-int ps_write_copy(struct ps_writer *w, uint32_t shard, bool is_initial, uint32_t table,
-                  uint32_t part, uint64_t first, uint64_t n, uint32_t width, float **values);
+/* Writes the head of a COPY message; the caller writes n * width floats to *values. flags: enum
+ * ps_copy_flag. Returns ERR_NOMEM or 0. */
+int ps_write_copy(struct ps_writer *w, uint64_t step, uint32_t shard, unsigned flags,
+                  uint32_t table, uint32_t part, uint64_t first, uint64_t n, uint32_t width,
+                  float **values);
 
 /* Returns how many of `left` rows are in one COPY message. */
 static inline uint64_t ps_copy_rows(uint32_t width, uint64_t left)
@@ -165,6 +177,19 @@ static inline bool ps_set_has(const uint64_t *set, uint32_t shard)
 static inline void ps_set_add(uint64_t *set, uint32_t shard)
 {
     set[shard / 64] |= (uint64_t)1 << shard % 64;
+}
+
+static inline void ps_set_remove(uint64_t *set, uint32_t shard)
+{
+    set[shard / 64] &= ~((uint64_t)1 << shard % 64);
+}
+
+/* Returns the first shard of a set from `shard` on; PS_SHARDS: none. */
+static inline uint32_t ps_set_next(const uint64_t *set, uint32_t shard)
+{
+    while (shard < PS_SHARDS && !ps_set_has(set, shard))
+        shard++;
+    return shard;
 }
 
 #endif

@@ -314,6 +314,7 @@ void ps_facts(struct ps *p, struct ps_facts *out)
         pthread_mutex_lock(&s->lock);
         out->version = s->stats.version < out->version ? s->stats.version : out->version;
         out->n_shards += s->stats.n_shards;
+        out->n_copied += s->stats.n_copied;
         out->bytes += s->stats.bytes;
         out->rows_read += s->stats.rows_read;
         out->rows_updated += s->stats.rows_updated;

@@ -60,7 +60,7 @@ void ps_abort(struct ps *p, const char *why); /* ends the generation; harmless w
 
 struct ps_facts { /* over all servers */
     uint64_t version; /* the lowest */
-    uint32_t n_shards;
+    uint32_t n_shards, n_copied; /* n_copied: of these, those whose rows are still being copied */
     uint64_t bytes, rows_read, rows_updated;
 };
 void ps_facts(struct ps *p, struct ps_facts *out);

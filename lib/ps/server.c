@@ -53,6 +53,7 @@ void ps_server_close(struct ps_server *s)
     free(s->fills);
     free(s->verdict);
     free(s->cursors);
+    server_copies_close(s);
     free(s->sections);
     free(s->parts);
     ps_writer_fini(&s->out);
@@ -72,24 +73,16 @@ int ps_server_begin(struct ps_server *s, uint32_t n_ranks, uint32_t n_servers, u
         return server_no_memory(err);
     }
     s->n_ranks = n_ranks;
-    s->n_servers = n_servers;
     s->self = self;
     s->leader = leader;
     s->n_pushed = s->n_committed = s->n_ended = 0;
     s->is_complete = s->is_holding = false;
-    s->n_copied = 0;
-    memset(s->copied, 0, sizeof(s->copied));
-    return 0;
+    return server_copies_begin(s, n_servers, err);
 }
 
 void ps_server_end(struct ps_server *s)
 {
-    for (uint32_t i = 0; i < PS_SHARDS && s->n_copied > 0; i++)
-        if (ps_set_has(s->copied, i)) { /* its rows are incomplete */
-            ps_store_drop_shard(s->store, i);
-            s->n_copied--;
-        }
-    memset(s->copied, 0, sizeof(s->copied));
+    server_copies_end(s);
     s->is_holding = false;
     s->n_pushed = s->n_committed = 0;
     for (uint32_t i = 0; i < s->n_ranks; i++)
@@ -109,8 +102,16 @@ static int on_end(struct ps_server *s, uint32_t from, const struct ps_message *m
         return rc;
     s->ranks[from].has_ended = true;
     s->is_complete = s->is_complete || m->flag == 1;
-    s->n_ended++;
-    return 0;
+    return s->n_ended++ == 0 ? server_copies_abandon(s, err) : 0;
+}
+
+/* A step may wait for the last rows of its version. */
+static int on_copy(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                   const uint8_t *data, size_t n, struct err *err)
+{
+    int rc = server_copy(s, from, m, data, n, err);
+
+    return rc == 0 && s->commit_waits && !s->is_asked ? server_apply(s, err) : rc;
 }
 
 static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m,
@@ -123,10 +124,12 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
         return server_query(s, from, err);
     case PS_BEGIN:
         return server_begin(s, from, m, err);
-    case PS_SEND:
-        return server_send_shards(s, from, m, err);
+    case PS_FOLLOW:
+        return server_follow(s, from, m, err);
+    case PS_FETCH:
+        return server_fetch(s, from, m, data, n, err);
     case PS_COPY:
-        return server_copy(s, from, m, err);
+        return on_copy(s, from, m, data, n, err);
     case PS_PULL:
         return server_pull(s, from, m, data, n, err);
     case PS_PUSH:
@@ -146,14 +149,14 @@ int ps_server_handle(struct ps_server *s, uint32_t from, const uint8_t *data, si
     struct ps_message m;
     int rc = ps_message_read(data, bytes, s->widths, s->n_tables, s->sections, &m, err);
 
-    if (rc == 0 && from >= s->n_ranks && m.kind != PS_COPY)
-        rc = err_set(err, ERR_PEER, "a server sends only copies, found kind %d", m.kind);
+    if (rc == 0 && from >= s->n_ranks && m.kind != PS_COPY && m.kind != PS_FETCH)
+        rc = err_set(err, ERR_PEER, "a server sends only FETCH and COPY, found kind %d", m.kind);
     return rc < 0 ? rc : handle(s, from, &m, data, bytes, err);
 }
 
 enum ps_server_end ps_server_ended(const struct ps_server *s)
 {
-    if (s->n_ended < s->n_ranks)
+    if (s->n_ended < s->n_ranks || !server_copies_ended(s))
         return PS_RUNNING;
     return s->is_complete ? PS_COMPLETE : PS_PAUSED;
 }
@@ -161,6 +164,7 @@ enum ps_server_end ps_server_ended(const struct ps_server *s)
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
 {
     *out = (struct ps_server_stats){ .version = s->version,
+                                     .n_copied = s->n_copied + s->n_followed,
                                      .bytes = s->store != NULL ? ps_store_bytes(s->store) : 0,
                                      .rows_read = s->rows_read,
                                      .rows_updated = s->rows_updated };

@@ -7,7 +7,11 @@
  *   IDLE         BEGIN(step, commit|skip|drop)  LOADING     ends the pending step; holds the listed shards, and
  *                                                           keeps valid ones that move away
  *   LOADING      COPY(shard)                    LOADING     fills the shard
- *   LOADING      all shards are filled          HOLDING     sends READY to the coordinator
+ *   LOADING      all shards are filled, apart   HOLDING     sends READY to the coordinator
+ *                from those to copy later
+ *   LOADING,     FOLLOW(server, shards)         same        sends FETCH to that server, which answers with COPY;
+ *   HOLDING,                                                see server_copy.c
+ *   PENDING
  *   HOLDING      PUSH of a rank                 HOLDING     keeps it
  *   HOLDING      PUSH of the last rank          PENDING     drops shards that moved away; sums along the tree;
  *                                                           sends VOTE
@@ -15,8 +19,11 @@
  *   PENDING      COMMIT of the last rank        HOLDING     updates, or skips; answers the PULLs that wait
  *   HOLDING,     PULL                           same        sends ROWS; waits if its version is the next one
  *   PENDING
- *   LOADING,     SEND(shard, to)                same        sends COPY to another server
- *   HOLDING
+ *   LOADING,     FETCH(place, shards)           same        sends COPY to another server
+ *   HOLDING,
+ *   PENDING
+ *   HOLDING,     QUERY                          same        sends HELD: the shards with all their rows
+ *   PENDING
  *   HOLDING      END of the last rank           IDLE        the generation has ended
  *   any          the generation fails           IDLE        drops the PUSHes that are not summed; keeps a
  *                                                           pending gradient
@@ -28,7 +35,8 @@
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
  * generation:
  *   ps.begin       BEGIN has arrived, the pending step is not settled yet
- *   ps.copy        before each COPY is used; ps.send: before a server sends one
+ *   ps.copy        before each COPY is used; ps.send: before a server sends
+ *                  one
  *   ps.rows        before ROWS are sent
  *   ps.push        before each PUSH is kept
  *   ps.vote        the gradient is pending, the VOTE is not sent yet
@@ -80,6 +88,7 @@ uint64_t ps_server_version(const struct ps_server *s);
 struct ps_server_stats {
     uint64_t version;
     uint32_t n_shards;
+    uint32_t n_copied;   /* shards whose rows are being copied to the server */
     uint64_t bytes;      /* of rows, slots and averages */
     uint64_t rows_read, rows_updated; /* since ps_server_open() */
 };

@@ -1,7 +1,9 @@
 /* server_priv.h - shared by the files of a server.
  *
  *   server.c          opens, begins and ends a generation, dispatches messages
- *   server_settle.c   SETUP, QUERY, BEGIN, COPY, SEND: which shards the server has, and of which step
+ *   server_settle.c   SETUP, QUERY, BEGIN: which shards the server has, and of which step
+ *   server_shards.c   which rows it has, and READY
+ *   server_copy.c     COPY, FOLLOW, FETCH: fills shards, and sends them to other servers
  *   server_step.c     PULL, PUSH, COMMIT: the steps
  *   server_rows.c     reads rows, for PULL and for readers
  *   server_message.c  keeps and sends messages */
@@ -35,6 +37,11 @@ struct cursor { /* the place of the next COPY message of a shard */
     bool has_begun, is_initial; /* is_initial: the messages have part 0 alone */
 };
 
+struct follow { /* shards to copy from another server */
+    uint32_t source; /* point */
+    uint64_t shards[PS_SET_WORDS]; /* that are left */
+};
+
 struct ps_server {
     struct ps_server_opts opts;
     struct ps_store *store; /* owned; NULL before the first SETUP */
@@ -54,10 +61,20 @@ struct ps_server {
     bool is_skipped, is_complete;
     struct optim_hyper hyper; /* of the COMMITs */
     bool is_holding;          /* READY was sent */
-    uint64_t own[PS_SET_WORDS];    /* shards of this server; others are kept for SEND until the first sum */
-    uint64_t copied[PS_SET_WORDS]; /* shards that are not filled yet */
-    uint32_t n_copied;
+    uint64_t own[PS_SET_WORDS];    /* shards of this server; others are kept until the first sum, for FETCH */
+    /* Shards that are not filled yet: READY waits for those of `copied`, no message for the others. */
+    uint64_t copied[PS_SET_WORDS], followed[PS_SET_WORDS];
+    uint32_t n_copied, n_followed;
     struct cursor *cursors; /* owned [PS_SHARDS] */
+    struct follow *follows; /* owned [n_follows] */
+    uint32_t n_follows, at_follow; /* at_follow: the one whose shards are copied now */
+    bool is_asked;      /* the answer to a FETCH is not complete */
+    bool abandons;      /* the generation ends: no more FETCH */
+    bool commit_waits;  /* for that answer */
+    struct bytes *kept; /* owned [room_kept]; answers with rows of the next version */
+    uint32_t n_kept, room_kept;
+    struct bytes *fetches; /* owned [n_servers]; FETCHes that wait for the next version; n 0: none */
+    uint32_t n_followers, n_followers_done; /* FOLLOWs that name this server */
 
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
     struct ps_part *parts;       /* owned; see sum() */
@@ -88,14 +105,49 @@ int server_setup(struct ps_server *s, uint32_t from, const struct ps_message *m,
                  const uint8_t *data, size_t n, struct err *err);
 int server_query(struct ps_server *s, uint32_t from, struct err *err);
 int server_begin(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
-int server_copy(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
-int server_send_shards(struct ps_server *s, uint32_t from, const struct ps_message *m,
-                       struct err *err);
+int server_copy(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err);
+int server_follow(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+int server_fetch(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                 const uint8_t *data, size_t n, struct err *err);
 int server_pull(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
                 size_t n, struct err *err);
 int server_push(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
                 size_t n, struct err *err);
 int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+
+/* ---- server_shards.c ---- */
+
+/* Between ps_server_begin() and BEGIN. */
+bool server_is_idle(const struct ps_server *s);
+/* Is the shard held, with all its rows? */
+bool server_has_shard(const struct ps_server *s, uint32_t shard);
+/* Sets *at to the next place with rows that are sent, from *at on. Returns false after the last one. */
+bool server_find_place(const struct ps_server *s, uint32_t shard, struct cursor *at);
+/* Drops the shards that are not complete. No gradient may be pending. */
+void server_drop_incomplete(struct ps_server *s);
+/* Answers BEGIN, and reports that the copies that READY waits for have arrived. */
+int server_send_ready(struct ps_server *s, struct err *err);
+
+/* ---- server_copy.c ---- */
+
+/* The version has grown: uses and sends the rows that waited for it. */
+int server_copies_commit(struct ps_server *s, struct err *err);
+/* The first END: ends the copying of shards. */
+int server_copies_abandon(struct ps_server *s, struct err *err);
+/* Neither sends nor receives copies any more. */
+bool server_copies_ended(const struct ps_server *s);
+/* Begins a generation with n_servers servers. Errors: ERR_NOMEM. */
+int server_copies_begin(struct ps_server *s, uint32_t n_servers, struct err *err);
+/* Forgets all that waits. The shards that are not complete remain so: a pending gradient may hold rows of
+ * them. */
+void server_copies_end(struct ps_server *s);
+void server_copies_close(struct ps_server *s);
+
+/* ---- server_step.c ---- */
+
+/* Applies or skips the step that all ranks have committed. */
+int server_apply(struct ps_server *s, struct err *err);
 
 /* ---- server_rows.c ---- */
 

@@ -1,18 +1,36 @@
 /* server_rows.c - rows of a server, for PULL and for readers; see server.h. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "ps/server_priv.h"
 
+/* Do all the rows belong to shards that have their rows? Without copies every shard of the store has. */
+static int check_rows(const struct ps_server *s, const struct ps_section *x, struct err *err)
+{
+    for (uint64_t i = 0; s->n_followed > 0 && i < x->n; i++) {
+        uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);
+
+        if (ps_set_has(s->followed, shard))
+            return err_set(err, ERR_PEER, "row %" PRIu64 ": the rows of shard %u are still copied",
+                           x->rows[i], shard);
+    }
+    return 0;
+}
+
 int server_read_rows(struct ps_server *s, const struct ps_section *x, float *to, struct err *err)
 {
+    int rc = check_rows(s, x, err);
+
+    if (rc < 0)
+        return rc;
     if (x->part == 0)
         return ps_store_read(s->store, x->table, x->rows, x->n, to, err);
     for (uint64_t i = 0; i < x->n; i++) {
         uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);
-        int rc = ps_store_export(s->store, shard, x->table, x->part, ps_local_of(x->rows[i]), 1,
-                                 to + i * s->widths[x->table], err);
 
+        rc = ps_store_export(s->store, shard, x->table, x->part, ps_local_of(x->rows[i]), 1,
+                             to + i * s->widths[x->table], err);
         if (rc < 0)
             return rc;
     }
@@ -63,7 +81,7 @@ int ps_server_find(const struct ps_server *s, const char *table, const char *par
 
 bool ps_server_has_row(const struct ps_server *s, const struct ps_place *at, uint64_t row)
 {
-    return ps_store_has(s->store, ps_shard_of(ps_first_shard(at->table), row));
+    return server_has_shard(s, ps_shard_of(ps_first_shard(at->table), row));
 }
 
 int ps_server_read_row(struct ps_server *s, const struct ps_place *at, uint64_t row, float *out,

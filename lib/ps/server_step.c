@@ -195,7 +195,6 @@ static bool is_same_update(const struct optim_hyper *a, const struct optim_hyper
 int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
     struct rank *r = &s->ranks[from];
-    int rc;
 
     if (!s->is_holding || r->has_committed || m->step != s->version + 1 || !server_is_pending(s) ||
         m->flag > 1 || (s->n_committed > 0 && (m->flag == 1) != s->is_skipped))
@@ -211,7 +210,15 @@ int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m
     s->hyper = m->hyper;
     if (++s->n_committed < s->n_ranks)
         return 0;
-    rc = fault_error("ps.commit", err);
+    s->commit_waits = s->is_asked;
+    return s->commit_waits ? 0 : server_apply(s, err);
+}
+
+int server_apply(struct ps_server *s, struct err *err)
+{
+    int rc = fault_error("ps.commit", err);
+
+    s->commit_waits = false;
     if (rc < 0)
         return rc;
     if (s->is_skipped)
@@ -223,5 +230,7 @@ int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m
     for (uint32_t i = 0; i < s->n_ranks; i++)
         s->ranks[i].has_pushed = s->ranks[i].has_committed = false;
     rc = fault_error("ps.committed", err);
+    if (rc == 0)
+        rc = server_copies_commit(s, err);
     return rc < 0 ? rc : handle_later(s, err);
 }

@@ -305,12 +305,12 @@ static void report_settled(const struct train *t, const struct ps_settled *s, ui
 {
     char text[256];
 
-    if (s->n_copied + s->n_filled + s->n_committed == 0)
+    if (s->n_copied + s->n_followed + s->n_filled + s->n_committed == 0)
         return;
     snprintf(text, sizeof(text),
              "parameter servers hold step %" PRIu64 ": %u shards filled by this task, %u copied "
-             "between servers, the step applied on %u servers",
-             held, s->n_filled, s->n_copied, s->n_committed);
+             "between servers, %u being copied during the next steps, the step applied on %u servers",
+             held, s->n_filled, s->n_copied, s->n_followed, s->n_committed);
     events_note(&t->events, text);
 }
 

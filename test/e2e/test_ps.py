@@ -318,6 +318,14 @@ def until_view(group, name, tasks):
     wait_until(lambda: [r["tasks"] for r in group.now(name).events("view")][-1:] == [tasks], 60, group.logs)
 
 
+def until_copied(group, name):
+    """Waits until a ps has all rows of its shards."""
+    def is_done():
+        server = status(group, name)["server"]
+        return server["shards"] > 0 and server["copying"] == 0
+    wait_until(is_done, 60, group.logs)
+
+
 def expect_no_rollback(group):
     """No task has trained a step twice, and the group has not returned to a checkpoint."""
     for tasks in group.tasks.values():
@@ -338,7 +346,8 @@ def ps_is_killed_the_others_continue_and_it_returns():
     until_view(group, "worker 0", 4)
     until_steps(group)
     copied = [r["message"] for r in group.now("worker 0").events("note") if "copied between servers" in r["message"]]
-    assert any(" 1024 copied" in text for text in copied), copied
+    assert any(" 1024 being copied" in text for text in copied), copied
+    until_copied(group, "ps 0")
     group.kill("ps 1")  # the rows are now on the one that returned
     until_view(group, "worker 0", 3)
     until_steps(group)
@@ -358,6 +367,7 @@ def shards_move_to_a_ps_and_back_no_outdated_row_is_used():
     group.start("ps 2")
     until_view(group, "worker 0", 5)
     until_steps(group)
+    until_copied(group, "ps 2")
     group.kill("ps 0")
     until_view(group, "worker 0", 4)
     until_steps(group)
@@ -700,11 +710,12 @@ def status_and_metrics_of_a_ps_state_its_shards_and_rows():
     group.start("ps 1")
     until_view(group, "worker 0", 4)
     until_steps(group)
+    until_copied(group, "ps 1")
     server = status(group, "ps 1")["server"]
     assert server["version"] > 0 and server["shards"] == 1024 and server["rows_read"] > 1000 and server["rows_updated"] > 1000, server
     assert server["bytes"] >= 26 * ROWS * 16 * 4 * 2, server  # weights and the sums of adagrad
     text = subprocess.run([TRAINERCTL, "status", group.address("ps 1")], capture_output=True, text=True, timeout=60 * SLOW).stdout
-    assert "tables      1024 shards after step" in text, text
+    assert "tables      1024 shards (0 being copied) after step" in text, text
     leader = status(group, "worker 0")
     assert leader["server"] is None
     tasks = {"%s %d" % (t["task"]["type"], t["task"]["index"]): t for t in leader["tasks"]}
@@ -717,7 +728,7 @@ def status_and_metrics_of_a_ps_state_its_shards_and_rows():
             return dict(line.rsplit(" ", 1) for line in f.read().decode().splitlines() if line.startswith("trainerd_ps_"))
     wait_until(lambda: float(series().get("trainerd_ps_version", 0)) > 0, 60, group.logs)
     found = series()
-    assert float(found["trainerd_ps_shards"]) == 1024 and float(found["trainerd_ps_bytes"]) == server["bytes"], found
+    assert float(found["trainerd_ps_shards"]) == 1024 and float(found["trainerd_ps_shards_copying"]) == 0 and float(found["trainerd_ps_bytes"]) == server["bytes"], found
     assert float(found["trainerd_ps_rows_read_total"]) > 1000 and float(found["trainerd_ps_rows_updated_total"]) > 1000, found
     group.stop()
 

@@ -74,6 +74,8 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
         ps_write_set(w, m->shards);
     if (m->copied != NULL)
         ps_write_set(w, m->copied);
+    if (m->followed != NULL)
+        ps_write_set(w, m->followed);
     for (uint32_t i = 0; i < m->n_tables; i++, name += strlen(name) + 1)
         names[i] = name;
     if (m->kind == PS_SETUP)

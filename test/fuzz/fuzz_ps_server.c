@@ -28,11 +28,11 @@ static const char *const names[TABLES] = { "a", "b", "c" };
 static const uint32_t shards[] = { 0, 1, 389, 390, 778, 5, 1023 };
 
 enum op {
-    OP_SETUP, OP_QUERY, OP_BEGIN, OP_SEND, OP_COPY, OP_FILL, OP_PULL, OP_PUSH,
-    OP_COMMIT, OP_END, OP_GENERATION, OP_RAW, OP_DAMAGE, OP_STEP, OPS
+    OP_SETUP, OP_QUERY, OP_BEGIN, OP_FOLLOW, OP_COPY, OP_FILL, OP_PULL, OP_PUSH,
+    OP_COMMIT, OP_END, OP_GENERATION, OP_RAW, OP_DAMAGE, OP_STEP, OP_FETCH, OPS
 };
 
-#define BEGIN_ALL "\x02\0\0\0\x7f\x7f"
+#define BEGIN_ALL "\x02\0\0\0\0\x7f\x7f\0"
 #define FILL(parts_) "\x05" parts_ /* the number of parts - 1: adam has three */
 const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED("\0\0\0\x01\0" BEGIN_ALL FILL("\x02") "\x0d\0\x0d\0\x09\0\x09\x01"),
@@ -40,7 +40,10 @@ const struct fuzz_seed fuzz_seeds[] = {
               "\x01\x01\x05\x08\0\x01\0\x07\0\x02\0\0\0\x08\x01\x01\0\x07\x01\x01\0\0\0"),
     FUZZ_SEED("\0\0\x01" BEGIN_ALL FILL("\x01") "\x0d\0\x0a\x01\x01\0\x01\0\x02\0\x01\x01\x03\0\x03\0\x02\x03"),
     FUZZ_SEED("\0\0\x0a" BEGIN_ALL "\x04\0\0\0\0\0\x40" FILL("\0") "\x07\0\x01\0\0\x01\x01\x0a\0\x01\0"),
-    FUZZ_SEED("\x0c\0\x04\x01\0\0\0\x0b\0\x28tps\x01\x0d\0\0\0"),
+    /* shards that are copied from the other server, one as its answer; then a FETCH of that server */
+    FUZZ_SEED("\0\0\0" "\x02\0\0\0\x01\x7f\0\x7f" "\x03\0\x03\x7f" "\x04\x03\0\0\0\0\x40\x02"
+              "\x0d\0\x0e\x03\0\0\0\0\0\x01\x09\0\x09\x01"),
+    FUZZ_SEED("\x0c\0\x04\x01\0\0\0\x0b\0\x28tps\x02\x0d\0\0\0"),
 };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
@@ -158,12 +161,13 @@ static void setup(struct bench *b, uint32_t from, uint8_t variant)
     give_written(b, from);
 }
 
-static void copy_rows(struct bench *b, uint32_t from, uint32_t shard, uint32_t table, uint32_t part,
-                      uint64_t first, uint64_t n)
+static void copy_rows(struct bench *b, uint32_t from, uint8_t flags, uint64_t step, uint32_t shard,
+                      uint32_t table, uint32_t part, uint64_t first, uint64_t n)
 {
     float *values;
 
-    CHECK(ps_write_copy(&b->w, shard, false, table, part, first, n, widths[table], &values) == 0);
+    CHECK(ps_write_copy(&b->w, step, shard, flags, table, part, first, n, widths[table],
+                        &values) == 0);
     for (uint64_t i = 0; i < n * widths[table]; i++)
         values[i] = (float)i;
     give_written(b, from);
@@ -177,7 +181,7 @@ static void fill(struct bench *b, uint8_t n_parts)
             uint64_t n = ps_local_rows(setup_tables[table].rows, ps_first_shard(table), shards[i]);
 
             for (uint32_t part = 0; n > 0 && part < n_parts && !b->has_failed; part++)
-                copy_rows(b, b->leader, shards[i], table, part, 0, n);
+                copy_rows(b, b->leader, 0, ps_server_version(b->server), shards[i], table, part, 0, n);
         }
 }
 
@@ -244,13 +248,15 @@ static void operate(struct bench *b, struct input *in)
     case OP_BEGIN:
         m = head(b, PS_BEGIN, next(in));
         m.flag = next(in) % 4;
+        m.number = next(in) % 3;
         ps_write_begin(&b->w, &m, 0);
+        write_set(b, next(in));
         write_set(b, next(in));
         write_set(b, next(in));
         give_written(b, from);
         break;
-    case OP_SEND:
-        m = head(b, PS_SEND, 0);
+    case OP_FOLLOW:
+        m = head(b, PS_FOLLOW, 0);
         m.number = next(in) % 6;
         ps_write_begin(&b->w, &m, 0);
         write_set(b, next(in));
@@ -258,9 +264,10 @@ static void operate(struct bench *b, struct input *in)
         break;
     case OP_COPY: {
         uint32_t shard = shards[next(in) % COUNT_OF(shards)], table = next(in) % TABLES;
-        uint32_t part = next(in) % 5, first = next(in);
+        uint32_t part = next(in) % 5, first = next(in), n = next(in), more = next(in);
 
-        copy_rows(b, from, shard, table, part, first, next(in));
+        copy_rows(b, from, more % 4, ps_server_version(b->server) + more / 4 % 3, shard, table, part,
+                  first, n);
         break;
     }
     case OP_FILL: fill(b, 1 + from % 4); break;
@@ -296,6 +303,15 @@ static void operate(struct bench *b, struct input *in)
         b->damage = next(in);
         break;
     case OP_STEP: step(b); break;
+    case OP_FETCH:
+        m = head(b, PS_FETCH, next(in));
+        m.number = shards[next(in) % COUNT_OF(shards)];
+        m.first = next(in);
+        ps_write_begin(&b->w, &m, 1);
+        ps_write_section(&b->w, 0, next(in) % TABLES, next(in) % 4, 0);
+        write_set(b, next(in));
+        give_written(b, from);
+        break;
     case OPS: break;
     }
 }

@@ -1,6 +1,6 @@
 /* group.h - a whole group in one thread: trainers (one rank each), parameter servers and the leader.
  *
- * Servers and the leader are those of lib/ps. A rank is a script: PULL, PUSH, COMMIT. Messages of a
+ * Servers and the leader are those of lib/ps. A rank is a script: QUERY, PULL, PUSH, COMMIT. Messages of a
  * pair of points arrive in order; otherwise each event is a random choice: a message arrives, or a
  * rank goes on. A test kills tasks before chosen events. Checked after every event: no server is
  * ahead of a rank. Checked for every ROWS: the bits of plain.h. */
@@ -37,7 +37,7 @@ struct queue {
     struct mail *first, **last;
 };
 
-enum rank_state { AT_REST, STARTS, READS, PUSHES, VOTES, COMMITS, ENDS, HAS_ENDED };
+enum rank_state { AT_REST, STARTS, ASKS, READS, PUSHES, VOTES, COMMITS, ENDS, HAS_ENDED };
 
 struct trainer {
     bool lives;
@@ -45,6 +45,7 @@ struct trainer {
     enum rank_state state;
     uint32_t n_owed, next; /* next: server that receives the next message */
     uint32_t first_lane, n_lanes;
+    uint64_t held[POINTS][PS_SET_WORDS]; /* of the HELDs: [point of a server] */
     /* of the PULLs: [point of a server] */
     uint64_t *asked[POINTS]; /* owned; table, row, table, row, ... */
     uint32_t n_asked[POINTS];
@@ -53,8 +54,8 @@ struct trainer {
 struct ps_task {
     bool lives;
     struct ps_server *servers[THREADS_MAX]; /* owned */
-    /* per shard: it certainly holds the valid rows; it may hold them */
-    bool holds[PS_SHARDS], may_hold[PS_SHARDS];
+    /* per shard: it is a holder; it certainly has the valid rows; it may have them */
+    bool owns[PS_SHARDS], holds[PS_SHARDS], may_hold[PS_SHARDS];
 };
 
 struct kill {
@@ -86,7 +87,7 @@ struct group {
     uint64_t decided;
 
     /* over all generations */
-    uint32_t n_later, n_skipped, n_refused, n_copied, n_committed, n_waits;
+    uint32_t n_later, n_skipped, n_refused, n_copied, n_followed, n_committed, n_waits;
 };
 
 static inline uint64_t group_draw(struct group *g, uint64_t below)
@@ -262,14 +263,30 @@ static inline void kill_due(struct group *g)
 
 /* ---- ranks ---- */
 
+/* Returns the server that sends the rows of a shard to a rank. */
+static inline uint32_t reader_of(const struct group *g, const struct trainer *t, uint32_t rank,
+                                 uint32_t shard)
+{
+    const uint32_t *holders = ps_route_holders(&g->route, shard);
+
+    for (uint32_t k = 0; k < g->route.n_holders; k++) {
+        uint32_t server = holders[(rank + k) % g->route.n_holders];
+
+        if (ps_set_has(t->held[server], shard))
+            return server;
+    }
+    fail_msg("no server has shard %u", shard);
+    return 0;
+}
+
 static inline bool asks(const struct group *g, const struct trainer *t, uint32_t rank,
                         uint32_t server, uint32_t table, uint64_t row)
 {
     float values[PLAIN_WIDTH];
     uint32_t shard = ps_shard_of(ps_first_shard(table), row);
 
-    return ps_route_holders(&g->route, shard)[rank % g->route.n_holders] == server &&
-           plain_gradient(t->done + 1, table, row, t->first_lane, t->n_lanes, values);
+    return plain_gradient(t->done + 1, table, row, t->first_lane, t->n_lanes, values) &&
+           reader_of(g, t, rank, shard) == server;
 }
 
 /* Lists what a rank reads from a server: table and row. */
@@ -334,6 +351,16 @@ static inline void read_message(const struct group *g, const struct mail *mail,
         fail_msg("%s", err.text);
 }
 
+/* All servers have answered QUERY. */
+static inline void send_pulls(struct group *g, uint32_t rank)
+{
+    struct trainer *t = &g->trainers[g->ranks[rank]];
+
+    for (uint32_t s = 0; s < g->n_servers; s++)
+        send_pull(g, rank, s);
+    t->state = t->n_owed > 0 ? READS : PUSHES;
+}
+
 static inline void rank_receives(struct group *g, uint32_t rank, const struct mail *mail)
 {
     static struct ps_section sections[PS_TABLES_MAX];
@@ -342,6 +369,13 @@ static inline void rank_receives(struct group *g, uint32_t rank, const struct ma
     struct ps_message m;
 
     read_message(g, mail, sections, &m);
+    if (t->state == ASKS) {
+        assert_int_equal(m.kind, PS_HELD);
+        memcpy(t->held[server], m.shards, sizeof(t->held[server]));
+        if (--t->n_owed == 0)
+            send_pulls(g, rank);
+        return;
+    }
     assert_int_equal(m.kind, PS_ROWS);
     assert_int_equal(m.step, t->done);
     assert_int_equal(t->state, READS);
@@ -419,9 +453,12 @@ static inline void rank_acts(struct group *g, uint32_t rank)
 
     switch (t->state) {
     case STARTS:
+        m = (struct ps_message){ .kind = PS_QUERY };
+        ps_write_begin(&w, &m, 0);
         for (uint32_t s = 0; s < g->n_servers; s++)
-            send_pull(g, rank, s);
-        t->state = t->n_owed > 0 ? READS : PUSHES;
+            group_write(g, rank, g->n_ranks + s, &w);
+        t->n_owed = g->n_servers;
+        t->state = ASKS;
         t->next = 0;
         break;
     case PUSHES:
@@ -490,7 +527,8 @@ static inline void deliver(struct group *g, uint32_t from, uint32_t to)
             fail_msg("server %u, kind %u from %u: %s", to - g->n_ranks, kind, from, err.text);
         free(g->handled);
         g->handled = NULL;
-    } else if (to == g->leader && (kind != PS_ROWS || g->leader_reads)) {
+    } else if (to == g->leader && (kind != PS_ROWS || g->leader_reads) &&
+               g->trainers[g->ranks[to]].state != ASKS) {
         queue_add(&g->inbox, m);
         return;
     } else {
@@ -588,7 +626,7 @@ static void collect(struct group *g)
     g->decided = step;
     g->n_skipped += plain_skips(step);
     for (uint32_t p = 0; p < PS; p++) /* what other servers hold is now out of date */
-        memcpy(g->ps[p].may_hold, g->ps[p].holds, sizeof(g->ps[p].holds));
+        memcpy(g->ps[p].may_hold, g->ps[p].owns, sizeof(g->ps[p].owns));
 }
 
 /* ---- a generation ---- */
@@ -691,7 +729,41 @@ static inline bool is_held(const struct group *g, bool certainly)
     return all;
 }
 
-/* Reads all rows of all parts from every holder, and compares them. */
+/* Asks a server which shards it has. */
+static inline void ask_held(struct group *g, uint32_t server, uint64_t set[PS_SET_WORDS])
+{
+    uint32_t reader = 0;
+    struct ps_message m = { .kind = PS_QUERY };
+    struct ps_writer w = { 0 };
+    struct err err = { 0 };
+    struct mail *mail;
+
+    memset(set, 0, PS_SET_WORDS * sizeof(*set));
+    while (reader < g->n_ranks && !lives(g, reader))
+        reader++;
+    if (reader == g->n_ranks) /* no answer arrives */
+        return;
+    ps_write_begin(&w, &m, 0);
+    if (ps_server_handle(server_at(g, server), reader, w.data, w.n, &err) < 0)
+        fail_msg("server %u: %s", server, err.text);
+    ps_writer_fini(&w);
+    mail = queue_take(&g->queues[g->n_ranks + server][reader]);
+    assert_non_null(mail);
+    read_message(g, mail, NULL, &m);
+    assert_int_equal(m.kind, PS_HELD);
+    memcpy(set, m.shards, PS_SET_WORDS * sizeof(*set));
+    free(mail);
+}
+
+static inline bool has_held(const struct group *g, const uint64_t *has, uint32_t table, uint64_t row,
+                            uint32_t server)
+{
+    uint32_t shard = ps_shard_of(ps_first_shard(table), row);
+
+    return has_holder(g, shard, server) && ps_set_has(has, shard);
+}
+
+/* Reads all rows of all parts from every holder that has all rows of a shard, and compares them. */
 static inline void check_holders(struct group *g)
 {
     static struct ps_section sections[PS_TABLES_MAX];
@@ -705,11 +777,12 @@ static inline void check_holders(struct group *g)
         struct ps_writer w = { 0 };
         struct err err = { 0 };
         struct mail *mail;
-        uint64_t n = 0, k = 0;
+        uint64_t n = 0, k = 0, has[PS_SET_WORDS];
 
+        ask_held(g, server, has);
         ps_write_begin(&w, &m, 1);
         for (uint64_t row = 0; row < plain_tables[table].rows; row++)
-            if (has_holder(g, ps_shard_of(ps_first_shard(table), row), server)) {
+            if (has_held(g, has, table, row, server)) {
                 *(uint64_t *)ps_write_room(&w, sizeof(uint64_t)) = row;
                 n++;
             }
@@ -722,7 +795,7 @@ static inline void check_holders(struct group *g)
         read_message(g, mail, sections, &m);
         assert_int_equal(sections[0].n, n);
         for (uint64_t row = 0; row < plain_tables[table].rows; row++)
-            if (has_holder(g, ps_shard_of(ps_first_shard(table), row), server))
+            if (has_held(g, has, table, row, server))
                 check_bits(sections[0].values + k++ * width,
                            plain_row(g->plain, step, part, table, row), width, "a holder has", step,
                            table, row);
@@ -742,6 +815,29 @@ static inline void check_shards(struct group *g)
         n += stats.n_shards;
     }
     assert_int_equal(n, PS_SHARDS * g->route.n_holders);
+}
+
+/* Notes after a settlement which servers have the valid rows of a shard. */
+static inline void note_holders(struct group *g)
+{
+    for (uint32_t p = 0; p < PS; p++) {
+        memset(g->ps[p].owns, 0, sizeof(g->ps[p].owns));
+        memset(g->ps[p].holds, 0, sizeof(g->ps[p].holds));
+    }
+    for (uint32_t i = 0; i < g->n_servers; i++) {
+        struct ps_task *p = &g->ps[g->owner[i]];
+        uint64_t has[PS_SET_WORDS];
+
+        if (!p->lives)
+            continue;
+        ask_held(g, i, has);
+        for (uint32_t shard = 0; shard < PS_SHARDS; shard++) {
+            if (!has_holder(g, shard, i))
+                continue;
+            p->owns[shard] = p->may_hold[shard] = true;
+            p->holds[shard] = ps_set_has(has, shard);
+        }
+    }
 }
 
 /* All trainers hold the newest step of one of them. Returns what ps_leader_settle() returned. `from`:
@@ -780,16 +876,9 @@ static inline int group_settle(struct group *g, bool from)
     assert_true(from || possibly);
     assert_true(from || settled.n_filled == 0);
     g->n_copied += settled.n_copied;
+    g->n_followed += settled.n_followed;
     g->n_committed += settled.n_committed;
-    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
-        for (uint32_t p = 0; p < PS; p++) {
-            bool holds = false;
-
-            for (uint32_t i = 0; i < g->n_servers; i++)
-                holds = holds || (g->owner[i] == p && has_holder(g, shard, i));
-            g->ps[p].holds[shard] = g->ps[p].lives && holds;
-            g->ps[p].may_hold[shard] = g->ps[p].may_hold[shard] || holds;
-        }
+    note_holders(g);
     if (!g->is_broken)
         check_holders(g);
     return 0;

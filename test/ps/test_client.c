@@ -18,7 +18,7 @@
 #include "ps/ps.h"
 #include "ps/route.h"
 
-enum { TABLES = 3, LANES = 8, ROOM = 800 };
+enum { TABLES = 3, LANES = 8, ROOM = 800, ANSWERS = 8 };
 
 /* ---- a real group ---- */
 
@@ -262,8 +262,9 @@ static void trainers_and_servers_train_to_the_bits_of_whole_tables(void **state)
 
 /* A rank, and a ps with two threads: server 0 (point 1) has the even shards, server 1 the odd ones. */
 struct fake {
-    struct ps_writer answers[4];
-    uint32_t from[4], n_answers, next, n_sent;
+    struct ps_writer answers[ANSWERS];
+    uint32_t from[ANSWERS], n_answers, next, n_sent;
+    uint32_t n_queries, pulls_from; /* the point of the last PULL */
 };
 
 static int fake_send(const struct ps_port *p, uint32_t to, const struct iovec *parts, uint32_t n,
@@ -271,8 +272,14 @@ static int fake_send(const struct ps_port *p, uint32_t to, const struct iovec *p
 {
     struct fake *f = p->arg;
 
+    uint32_t kind;
+
     (void)err;
     assert_true((to == 1 || to == 2) && n == 1 && parts[0].iov_len % 8 == 0);
+    memcpy(&kind, (const uint8_t *)parts[0].iov_base + 4, sizeof(kind));
+    f->n_queries += kind == PS_QUERY;
+    if (kind == PS_PULL)
+        f->pulls_from = to;
     f->n_sent++;
     return 0;
 }
@@ -295,7 +302,7 @@ static struct ps_port fake_port(struct fake *f)
 
 static void fake_fini(struct fake *f)
 {
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < ANSWERS; i++)
         ps_writer_fini(&f->answers[i]);
 }
 
@@ -333,6 +340,24 @@ static void add_answer(struct fake *f, const struct answer *a)
     }
 }
 
+/* Each byte of the set has these bits. */
+static void add_held_of(struct fake *f, uint32_t from, uint64_t step, uint32_t flag, uint8_t bits)
+{
+    struct ps_message m = { .kind = PS_HELD, .step = step, .flag = flag };
+    uint64_t set[PS_SET_WORDS];
+
+    memset(set, bits, sizeof(set));
+    f->from[f->n_answers] = from;
+    ps_write_begin(&f->answers[f->n_answers], &m, 0);
+    ps_write_set(&f->answers[f->n_answers++], set);
+}
+
+/* Server 0 has the even shards, server 1 the odd ones. */
+static void add_held(struct fake *f, uint32_t from, uint64_t step, uint32_t flag)
+{
+    add_held_of(f, from, step, flag, from == 1 ? 0x55 : 0xaa);
+}
+
 /* The client asks for two rows of table 0 and a row of table 1, all on server 0. */
 static int fetch_with(const struct answer *answers, uint32_t n, struct err *err)
 {
@@ -353,10 +378,12 @@ static int fetch_with(const struct answer *answers, uint32_t n, struct err *err)
     assert_int_equal(f.n_sent, 0);
     ps_client_resolve(c, 0, rows, 2);
     ps_client_resolve(c, 1, &row, 1);
+    add_held(&f, 1, 6, 0);
+    add_held(&f, 2, 6, 0);
     for (uint32_t i = 0; i < n; i++)
         add_answer(&f, &answers[i]);
     rc = ps_client_fetch(c, err);
-    assert_int_equal(f.n_sent, 1);
+    assert_int_equal(f.n_sent, 3);
     ps_client_close(c);
     fake_fini(&f);
     return rc;
@@ -392,6 +419,109 @@ static void wrong_rows_are_refused(void **state)
     assert_int_equal(fetch_with(NULL, 0, &err), ERR_TIMEOUT);
 }
 
+/* A rank and two ps. */
+static void make_route_of_two(void)
+{
+    static const struct group_member members[] = { { .rank = 0, .n_devices = 1 },
+                                                   { .rank = 1, .n_servers = 1 },
+                                                   { .rank = 2, .n_servers = 1 } };
+    struct group_view view = { .generation = 1, .members = members, .n_members = 3 };
+
+    ps_route_make(&view, 2, &route);
+}
+
+static struct ps_client *open_client(struct fake *f, uint64_t version)
+{
+    static const uint32_t width = 2, first = 0;
+    static const size_t room = 8;
+    struct ps_client_opts o = { .n_tables = 1, .widths = &width, .first_shards = &first,
+                                .rooms = &room };
+    struct ps_port port = fake_port(f);
+    struct ps_client *c;
+
+    assert_int_equal(ps_client_open(&o, &c, NULL), 0);
+    assert_int_equal(ps_client_begin_generation(c, &port, 0, &route, 0, 1, version, NULL), 0);
+    return c;
+}
+
+static int fetch_row(struct ps_client *c, int64_t row, struct err *err)
+{
+    ps_client_begin(c, 0);
+    ps_client_resolve(c, 0, &row, 1);
+    return ps_client_fetch(c, err);
+}
+
+static void forget_answers(struct fake *f)
+{
+    fake_fini(f);
+    memset(f, 0, sizeof(*f));
+}
+
+/* The preferred holder gets a copy of the shards during steps 6 to 8. */
+static void rows_come_from_a_complete_holder_until_the_preferred_one_has_its_copy(void **state)
+{
+    static const bool asks[] = { true, true, false, true, false }; /* after 0, 1 and 3 steps */
+    struct fake f = { 0 };
+    struct ps_client *c;
+    uint32_t preferred, other;
+
+    (void)state;
+    make_route_of_two();
+    preferred = 1 + ps_route_holders(&route, 0)[0];
+    other = 3 - preferred;
+    c = open_client(&f, 6);
+    for (uint64_t step = 6; step < 11; step++) {
+        bool is_copied = step >= 9;
+        struct answer rows = { is_copied ? preferred : other, PS_ROWS, step, 1, { 0 }, 0, { 1 } };
+
+        forget_answers(&f);
+        if (asks[step - 6]) {
+            /* in any order; not complete: the preferred holder lacks shard 0 */
+            add_held_of(&f, other, step, 0, 0xff);
+            add_held_of(&f, preferred, step, 0, is_copied ? 0xff : 0xfe);
+        }
+        add_answer(&f, &rows);
+        assert_int_equal(fetch_row(c, 3, NULL), 0);
+        assert_int_equal(f.n_queries, asks[step - 6] ? 2 : 0);
+        assert_int_equal(f.pulls_from, is_copied ? preferred : other);
+        assert_int_equal(ps_client_commit(c, step + 1, NULL, NULL), 0);
+    }
+    ps_client_close(c);
+    fake_fini(&f);
+}
+
+static void wrong_answers_to_the_query_are_refused(void **state)
+{
+    static const struct {
+        uint32_t from[2];
+        uint64_t step;
+        uint8_t bits;
+        const char *text;
+    } cases[] = {
+        { { 1, 1 }, 6, 0xff, "server 0" },                /* two answers */
+        { { 0, 1 }, 6, 0xff, "server" },                  /* a rank */
+        { { 3, 1 }, 6, 0xff, "server 2" },                /* no server */
+        { { 1, 2 }, 5, 0xff, "of step 5" },               /* another version */
+        { { 1, 2 }, 6, 0xfe, "no server has all rows" },  /* of shard 0 */
+    };
+
+    (void)state;
+    make_route_of_two();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct fake f = { 0 };
+        struct ps_client *c = open_client(&f, 6);
+        struct err err = { 0 };
+
+        for (uint32_t k = 0; k < 2; k++)
+            add_held_of(&f, cases[i].from[k], cases[i].step, 0, cases[i].bits);
+        assert_int_equal(fetch_row(c, 3, &err), ERR_PEER);
+        if (strstr(err.text, cases[i].text) == NULL)
+            fail_msg("case %u: '%s'", (unsigned)i, err.text);
+        ps_client_close(c);
+        fake_fini(&f);
+    }
+}
+
 /* ---- the leader ---- */
 
 static const struct ps_table table = { "t", 300, 1, 0, 1, 0, false };
@@ -406,17 +536,6 @@ static struct ps_leader *open_leader(void)
     make_route();
     assert_int_equal(ps_leader_open(&o, &l, NULL), 0);
     return l;
-}
-
-static void add_held(struct fake *f, uint32_t from, uint64_t step, uint32_t flag)
-{
-    struct ps_message m = { .kind = PS_HELD, .step = step, .flag = flag };
-    uint64_t all[PS_SET_WORDS]; /* even shards, or odd ones */
-
-    memset(all, from == 1 ? 0x55 : 0xaa, sizeof(all));
-    f->from[f->n_answers] = from;
-    ps_write_begin(&f->answers[f->n_answers], &m, 0);
-    ps_write_set(&f->answers[f->n_answers++], all);
 }
 
 static void wrong_answers_to_the_settlement_are_refused(void **state)
@@ -507,10 +626,6 @@ static void votes_are_added_over_the_holders_of_each_shard(void **state)
 
 static void different_sums_of_two_holders_are_an_error_that_names_them(void **state)
 {
-    static const struct group_member members[] = { { .rank = 0, .n_devices = 1 },
-                                                   { .rank = 1, .n_servers = 1 },
-                                                   { .rank = 2, .n_servers = 1 } };
-    struct group_view view = { .generation = 1, .members = members, .n_members = 3 };
     struct ps_leader *l = open_leader();
     struct fake f = { 0 };
     struct ps_port port = fake_port(&f);
@@ -518,7 +633,7 @@ static void different_sums_of_two_holders_are_an_error_that_names_them(void **st
     struct err err = { 0 };
 
     (void)state;
-    ps_route_make(&view, 2, &route);
+    make_route_of_two();
     add_vote(&f, 2, 9, 1, 5, 2);
     add_vote(&f, 1, 9, 1, 6, 2);
     assert_int_equal(ps_leader_collect(l, &port, &route, 9, &votes, &err), ERR_DEVICE);
@@ -526,6 +641,22 @@ static void different_sums_of_two_holders_are_an_error_that_names_them(void **st
     assert_non_null(strstr(err.text, "000005 and 000006"));
     ps_leader_close(l);
     fake_fini(&f);
+}
+
+/* Both servers hold their shards. */
+static void settle_at(struct ps_leader *l, const struct ps_port *port, struct fake *f, uint64_t step)
+{
+    struct ps_message ready = { .kind = PS_READY, .step = step, .flag = 1 };
+    struct ps_settlement s = { .step = step };
+    struct ps_settled settled = { 0 };
+
+    add_held(f, 1, step, 0);
+    add_held(f, 2, step, 0);
+    for (uint32_t i = 1; i <= 2; i++) {
+        f->from[f->n_answers] = i;
+        ps_write_begin(&f->answers[f->n_answers++], &ready, 0);
+    }
+    assert_int_equal(ps_leader_settle(l, port, &route, &s, &settled, NULL), 0);
 }
 
 static void wrong_rows_of_whole_tables_are_refused(void **state)
@@ -549,16 +680,17 @@ static void wrong_rows_of_whole_tables_are_refused(void **state)
         struct err err = { 0 };
         float out[300];
 
+        settle_at(l, &port, &f, 9);
         for (uint32_t k = 0; k < 2; k++) {
             uint32_t zero = 0;
 
             add_answer(&f, &cases[i][k]);
             if (cases[i][k].n_sections > 0) /* table 0 of the leader has the width of table 2 */
-                ps_write_section(&f.answers[k], 0, zero, cases[i][k].part, cases[i][k].n[0]);
+                ps_write_section(&f.answers[4 + k], 0, zero, cases[i][k].part, cases[i][k].n[0]);
         }
         if (ps_leader_read(l, &port, &route, 9, 0, 0, out, &err) != (i == 0 ? 0 : ERR_PEER))
             fail_msg("case %u: '%s'", (unsigned)i, err.text);
-        assert_int_equal(f.n_sent, 2);
+        assert_int_equal(f.n_sent, 6 + 2);
         ps_leader_close(l);
         fake_fini(&f);
     }
@@ -569,6 +701,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trainers_and_servers_train_to_the_bits_of_whole_tables),
         cmocka_unit_test(wrong_rows_are_refused),
+        cmocka_unit_test(rows_come_from_a_complete_holder_until_the_preferred_one_has_its_copy),
+        cmocka_unit_test(wrong_answers_to_the_query_are_refused),
         cmocka_unit_test(wrong_answers_to_the_settlement_are_refused),
         cmocka_unit_test(votes_are_added_over_the_holders_of_each_shard),
         cmocka_unit_test(different_sums_of_two_holders_are_an_error_that_names_them),

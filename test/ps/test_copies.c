@@ -66,7 +66,7 @@ static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *
     const struct ps_server_opts opts = { .n_threads = 1, .send = keep, .arg = sent };
     const struct ps_message setup = { .kind = PS_SETUP, .hyper = hyper }, begin = { .kind = PS_BEGIN };
     const char *names[] = { "table" };
-    const uint64_t shards[PS_SET_WORDS] = { 7 };
+    const uint64_t shards[PS_SET_WORDS] = { 7 }, none[PS_SET_WORDS] = { 0 };
     struct ps_server *s = NULL;
 
     assert_int_equal(ps_server_open(&opts, &s, NULL), 0);
@@ -77,6 +77,7 @@ static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *
     ps_write_begin(w, &begin, 0);
     ps_write_set(w, shards);
     ps_write_set(w, shards);
+    ps_write_set(w, none);
     assert_int_equal(pass(s, w, NULL), 0);
     assert_int_equal(last(sent).kind, PS_READY);
     return s;
@@ -93,7 +94,7 @@ static int copy(struct ps_server *s, struct ps_writer *w, uint32_t shard, bool i
 {
     float *values;
 
-    assert_int_equal(ps_write_copy(w, shard, is_initial, 0, part, first, n, WIDTH, &values), 0);
+    assert_int_equal(ps_write_copy(w, 0, shard, is_initial ? PS_COPY_INITIAL : 0, 0, part, first, n, WIDTH, &values), 0);
     for (uint64_t i = 0; i < n * WIDTH; i++)
         values[i] = value(shard, part, first * WIDTH + i);
     return pass(s, w, err);

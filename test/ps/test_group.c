@@ -149,7 +149,7 @@ static void every_boundary(struct plain *plain, uint32_t n_trainers, uint32_t n_
 {
     struct group *g = open_group(plain, n_trainers, n_ps, replicas, 3);
     uint64_t n_events;
-    uint32_t n_refused = 0, n_committed = 0, n_copied = 0;
+    uint32_t n_refused = 0, n_committed = 0, n_copied = 0, n_followed = 0;
 
     run(g, NO_CHANGE);
     n_events = g->n_events;
@@ -164,9 +164,11 @@ static void every_boundary(struct plain *plain, uint32_t n_trainers, uint32_t n_
             n_refused += g->n_refused;
             n_committed += g->n_committed;
             n_copied += g->n_copied;
+            n_followed += g->n_followed;
             close_group(g);
         }
     assert_true(n_committed > 0 && n_copied > 0);
+    assert_true((n_followed > 0) == (replicas > 1)); /* copies during the steps */
     assert_true((n_refused > 0) == (replicas == 1)); /* one death loses no rows with two holders */
 }
 

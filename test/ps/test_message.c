@@ -48,6 +48,12 @@ static bool has_values(enum ps_kind kind)
     return kind == PS_COPY || kind == PS_ROWS || kind == PS_PUSH;
 }
 
+/* FETCH has one section, without rows and values. */
+static uint32_t n_sections(enum ps_kind kind)
+{
+    return has_rows(kind) || has_values(kind) ? 3 : kind == PS_FETCH;
+}
+
 /* Three sections with 3, 0 and 2 rows, the last two of one table. */
 static void write_sections(struct ps_writer *w, enum ps_kind kind)
 {
@@ -74,14 +80,19 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
     struct ps_message m = sample(kind);
     uint64_t set[PS_SET_WORDS] = { 0 };
 
-    ps_write_begin(w, &m, has_rows(kind) || has_values(kind) ? 3 : 0);
+    ps_write_begin(w, &m, n_sections(kind));
     if (has_rows(kind) || has_values(kind))
         write_sections(w, kind);
+    if (kind == PS_FETCH)
+        ps_write_section(w, 0, 1, 7, 0);
     ps_set_add(set, 5);
     ps_set_add(set, 1023);
-    if (kind == PS_HELD || kind == PS_BEGIN || kind == PS_SEND)
+    if (kind == PS_HELD || kind == PS_BEGIN || kind == PS_FOLLOW || kind == PS_FETCH)
         ps_write_set(w, set);
     ps_set_add(set, 64);
+    if (kind == PS_BEGIN)
+        ps_write_set(w, set);
+    ps_set_remove(set, 5);
     if (kind == PS_BEGIN)
         ps_write_set(w, set);
     if (kind == PS_SETUP)
@@ -131,6 +142,8 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
         ps_write_set(w, m->shards);
     if (m->copied != NULL)
         ps_write_set(w, m->copied);
+    if (m->followed != NULL)
+        ps_write_set(w, m->followed);
     if (m->kind == PS_SETUP) {
         assert_true(m->n_tables <= TABLES);
         for (uint32_t i = 1; i < m->n_tables; i++)
@@ -166,7 +179,7 @@ static void every_kind_is_read_as_it_was_written(void **state)
         assert_true(m.clip == expected.clip);
         if (kind == PS_SETUP || kind == PS_BEGIN || kind == PS_COMMIT)
             assert_memory_equal(&m.hyper, &expected.hyper, offsetof(struct optim_hyper, trust));
-        assert_int_equal(m.n_sections, has_rows(kind) || has_values(kind) ? 3 : 0);
+        assert_int_equal(m.n_sections, n_sections(kind));
         for (uint32_t i = 0; i < m.n_sections; i++) {
             assert_int_equal(sections[i].part, 7 + i);
             assert_int_equal(sections[i].rows != NULL, has_rows(kind));
@@ -181,6 +194,8 @@ static void every_kind_is_read_as_it_was_written(void **state)
                         !ps_set_has(m.shards, 64));
         if (m.copied != NULL)
             assert_true(ps_set_has(m.copied, 64) && !ps_set_has(m.copied, 63));
+        if (m.followed != NULL)
+            assert_true(ps_set_has(m.followed, 64) && !ps_set_has(m.followed, 5));
         if (kind == PS_SETUP)
             assert_string_equal(m.names + 3, "items.weight");
         write_again(&again, &m);
@@ -201,12 +216,14 @@ static void copy_head_is_that_of_its_shard(void **state)
     float *values;
 
     (void)state;
-    assert_int_equal(ps_write_copy(&w, 1000, false, 0, 2, 64, 5, 3, &values), 0);
+    assert_int_equal(ps_write_copy(&w, 9, 1000, PS_COPY_LAST, 0, 2, 64, 5, 3, &values), 0);
     for (uint32_t i = 0; i < 15; i++)
         values[i] = (float)i;
     assert_int_equal(read_copy(w.data, w.n, &copy, &m, &err), 0);
     assert_int_equal(m.kind, PS_COPY);
     assert_int_equal(m.number, 1000);
+    assert_int_equal(m.step, 9);
+    assert_int_equal(m.flag, PS_COPY_LAST);
     assert_int_equal(m.first, 64);
     assert_int_equal(sections[0].table, 0);
     assert_int_equal(sections[0].part, 2);
@@ -316,7 +333,7 @@ static void kinds_and_sections_beyond_the_limits_are_refused(void **state)
     set_u32(&w, KIND, 0);
     expect_refused(&w, "kind 0");
     set_u32(&w, KIND, PS_KINDS);
-    expect_refused(&w, "kind 14");
+    expect_refused(&w, "kind 15");
     write_sample(&w, PS_END);
     set_u32(&w, N_SECTIONS, 1);
     expect_refused(&w, "1 sections, expected at most 0");

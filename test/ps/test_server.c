@@ -141,37 +141,69 @@ static void write_list(struct bench *b, const uint32_t *shards)
     }
 static const uint32_t empty[] = { PS_SHARDS };
 
-static int give_begin(struct bench *b, uint32_t from, uint64_t step, enum ps_pending flag,
-                      const uint32_t *shards, const uint32_t *copied)
+/* n_followers: FOLLOWs that name this server */
+static int give_begin_all(struct bench *b, uint32_t from, uint64_t step, enum ps_pending flag,
+                          const uint32_t *shards, const uint32_t *copied, const uint32_t *followed,
+                          uint32_t n_followers)
 {
-    struct ps_message m = { .kind = PS_BEGIN, .step = step, .flag = flag, .hyper = sgd };
+    struct ps_message m = {
+        .kind = PS_BEGIN, .step = step, .flag = flag, .number = n_followers, .hyper = sgd
+    };
 
     ps_write_begin(&b->w, &m, 0);
     write_list(b, shards);
     write_list(b, copied);
+    write_list(b, followed);
     return give(b, from);
 }
 
-static int give_send(struct bench *b, uint32_t from, uint32_t to, const uint32_t *shards)
+static int give_begin(struct bench *b, uint32_t from, uint64_t step, enum ps_pending flag,
+                      const uint32_t *shards, const uint32_t *copied)
 {
-    struct ps_message m = { .kind = PS_SEND, .number = to };
+    return give_begin_all(b, from, step, flag, shards, copied, empty, 0);
+}
+
+static int give_follow(struct bench *b, uint32_t from, uint32_t source, const uint32_t *shards)
+{
+    struct ps_message m = { .kind = PS_FOLLOW, .number = source };
 
     ps_write_begin(&b->w, &m, 0);
+    write_list(b, shards);
+    return give(b, from);
+}
+
+/* Table 0, part 0; the first shard of the list, from local row `first` on. */
+static int give_fetch(struct bench *b, uint32_t from, uint64_t step, uint64_t first,
+                      const uint32_t *shards)
+{
+    struct ps_message m = {
+        .kind = PS_FETCH, .step = step, .number = *shards % PS_SHARDS, .first = first
+    };
+
+    ps_write_begin(&b->w, &m, 1);
+    ps_write_section(&b->w, 0, 0, 0, 0);
     write_list(b, shards);
     return give(b, from);
 }
 
 /* Copies rows [first, first + n) of a shard, each float with the value of its local row. */
-static int give_copy(struct bench *b, uint32_t from, uint32_t shard, uint32_t table, uint32_t part,
-                     uint64_t first, uint64_t n)
+static int give_copy_of(struct bench *b, uint32_t from, uint64_t step, unsigned flags,
+                        uint32_t shard, uint32_t table, uint32_t part, uint64_t first, uint64_t n)
 {
     float *values;
 
-    assert_int_equal(
-        ps_write_copy(&b->w, shard, false, table, part, first, n, widths[table], &values), 0);
+    assert_int_equal(ps_write_copy(&b->w, step, shard, flags, table, part, first, n, widths[table],
+                                   &values),
+                     0);
     for (uint64_t i = 0; i < n * widths[table]; i++)
         values[i] = (float)(first + i / widths[table]);
     return give(b, from);
+}
+
+static int give_copy(struct bench *b, uint32_t from, uint32_t shard, uint32_t table, uint32_t part,
+                     uint64_t first, uint64_t n)
+{
+    return give_copy_of(b, from, ps_server_version(b->server), 0, shard, table, part, first, n);
 }
 
 /* PULL or PUSH of one row of a table; a PUSH has the gradient 1. */
@@ -280,7 +312,7 @@ static void to_loading(struct bench *b)
 static void to_holding(struct bench *b)
 {
     to_loading(b);
-    assert_int_equal(give_copy(b, OTHER, 0, 0, 0, 0, 64), 0);
+    assert_int_equal(give_copy(b, LEADER, 0, 0, 0, 0, 64), 0);
     assert_int_equal(b->n_sent, 0);
     assert_int_equal(give_copy(b, LEADER, 1, 0, 0, 0, 6), 0);
     expect_kind(b, LEADER, PS_READY, 4, 1);
@@ -322,9 +354,9 @@ static void copies_in_pieces_fill_the_shards(void **state)
 
     (void)state;
     to_loading(&b);
-    assert_int_equal(give_copy(&b, OTHER, 0, 0, 0, 0, 10), 0);
-    assert_int_equal(give_copy(&b, OTHER, 1, 0, 0, 0, 6), 0);
-    assert_int_equal(give_copy(&b, OTHER, 0, 0, 0, 10, 54), 0);
+    assert_int_equal(give_copy(&b, LEADER, 0, 0, 0, 0, 10), 0);
+    assert_int_equal(give_copy(&b, LEADER, 1, 0, 0, 0, 6), 0);
+    assert_int_equal(give_copy(&b, LEADER, 0, 0, 0, 10, 54), 0);
     expect_kind(&b, LEADER, PS_READY, 4, 1);
     assert_int_equal(give_pull(&b, 0, 4, 63), 0);
     expect_row(&b, 0, 4, 63);
@@ -356,7 +388,7 @@ static void copies_out_of_order_are_refused(void **state)
         int rc;
 
         to_loading(&b);
-        rc = give_copy(&b, OTHER, cases[i].shard, cases[i].table, cases[i].part, cases[i].first,
+        rc = give_copy(&b, LEADER, cases[i].shard, cases[i].table, cases[i].part, cases[i].first,
                        cases[i].n);
         expect_refused(&b, rc, i == 1 ? "65 rows" : "is not the next one");
         ps_server_end(b.server);
@@ -371,11 +403,12 @@ static void copy_after_the_last_row_or_from_a_rank_is_refused(void **state)
     (void)state;
     to_loading(&b);
     expect_refused(&b, give_copy(&b, 0, 0, 0, 0, 0, 64), "COPY");
-    assert_int_equal(give_copy(&b, OTHER, 0, 0, 0, 0, 64), 0);
-    expect_refused(&b, give_copy(&b, OTHER, 0, 0, 0, 0, 64), "not the next one");
+    expect_refused(&b, give_copy(&b, OTHER, 0, 0, 0, 0, 64), "COPY"); /* no FETCH was sent */
+    assert_int_equal(give_copy(&b, LEADER, 0, 0, 0, 0, 64), 0);
+    expect_refused(&b, give_copy(&b, LEADER, 0, 0, 0, 0, 64), "not the next one");
     bench_close(&b);
     bench_open(&b); /* knows no tables */
-    expect_refused(&b, give_copy(&b, OTHER, 0, 0, 0, 0, 64), "table 0");
+    expect_refused(&b, give_copy(&b, LEADER, 0, 0, 0, 0, 64), "table 0");
     bench_close(&b);
 }
 
@@ -428,30 +461,307 @@ static void rank_without_rows_pushes_before_others_committed(void **state)
     bench_close(&b);
 }
 
-static void shards_are_sent_while_loading_and_holding(void **state)
+/* ---- copies between servers ---- */
+
+static void expect_fetch(struct bench *b, uint64_t step, uint64_t first)
+{
+    struct sent *s = expect_sent(b, OTHER, PS_FETCH, step);
+
+    assert_int_equal(s->m.number, 0);
+    assert_int_equal(s->m.first, first);
+    assert_int_equal(s->m.n_sections, 1);
+    assert_int_equal(s->sections[0].table, 0);
+    assert_true(ps_set_has(s->m.shards, 0) && !ps_set_has(s->m.shards, 1));
+    free_sent(s);
+}
+
+/* Shard 0 is copied from OTHER before READY, or (background) during the next steps. */
+static void to_following(struct bench *b, bool background)
+{
+    to_idle(b);
+    assert_int_equal(give_begin_all(b, LEADER, 4, PS_DROP, LIST(0, 5), background ? empty : LIST(0),
+                                    background ? LIST(0) : empty, 0),
+                     0);
+    expect_kind(b, LEADER, PS_READY, 4, background);
+    assert_int_equal(give_follow(b, LEADER, OTHER, LIST(0)), 0);
+    expect_fetch(b, 4, 0);
+}
+
+/* A FETCH without shards: the source is not asked again. */
+static void expect_last_fetch(struct bench *b)
+{
+    struct sent *s = &b->sent[b->n_sent - 1];
+
+    assert_true(b->n_sent > 0);
+    assert_int_equal(s->to, OTHER);
+    assert_int_equal(s->m.kind, PS_FETCH);
+    assert_int_equal(ps_set_next(s->m.shards, 0), PS_SHARDS);
+    free(s->data);
+    b->n_sent--;
+}
+
+static void give_step(struct bench *b, uint64_t step, uint64_t row)
+{
+    assert_int_equal(give_push(b, 0, step, row), 0);
+    assert_int_equal(give_push(b, 1, step, row), 0);
+    expect_kind(b, LEADER, PS_VOTE, step, 1);
+    assert_int_equal(give_commit(b, 0, step, 0), 0);
+    assert_int_equal(give_commit(b, 1, step, 0), 0);
+}
+
+static bool has_shard(struct bench *b, uint32_t shard)
+{
+    struct sent *s;
+    bool has;
+
+    assert_int_equal(give_query(b, 0), 0);
+    s = expect_sent(b, 0, PS_HELD, ps_server_version(b->server));
+    has = ps_set_has(s->m.shards, shard);
+    free_sent(s);
+    return has;
+}
+
+static void ready_waits_for_copies_from_another_server(void **state)
 {
     struct bench b;
-    struct sent *s;
 
     (void)state;
+    to_following(&b, false);
+    assert_int_equal(give_copy_of(&b, OTHER, 4, 0, 0, 0, 0, 0, 40), 0);
+    assert_int_equal(b.n_sent, 0);
+    assert_int_equal(give_copy_of(&b, OTHER, 4, PS_COPY_LAST, 0, 0, 0, 40, 24), 0);
+    expect_last_fetch(&b);
+    expect_kind(&b, LEADER, PS_READY, 4, 1);
+    assert_int_equal(give_pull(&b, 0, 4, 63), 0);
+    expect_row(&b, 0, 4, 63);
+    bench_close(&b);
+}
+
+static void next_fetch_follows_the_last_answer(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_following(&b, true);
+    assert_false(has_shard(&b, 0));
+    assert_true(has_shard(&b, 5));
+    expect_refused(&b, give_pull(&b, 0, 4, 1), "still copied");
+    assert_int_equal(give_copy_of(&b, OTHER, 4, PS_COPY_LAST, 0, 0, 0, 0, 10), 0);
+    expect_fetch(&b, 4, 10);
+    assert_false(has_shard(&b, 0));
+    assert_int_equal(give_copy_of(&b, OTHER, 4, PS_COPY_LAST, 0, 0, 0, 10, 54), 0);
+    expect_last_fetch(&b);
+    assert_true(has_shard(&b, 0));
+    assert_int_equal(give_pull(&b, 0, 4, 63), 0);
+    expect_row(&b, 0, 4, 63);
+    bench_close(&b);
+}
+
+/* The source is one step ahead: its rows contain the step that the receiver has not applied. */
+static void rows_of_the_next_version_wait_for_it(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_following(&b, true);
+    assert_int_equal(give_push(&b, 0, 5, 1), 0);
+    assert_int_equal(give_push(&b, 1, 5, 1), 0);
+    expect_kind(&b, LEADER, PS_VOTE, 5, 1);
+    assert_int_equal(give_copy_of(&b, OTHER, 5, 0, 0, 0, 0, 0, 10), 0);
+    assert_int_equal(give_copy_of(&b, OTHER, 5, PS_COPY_LAST, 0, 0, 0, 10, 54), 0);
+    assert_int_equal(b.n_sent, 0);
+    assert_false(has_shard(&b, 0));
+    assert_int_equal(give_commit(&b, 0, 5, 0), 0);
+    assert_int_equal(give_commit(&b, 1, 5, 0), 0);
+    expect_last_fetch(&b);
+    assert_true(has_shard(&b, 0));
+    assert_int_equal(give_pull(&b, 0, 5, 1), 0);
+    expect_row(&b, 0, 5, 1); /* the copied value, not updated again */
+    bench_close(&b);
+}
+
+/* The step is applied when the answer of the version before has arrived, to the copied rows as well. */
+static void step_waits_for_the_answer_of_its_version(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_following(&b, true);
+    give_step(&b, 5, 1);
+    assert_int_equal(ps_server_version(b.server), 4);
+    assert_int_equal(give_pull(&b, 0, 5, 1), 0); /* waits */
+    assert_int_equal(give_copy_of(&b, OTHER, 4, 0, 0, 0, 0, 0, 10), 0);
+    assert_int_equal(ps_server_version(b.server), 4);
+    assert_int_equal(give_copy_of(&b, OTHER, 4, PS_COPY_LAST, 0, 0, 0, 10, 54), 0);
+    assert_int_equal(ps_server_version(b.server), 5);
+    assert_int_equal(b.n_sent, 2);
+    free(b.sent[0].data); /* FETCH without shards */
+    b.sent[0] = b.sent[1];
+    b.n_sent = 1;
+    expect_row(&b, 0, 5, 1 - 0.5f * 2);
+    bench_close(&b);
+}
+
+static void shard_that_is_not_complete_takes_part_in_the_steps(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_following(&b, true);
+    assert_int_equal(give_copy_of(&b, OTHER, 4, PS_COPY_LAST, 0, 0, 0, 0, 10), 0);
+    expect_fetch(&b, 4, 10);
+    give_step(&b, 5, 20); /* of a row that has not arrived */
+    assert_int_equal(ps_server_version(b.server), 4);
+    assert_int_equal(give_copy_of(&b, OTHER, 4, PS_COPY_LAST, 0, 0, 0, 10, 30), 0);
+    expect_fetch(&b, 5, 40);
+    assert_int_equal(give_copy_of(&b, OTHER, 5, PS_COPY_LAST, 0, 0, 0, 40, 24), 0);
+    expect_last_fetch(&b);
+    assert_int_equal(give_pull(&b, 0, 5, 20), 0);
+    expect_row(&b, 0, 5, 20 - 0.5f * 2);
+    assert_int_equal(give_pull(&b, 0, 5, 50), 0);
+    expect_row(&b, 0, 5, 50);
+    bench_close(&b);
+}
+
+static void copies_stop_at_the_first_end(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_following(&b, true);
+    assert_int_equal(give_end(&b, 0, 0), 0);
+    assert_int_equal(give_end(&b, 1, 0), 0);
+    assert_int_equal(ps_server_ended(b.server), PS_RUNNING); /* an answer is on the way */
+    assert_int_equal(give_copy_of(&b, OTHER, 4, PS_COPY_LAST, 0, 0, 0, 0, 10), 0);
+    expect_last_fetch(&b);
+    assert_int_equal(ps_server_ended(b.server), PS_PAUSED);
+    ps_server_end(b.server);
+    begin_generation(&b);
+    assert_int_equal(give_query(&b, LEADER), 0);
+    assert_false(ps_set_has(b.sent[0].m.shards, 0)); /* it is not complete */
+    bench_close(&b);
+}
+
+static void answers_that_were_not_requested_are_refused(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_following(&b, true);
+    expect_refused(&b, give_copy_of(&b, 0, 4, 0, 0, 0, 0, 0, 10), "COPY");
+    expect_refused(&b, give_copy_of(&b, OTHER, 3, 0, 0, 0, 0, 0, 10), "COPY of step 3");
+    expect_refused(&b, give_copy_of(&b, OTHER, 6, 0, 0, 0, 0, 0, 10), "COPY of step 6");
+    expect_refused(&b, give_copy_of(&b, LEADER, 4, PS_COPY_LAST, 0, 0, 0, 0, 10), "COPY");
+    expect_refused(&b, give_copy_of(&b, LEADER, 5, 0, 0, 0, 0, 0, 10), "COPY of step 5");
+    expect_refused(&b, give_copy_of(&b, OTHER, 4, 0, 0, 0, 0, 1, 10), "is not the next one");
+    bench_close(&b);
     to_holding(&b);
-    assert_int_equal(give_send(&b, LEADER, OTHER, LIST(1, 5)), 0);
-    s = expect_sent(&b, OTHER, PS_COPY, 0);
-    assert_int_equal(s->m.number, 1);
-    assert_int_equal(s->sections[0].n, 6);
-    assert_true(s->sections[0].values[17] == 5);
-    free_sent(s);
-    expect_refused(&b, give_send(&b, LEADER, OTHER, LIST(2)), "shard 2 is not held");
-    expect_refused(&b, give_send(&b, LEADER, SELF, LIST(1)), "SEND");
-    expect_refused(&b, give_send(&b, LEADER, 0, LIST(1)), "SEND");
-    expect_refused(&b, give_send(&b, LEADER, 4, LIST(1)), "SEND");
-    expect_refused(&b, give_send(&b, 0, OTHER, LIST(1)), "SEND");
+    expect_refused(&b, give_copy_of(&b, OTHER, 4, 0, 0, 0, 0, 0, 10), "COPY");
     bench_close(&b);
+}
+
+static void follow_is_accepted_from_the_coordinator_for_another_server(void **state)
+{
+    struct bench b;
+
+    (void)state;
     to_loading(&b);
-    expect_refused(&b, give_send(&b, LEADER, OTHER, LIST(1)), "shard 1 is not held");
+    expect_refused(&b, give_follow(&b, 0, OTHER, LIST(0)), "FOLLOW");
+    expect_refused(&b, give_follow(&b, LEADER, SELF, LIST(0)), "FOLLOW");
+    expect_refused(&b, give_follow(&b, LEADER, 0, LIST(0)), "FOLLOW");
+    expect_refused(&b, give_follow(&b, LEADER, OTHER + 1, LIST(0)), "FOLLOW");
+    assert_int_equal(give_follow(&b, LEADER, OTHER, LIST(5)), 0); /* it has no rows */
+    expect_last_fetch(&b);
+    assert_int_equal(give_follow(&b, LEADER, OTHER, LIST(0)), 0);
+    expect_fetch(&b, 4, 0);
     bench_close(&b);
-    bench_open(&b);
-    expect_refused(&b, give_send(&b, LEADER, OTHER, LIST(1)), "SEND");
+    to_idle(&b);
+    expect_refused(&b, give_follow(&b, LEADER, OTHER, LIST(0)), "FOLLOW");
+    bench_close(&b);
+}
+
+/* ---- the source ---- */
+
+static void to_source(struct bench *b, uint32_t n_followers)
+{
+    to_holding(b);
+    ps_server_end(b->server);
+    begin_generation(b);
+    assert_int_equal(give_begin_all(b, LEADER, 4, PS_DROP, LIST(0, 1, 5), empty, empty, n_followers),
+                     0);
+    expect_kind(b, LEADER, PS_READY, 4, 1);
+}
+
+static void expect_copy(struct bench *b, uint64_t step, uint32_t shard, uint64_t n, float last)
+{
+    struct sent *s = expect_sent(b, OTHER, PS_COPY, step);
+
+    assert_int_equal(s->m.number, shard);
+    assert_int_equal(s->m.flag, PS_COPY_LAST);
+    assert_int_equal(s->sections[0].n, n);
+    assert_true(s->sections[0].values[3 * n - 1] == last);
+    free_sent(s);
+}
+
+static void source_sends_the_rows_of_its_version(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_source(&b, 1);
+    assert_int_equal(give_fetch(&b, OTHER, 4, 2, LIST(1)), 0);
+    expect_copy(&b, 4, 1, 4, 5);
+    assert_int_equal(give_fetch(&b, OTHER, 5, 2, LIST(1)), 0); /* the receiver is ahead: waits */
+    assert_int_equal(b.n_sent, 0);
+    expect_refused(&b, give_fetch(&b, OTHER, 5, 2, LIST(1)), "FETCH"); /* one waits already */
+    assert_int_equal(give_push(&b, 0, 5, 69), 0);
+    assert_int_equal(give_push(&b, 1, 5, 69), 0);
+    expect_kind(&b, LEADER, PS_VOTE, 5, 1);
+    assert_int_equal(give_commit(&b, 0, 5, 0), 0);
+    assert_int_equal(give_commit(&b, 1, 5, 0), 0);
+    expect_copy(&b, 5, 1, 4, 5 - 0.5f * 2);
+    assert_int_equal(give_fetch(&b, OTHER, 4, 2, LIST(1)), 0); /* the receiver is behind */
+    expect_copy(&b, 5, 1, 4, 5 - 0.5f * 2);
+    expect_refused(&b, give_fetch(&b, OTHER, 3, 2, LIST(1)), "FETCH of step 3");
+    expect_refused(&b, give_fetch(&b, OTHER, 7, 2, LIST(1)), "FETCH of step 7");
+    bench_close(&b);
+}
+
+static void source_ends_when_no_server_copies_from_it(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_source(&b, 2);
+    assert_int_equal(give_end(&b, 0, 1), 0);
+    assert_int_equal(give_end(&b, 1, 1), 0);
+    assert_int_equal(give_fetch(&b, OTHER, 4, 0, empty), 0);
+    assert_int_equal(ps_server_ended(b.server), PS_RUNNING);
+    assert_int_equal(give_fetch(&b, OTHER, 4, 0, LIST(1)), 0);
+    expect_copy(&b, 4, 1, 6, 5);
+    assert_int_equal(give_fetch(&b, OTHER, 4, 0, empty), 0);
+    assert_int_equal(ps_server_ended(b.server), PS_COMPLETE);
+    expect_refused(&b, give_fetch(&b, OTHER, 4, 0, empty), "FETCH"); /* one more than BEGIN has said */
+    bench_close(&b);
+}
+
+static void wrong_fetches_are_refused(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_source(&b, 1);
+    expect_refused(&b, give_fetch(&b, 0, 4, 0, LIST(1)), "FETCH");
+    expect_refused(&b, give_fetch(&b, SELF, 4, 0, LIST(1)), "FETCH");
+    expect_refused(&b, give_fetch(&b, OTHER, 4, 0, LIST(2)), "shard 2 is not held");
+    expect_refused(&b, give_fetch(&b, OTHER, 4, 0, LIST(5)), "FETCH"); /* no rows */
+    expect_refused(&b, give_fetch(&b, OTHER, 4, 6, LIST(1)), "FETCH"); /* after the last row */
+    bench_close(&b);
+    to_following(&b, true);
+    expect_refused(&b, give_fetch(&b, OTHER, 4, 0, LIST(0)), "shard 0 is not held");
+    bench_close(&b);
+    to_idle(&b);
+    expect_refused(&b, give_fetch(&b, OTHER, 0, 0, LIST(0)), "FETCH");
     bench_close(&b);
 }
 
@@ -464,14 +774,14 @@ static void shard_that_moved_away_can_be_sent_until_the_first_sum(void **state)
     to_holding(&b);
     ps_server_end(b.server);
     begin_generation(&b);
-    assert_int_equal(give_begin(&b, LEADER, 4, PS_DROP, LIST(0), empty), 0);
+    assert_int_equal(give_begin_all(&b, LEADER, 4, PS_DROP, LIST(0), empty, empty, 1), 0);
     expect_kind(&b, LEADER, PS_READY, 4, 1);
-    assert_int_equal(give_send(&b, LEADER, OTHER, LIST(1)), 0);
-    free_sent(expect_sent(&b, OTHER, PS_COPY, 0));
+    assert_int_equal(give_fetch(&b, OTHER, 4, 0, LIST(1)), 0);
+    expect_copy(&b, 4, 1, 6, 5);
     assert_int_equal(give_push(&b, 0, 5, 1), 0);
     assert_int_equal(give_push(&b, 1, 5, 1), 0);
     expect_kind(&b, LEADER, PS_VOTE, 5, 1);
-    expect_refused(&b, give_send(&b, LEADER, OTHER, LIST(1)), "shard 1 is not held");
+    expect_refused(&b, give_fetch(&b, OTHER, 4, 0, LIST(1)), "shard 1 is not held");
     ps_server_stats(b.server, &stats);
     assert_int_equal(stats.n_shards, 1);
     assert_int_equal(stats.bytes, 64 * 3 * sizeof(float));
@@ -560,8 +870,8 @@ static void incomplete_shards_are_dropped_when_the_generation_fails(void **state
 
     (void)state;
     to_loading(&b);
-    assert_int_equal(give_copy(&b, OTHER, 0, 0, 0, 0, 64), 0);
-    assert_int_equal(give_copy(&b, OTHER, 1, 0, 0, 0, 5), 0);
+    assert_int_equal(give_copy(&b, LEADER, 0, 0, 0, 0, 64), 0);
+    assert_int_equal(give_copy(&b, LEADER, 1, 0, 0, 0, 5), 0);
     ps_server_end(b.server);
     begin_generation(&b);
     assert_int_equal(give_query(&b, LEADER), 0);
@@ -650,7 +960,7 @@ static void refuse_all(to_state *enter, const char *expected)
         case 'c': rc = give_commit(&b, 0, 5, 0); break;
         case 'u': rc = give_push(&b, 0, 5, 1); break;
         case 'P': rc = give_pull(&b, 0, 5, 1); break; /* of the next version */
-        case 'C': rc = give_copy(&b, OTHER, 0, 0, 0, 0, 64); break;
+        case 'C': rc = give_copy(&b, LEADER, 0, 0, 0, 0, 64); break;
         }
         if (rc != ERR_PEER)
             fail_msg("message '%c' is accepted: %d", *kind, rc);
@@ -666,8 +976,8 @@ static void messages_of_other_states_are_refused(void **state)
     (void)state;
     refuse_all(to_idle, "pcuPC");
     refuse_all(to_loading, "sqbpcuP");
-    refuse_all(to_holding, "sqbcPC");
-    refuse_all(to_pending, "sqbuPC");
+    refuse_all(to_holding, "sbcPC"); /* QUERY of a rank is allowed */
+    refuse_all(to_pending, "sbuPC");
 }
 
 static void messages_from_other_points_are_refused(void **state)
@@ -682,11 +992,11 @@ static void messages_from_other_points_are_refused(void **state)
     expect_refused(&b, give_begin(&b, LEADER, 4, PS_SKIP + 1, LIST(0), LIST(0)), "BEGIN");
     bench_close(&b);
     to_holding(&b);
-    expect_refused(&b, give_push(&b, OTHER, 5, 1), "sends only copies");
-    expect_refused(&b, give_pull(&b, OTHER, 4, 1), "sends only copies");
-    expect_refused(&b, give_commit(&b, OTHER, 5, 0), "sends only copies");
-    expect_refused(&b, give_end(&b, OTHER, 0), "sends only copies");
-    expect_refused(&b, give_query(&b, OTHER), "sends only copies");
+    expect_refused(&b, give_push(&b, OTHER, 5, 1), "sends only FETCH and COPY");
+    expect_refused(&b, give_pull(&b, OTHER, 4, 1), "sends only FETCH and COPY");
+    expect_refused(&b, give_commit(&b, OTHER, 5, 0), "sends only FETCH and COPY");
+    expect_refused(&b, give_end(&b, OTHER, 0), "sends only FETCH and COPY");
+    expect_refused(&b, give_query(&b, OTHER), "sends only FETCH and COPY");
     bench_close(&b);
 }
 
@@ -799,7 +1109,7 @@ static void failed_send_is_returned(void **state)
     to_holding(&b);
     b.send_fails = true;
     assert_int_equal(give_pull(&b, 0, 4, 1), ERR_TIMEOUT);
-    assert_int_equal(give_send(&b, LEADER, OTHER, LIST(1)), ERR_TIMEOUT);
+    assert_int_equal(give_query(&b, 0), ERR_TIMEOUT);
     bench_close(&b);
 }
 
@@ -813,7 +1123,17 @@ int main(void)
         cmocka_unit_test(step_is_summed_when_all_have_pushed_and_applied_when_all_have_committed),
         cmocka_unit_test(skipped_step_changes_only_the_version),
         cmocka_unit_test(rank_without_rows_pushes_before_others_committed),
-        cmocka_unit_test(shards_are_sent_while_loading_and_holding),
+        cmocka_unit_test(ready_waits_for_copies_from_another_server),
+        cmocka_unit_test(next_fetch_follows_the_last_answer),
+        cmocka_unit_test(rows_of_the_next_version_wait_for_it),
+        cmocka_unit_test(step_waits_for_the_answer_of_its_version),
+        cmocka_unit_test(shard_that_is_not_complete_takes_part_in_the_steps),
+        cmocka_unit_test(copies_stop_at_the_first_end),
+        cmocka_unit_test(answers_that_were_not_requested_are_refused),
+        cmocka_unit_test(follow_is_accepted_from_the_coordinator_for_another_server),
+        cmocka_unit_test(source_sends_the_rows_of_its_version),
+        cmocka_unit_test(source_ends_when_no_server_copies_from_it),
+        cmocka_unit_test(wrong_fetches_are_refused),
         cmocka_unit_test(shard_that_moved_away_can_be_sent_until_the_first_sum),
         cmocka_unit_test(end_of_every_rank_ends_the_generation),
         cmocka_unit_test(pending_gradient_is_dropped_applied_or_skipped_by_the_next_generation),
