@@ -36,6 +36,7 @@ struct ps {
     struct arena memory; /* of the view */
     struct gate gate;    /* broken when the generation ends early */
     _Atomic uint32_t running;
+    struct ps_budget budget;
     pthread_mutex_t lock; /* guards the fields below */
     struct comm *comm;    /* owned; NULL: not connected */
     bool is_over;         /* aborted, or failed: err */
@@ -60,6 +61,13 @@ static void exchange(void *arg, uint8_t **data, size_t *room)
     comm_exchange(s->ps->comm, s->local, data, room);
 }
 
+static int reserve(void *arg, uint64_t bytes, uint64_t memory, struct err *err)
+{
+    struct service *s = arg;
+
+    return ps_budget_report(&s->ps->budget, bytes, memory, err);
+}
+
 int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
 {
     struct ps *p = calloc(1, sizeof(*p));
@@ -70,6 +78,7 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
     CHECK(opts->n_servers > 0);
     p->opts = *opts;
     pthread_mutex_init(&p->lock, NULL);
+    ps_budget_init(&p->budget, opts->on_memory, opts->arg);
     p->services = calloc(opts->n_servers, sizeof(*p->services));
     if (p->services == NULL)
         rc = err_set(err, ERR_NOMEM, "parameter server: out of memory");
@@ -84,6 +93,7 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
                                                       .n_threads = opts->n_servers,
                                                       .send = send,
                                                       .exchange = exchange,
+                                                      .reserve = reserve,
                                                       .arg = s },
                             &s->server, err);
     }
@@ -112,6 +122,7 @@ void ps_close(struct ps *p)
     for (uint32_t i = 0; p->services != NULL && i < p->opts.n_servers; i++)
         ps_server_close(p->services[i].server);
     free(p->services);
+    ps_budget_fini(&p->budget);
     arena_fini(&p->memory);
     free(p);
 }
@@ -277,7 +288,11 @@ static void *service_main(void *arg)
 
 int ps_start(struct ps *p, const struct ps_group *g, struct err *err)
 {
+    struct ps_facts facts;
+
     join(p); /* of the previous generation */
+    ps_facts(p, &facts);
+    ps_budget_begin(&p->budget, facts.memory, p->opts.n_servers);
     arena_fini(&p->memory);
     p->group = *g;
     if (!group_view_copy(&g->view, &p->memory, &p->group.view))
@@ -316,6 +331,7 @@ void ps_facts(struct ps *p, struct ps_facts *out)
         out->n_shards += s->stats.n_shards;
         out->n_copied += s->stats.n_copied;
         out->bytes += s->stats.bytes;
+        out->memory += s->stats.memory;
         out->rows_read += s->stats.rows_read;
         out->rows_updated += s->stats.rows_updated;
         pthread_mutex_unlock(&s->lock);

@@ -8,6 +8,7 @@
  *   leader         what the coordinator does: settlement, votes
  *   port           how the last two exchange messages
  *   wants          which tables of a job are on parameter servers
+ *   budget         the memory that the servers of a task need together
  *   ps             the task: connects, and runs its servers for a generation
  *
  * A ps needs no model and no data: the coordinator describes the tables, and fills them. Its state stays in
@@ -22,6 +23,7 @@
 #include <stdint.h>
 
 #include "base/group_view.h"
+#include "ps/budget.h"
 
 struct comm_listener;
 struct comm_loss;
@@ -30,6 +32,7 @@ struct ps;
 
 struct ps_opts {
     uint32_t n_servers; /* service threads */
+    ps_memory_fn *on_memory; /* from threads of the ps, before they allocate shards; NULL: no limit */
     void *arg;
 };
 
@@ -62,6 +65,7 @@ struct ps_facts { /* over all servers */
     uint64_t version; /* the lowest */
     uint32_t n_shards, n_copied; /* n_copied: of these, those whose rows are still being copied */
     uint64_t bytes, rows_read, rows_updated;
+    uint64_t memory; /* as in struct ps_server_stats */
 };
 void ps_facts(struct ps *p, struct ps_facts *out);
 

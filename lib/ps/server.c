@@ -170,6 +170,8 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
                                      .rows_updated = s->rows_updated };
     for (uint32_t i = 0; s->store != NULL && i < PS_SHARDS; i++)
         out->n_shards += ps_store_has(s->store, i);
+    if (s->store != NULL)
+        out->memory = ps_store_memory(s->store, out->n_shards, out->bytes);
 }
 
 uint64_t ps_server_version(const struct ps_server *s)

@@ -62,6 +62,10 @@ struct ps_server_opts {
     /* Exchanges *data [*room] for the memory of the message that is handled; as comm_exchange().
      * NULL: the server copies messages that it keeps. */
     void (*exchange)(void *arg, uint8_t **data, size_t *room);
+    /* Called by BEGIN before the server allocates shards: `bytes` of rows, slots and averages of
+     * all shards that it then has, also of those that it keeps for SEND; `memory`: that they can
+     * occupy (ps_store_memory()). An error is that of BEGIN. NULL: no limit. */
+    int (*reserve)(void *arg, uint64_t bytes, uint64_t memory, struct err *err);
     void *arg;
 };
 
@@ -90,6 +94,7 @@ struct ps_server_stats {
     uint32_t n_shards;
     uint32_t n_copied;   /* shards whose rows are being copied to the server */
     uint64_t bytes;      /* of rows, slots and averages */
+    uint64_t memory;     /* that they can occupy (ps_store_memory()) */
     uint64_t rows_read, rows_updated; /* since ps_server_open() */
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out);

@@ -4,6 +4,7 @@
  *   server_settle.c   SETUP, QUERY, BEGIN: which shards the server has, and of which step
  *   server_shards.c   which rows it has, and READY
  *   server_copy.c     COPY, FOLLOW, FETCH: fills shards, and sends them to other servers
+ *   server_memory.c   BEGIN: the memory of the shards, before it is allocated
  *   server_step.c     PULL, PUSH, COMMIT: the steps
  *   server_rows.c     reads rows, for PULL and for readers
  *   server_message.c  keeps and sends messages */
@@ -148,6 +149,12 @@ void server_copies_close(struct ps_server *s);
 
 /* Applies or skips the step that all ranks have committed. */
 int server_apply(struct ps_server *s, struct err *err);
+
+/* ---- server_memory.c ---- */
+
+/* Reports the bytes of the shards that this server holds or will hold, by opts.reserve. Errors: those
+ * of opts.reserve. */
+int server_reserve(const struct ps_server *s, struct err *err);
 
 /* ---- server_rows.c ---- */
 

@@ -182,6 +182,8 @@ int server_begin(struct ps_server *s, uint32_t from, const struct ps_message *m,
     server_drop_incomplete(s);
     rc = drop_invalid(s, m, err);
     if (rc == 0)
+        rc = server_reserve(s, err);
+    if (rc == 0)
         rc = hold_shards(s, m, err);
     return rc < 0 ? rc : server_send_ready(s, err);
 }

@@ -177,6 +177,17 @@ static uint64_t bytes_of(const struct ps_store *s, uint32_t shard)
     return floats * s->n_parts * sizeof(float);
 }
 
+uint64_t ps_store_shard_bytes(const struct ps_store *s, uint32_t shard)
+{
+    CHECK(shard < PS_SHARDS);
+    return bytes_of(s, shard);
+}
+
+uint64_t ps_store_memory(const struct ps_store *s, uint32_t n_shards, uint64_t bytes)
+{
+    return s->wants_huge_pages ? n_shards * (uint64_t)s->place_floats * sizeof(float) : bytes;
+}
+
 int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err *err)
 {
     size_t bytes = s->place_floats * sizeof(float);

@@ -72,6 +72,10 @@ void ps_store_drop_shard(struct ps_store *s, uint32_t shard); /* no effect if it
 bool ps_store_has(const struct ps_store *s, uint32_t shard);
 /* Bytes of the weights, slots and averages of the shards held. */
 uint64_t ps_store_bytes(const struct ps_store *s);
+uint64_t ps_store_shard_bytes(const struct ps_store *s, uint32_t shard); /* the same of a shard, held or not */
+/* Returns the memory that n shards with these bytes can occupy. All shards have places of one size, that
+ * of the shard with the most rows, and huge pages also fill the unused part of a place. */
+uint64_t ps_store_memory(const struct ps_store *s, uint32_t n_shards, uint64_t bytes);
 
 /* Copies the weights of n rows, in any order, to out [n * width]. Errors: ERR_PEER (a row that the
  * table does not have, or whose shard is not held); then `out` is undefined. */

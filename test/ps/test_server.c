@@ -39,7 +39,8 @@ struct bench {
     struct ps_writer w;
     struct sent sent[SENT];
     uint32_t n_sent;
-    bool send_fails;
+    bool send_fails, reserve_fails;
+    uint64_t reserved; /* bytes of the last BEGIN */
     struct err err;
 };
 
@@ -64,6 +65,15 @@ static int record(void *arg, uint32_t to, const struct iovec *parts, uint32_t n,
     return 0;
 }
 
+static int reserve(void *arg, uint64_t bytes, uint64_t memory, struct err *err)
+{
+    struct bench *b = arg;
+
+    assert_true(memory >= bytes);
+    b->reserved = bytes;
+    return b->reserve_fails ? err_set(err, ERR_NOMEM, "too many bytes") : 0;
+}
+
 static void forget_sent(struct bench *b)
 {
     while (b->n_sent > 0)
@@ -77,7 +87,7 @@ static void begin_generation(struct bench *b)
 
 static void bench_open(struct bench *b)
 {
-    struct ps_server_opts o = { .n_threads = 1, .send = record, .arg = b };
+    struct ps_server_opts o = { .n_threads = 1, .send = record, .reserve = reserve, .arg = b };
 
     memset(b, 0, sizeof(*b));
     assert_int_equal(ps_server_open(&o, &b->server, NULL), 0);
@@ -788,6 +798,43 @@ static void shard_that_moved_away_can_be_sent_until_the_first_sum(void **state)
     bench_close(&b);
 }
 
+static void begin_reports_the_bytes_of_all_shards_before_they_are_held(void **state)
+{
+    enum { ROW0 = 3 * sizeof(float), ROW1 = 2 * sizeof(float) };
+    struct ps_server_stats stats;
+    struct bench b;
+
+    (void)state;
+    to_idle(&b);
+    assert_int_equal(give_begin(&b, LEADER, 4, PS_DROP, LIST(0, 389), LIST(0, 389)), 0);
+    assert_int_equal(b.reserved, 64 * ROW0 + 2 * ROW1);
+    bench_close(&b);
+
+    to_holding(&b); /* shards 0, 1, 5 */
+    assert_int_equal(b.reserved, 70 * ROW0);
+    ps_server_end(b.server);
+    begin_generation(&b);
+    assert_int_equal(give_begin(&b, LEADER, 4, PS_DROP, LIST(0, 389), LIST(389)), 0);
+    assert_int_equal(b.reserved, 70 * ROW0 + 2 * ROW1); /* shard 1 is kept for SEND */
+    bench_close(&b);
+
+    bench_open(&b); /* adagrad: a slot for each weight */
+    assert_int_equal(give_setup(&b, LEADER, OPTIM_ADAGRAD, TABLES), 0);
+    b.reserve_fails = true;
+    assert_int_equal(give_begin(&b, LEADER, 4, PS_DROP, LIST(0, 1), LIST(0, 1)), ERR_NOMEM);
+    assert_string_equal(b.err.text, "too many bytes");
+    assert_int_equal(b.reserved, 70 * ROW0 * 2);
+    ps_server_stats(b.server, &stats);
+    assert_int_equal(stats.bytes, 0);
+    assert_int_equal(b.n_sent, 0);
+    ps_server_end(b.server);
+    begin_generation(&b); /* the next generation gives it fewer shards */
+    b.reserve_fails = false;
+    assert_int_equal(give_begin(&b, LEADER, 4, PS_DROP, LIST(1), LIST(1)), 0);
+    assert_int_equal(b.reserved, 6 * ROW0 * 2);
+    bench_close(&b);
+}
+
 static void end_of_every_rank_ends_the_generation(void **state)
 {
     struct bench b;
@@ -1135,6 +1182,7 @@ int main(void)
         cmocka_unit_test(source_ends_when_no_server_copies_from_it),
         cmocka_unit_test(wrong_fetches_are_refused),
         cmocka_unit_test(shard_that_moved_away_can_be_sent_until_the_first_sum),
+        cmocka_unit_test(begin_reports_the_bytes_of_all_shards_before_they_are_held),
         cmocka_unit_test(end_of_every_rank_ends_the_generation),
         cmocka_unit_test(pending_gradient_is_dropped_applied_or_skipped_by_the_next_generation),
         cmocka_unit_test(pushes_that_are_not_summed_are_forgotten),

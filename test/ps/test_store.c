@@ -570,6 +570,31 @@ static void a_large_table_needs_memory_only_for_its_shards(void **state)
     ps_store_close(s);
 }
 
+static void huge_pages_fill_places_that_have_few_rows_and_that_memory_is_counted(void **state)
+{
+    /* a place has 64 rows of 16 floats; huge pages are used if at least half of all places are full */
+    static const struct {
+        uint64_t rows, memory;
+    } cases[] = { { 40000, PS_SHARDS * 4096 }, { 65536, PS_SHARDS * 4096 }, { 20000, 20000 * 64 } };
+    struct optim_hyper h = { .learning_rate = 1, .step = 1, .grad_scale = 1 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct ps_table t = { "table", cases[i].rows, 16, 0, 1, 0, false };
+        struct ps_store_opts opts = { .tables = &t, .n_tables = 1, .hyper = &h,
+                                      .optimizer = optim_get(OPTIM_SGD), .fill = fill };
+        struct ps_store *s = NULL;
+        uint64_t bytes = 0;
+
+        assert_int_equal(ps_store_open(&opts, &s, NULL), 0);
+        for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
+            bytes += ps_store_shard_bytes(s, shard);
+        assert_int_equal(bytes, cases[i].rows * 64);
+        assert_int_equal(ps_store_memory(s, PS_SHARDS, bytes), cases[i].memory);
+        ps_store_close(s);
+    }
+}
+
 static void reads_give_rows_in_the_requested_order(void **state)
 {
     struct ps_store *s = small_store(OPTIM_SGD, 0, fill, NULL);
@@ -766,6 +791,7 @@ int main(void)
         cmocka_unit_test(optimizers_with_norms_are_refused),
         cmocka_unit_test(table_beyond_the_address_space_is_an_error),
         cmocka_unit_test(a_large_table_needs_memory_only_for_its_shards),
+        cmocka_unit_test(huge_pages_fill_places_that_have_few_rows_and_that_memory_is_counted),
         cmocka_unit_test(reads_give_rows_in_the_requested_order),
         cmocka_unit_test(failed_fill_leaves_no_shard),
         cmocka_unit_test(invalid_parts_are_refused_and_nothing_is_pending),

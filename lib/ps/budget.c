@@ -1,0 +1,33 @@
+#include "ps/budget.h"
+
+void ps_budget_init(struct ps_budget *b, ps_memory_fn *decide, void *arg)
+{
+    *b = (struct ps_budget){ .decide = decide, .arg = arg };
+    pthread_mutex_init(&b->lock, NULL);
+}
+
+void ps_budget_fini(struct ps_budget *b)
+{
+    pthread_mutex_destroy(&b->lock);
+}
+
+void ps_budget_begin(struct ps_budget *b, uint64_t held, uint32_t n_servers)
+{
+    pthread_mutex_lock(&b->lock);
+    b->memory = (struct ps_memory){ .held = held, .n_servers = n_servers };
+    pthread_mutex_unlock(&b->lock);
+}
+
+int ps_budget_report(struct ps_budget *b, uint64_t bytes, uint64_t memory, struct err *err)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&b->lock);
+    b->memory.planned += bytes;
+    b->memory.planned_memory += memory;
+    b->memory.n_reported++;
+    if (b->decide != NULL)
+        rc = b->decide(b->arg, &b->memory, err);
+    pthread_mutex_unlock(&b->lock);
+    return rc;
+}

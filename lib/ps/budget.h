@@ -1,0 +1,40 @@
+/* budget.h - the memory that the tables of a ps need in a generation, summed over its servers.
+ *
+ * Each server learns its shards by its own BEGIN and reports their bytes before it allocates them,
+ * so that a ps that cannot hold its tables states both numbers instead of being killed by the
+ * kernel. Threads: any, between ps_budget_begin() and the end of the generation. */
+#ifndef PS_BUDGET_H
+#define PS_BUDGET_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+struct err;
+
+struct ps_memory { /* in bytes */
+    uint64_t held; /* memory that the tables can occupy at the start of the generation */
+    /* Rows, slots of the optimizer and averages of the servers that have reported, with the shards that
+     * they keep until these are copied. */
+    uint64_t planned;
+    uint64_t planned_memory; /* that they can occupy; at least `planned` (ps_store_memory()) */
+    uint32_t n_reported, n_servers;
+};
+
+/* Decides whether the ps may allocate the memory. Called by one thread at a time. An error ends the
+ * generation with its text. */
+typedef int ps_memory_fn(void *arg, const struct ps_memory *m, struct err *err);
+
+struct ps_budget {
+    pthread_mutex_t lock; /* guards `memory` and calls of `decide` */
+    struct ps_memory memory;
+    ps_memory_fn *decide; /* NULL: no limit */
+    void *arg;
+};
+
+void ps_budget_init(struct ps_budget *b, ps_memory_fn *decide, void *arg);
+void ps_budget_fini(struct ps_budget *b);
+void ps_budget_begin(struct ps_budget *b, uint64_t held, uint32_t n_servers);
+/* A server reports the bytes of its shards; `bytes` and `memory` as for ps_server_opts.reserve. Errors: those of `decide`. */
+int ps_budget_report(struct ps_budget *b, uint64_t bytes, uint64_t memory, struct err *err);
+
+#endif
