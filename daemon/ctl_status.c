@@ -61,6 +61,17 @@ static void gpu_line(const Trainerd__V1__Gpu *g, struct buf *out)
     buf_str(out, "\n");
 }
 
+static void memory_line(const Trainerd__V1__MemoryStatus *m, struct buf *out)
+{
+    char used[32], limit[32];
+
+    text_bytes(used, sizeof(used), m->used);
+    text_bytes(limit, sizeof(limit), m->limit);
+    buf_printf(out, "memory      %s of %s in use, limit: %s\n", used, limit, m->source);
+    if (m->warning[0] != '\0')
+        buf_printf(out, "            %s\n", m->warning);
+}
+
 void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
 {
     char since[32], up[32];
@@ -100,6 +111,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
             "gradients of rows\n",
             s->server->shards, s->server->copying, (ull)s->server->version, (double)s->server->bytes / (1 << 20),
             (ull)s->server->rows_read, (ull)s->server->rows_updated);
+    if (s->memory != NULL)
+        memory_line(s->memory, out);
     for (size_t i = 0; i < s->n_gpus; i++) {
         buf_str(out, i == 0 ? "GPUs        " : "            ");
         gpu_line(s->gpus[i], out);

@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
+#include "daemon/memory_watch.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -37,6 +38,15 @@ enum {
     DOUBLED_MS = 1000, /* a launcher may send its stop signal more than once within this time */
 };
 
+/* A task allocates memory when a generation begins: `at_once` there. */
+static void watch_memory(struct run *r, bool at_once)
+{
+    const char *warning = memory_watch_tick(r->memory, clock_ms(), at_once);
+
+    if (warning != NULL)
+        report_trouble(r->report, warning);
+}
+
 /* ---- messages from the compute plane ---- */
 
 struct connected {
@@ -54,6 +64,7 @@ static void handle_connected(void *arg)
         run_update_progress(r); /* for the first heartbeat of the generation */
         if (r->mode->connected != NULL)
             r->mode->connected(r, m->generation);
+        watch_memory(r, true);
     }
     free(m);
 }
@@ -241,6 +252,7 @@ static void tick(void *arg)
 
     run_update_progress(r);
     watch_idle(r);
+    watch_memory(r, false);
     r->mode->tick(r);
     status_pages_tick(r);
     if (r->ticks++ % DRAW_TICKS == 0) {
@@ -364,6 +376,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
     int rc;
 
     prepare_gpus(s);
+    r->memory = memory_watch_new("", s->is_ps);
     rc = loop_open(&r->loop, err);
     if (rc < 0)
         return rc;
@@ -480,6 +493,7 @@ static void shut_down(struct run *r)
     report_close(r->report);
     status_pages_free(r->http.pages);
     metrics_free(r->http.metrics);
+    memory_watch_free(r->memory);
     free(r->gpus.readings);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
     shutdown_limit.stage = "the exit handlers of libraries";

@@ -29,6 +29,7 @@ struct Trainerd__V1__StatusReply;
 struct arena;
 struct evaluator;
 struct group;
+struct memory_watch;
 struct reload;
 struct reload_changes;
 struct run_mode;
@@ -102,6 +103,7 @@ struct run {
     struct run_http http;
     struct report *report;
     struct reload *reload;
+    struct memory_watch *memory;
     struct run_gpus gpus;
     struct rdzv_progress progress; /* updated by every tick; only the loop's thread reads it */
 

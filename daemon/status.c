@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "daemon/memory_watch.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/work.h"
@@ -77,11 +78,26 @@ static void fill_server(const struct run *r, Trainerd__V1__StatusReply *s, struc
     s->server->rows_updated = f.rows_updated;
 }
 
+static void fill_memory(const struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    struct memory_status *m = make(a, sizeof(*m));
+
+    if (!memory_watch_status(r->memory, m))
+        return;
+    s->memory = make(a, sizeof(*s->memory));
+    trainerd__v1__memory_status__init(s->memory);
+    s->memory->used = m->limit.used;
+    s->memory->limit = m->limit.bytes;
+    s->memory->source = m->limit.source;
+    s->memory->warning = m->warning;
+}
+
 void status_complete(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
 {
     report_describe(r->report, s, a);
     fill_lanes(s, a);
     fill_server(r, s, a);
+    fill_memory(r, s, a);
 }
 
 void status_describe_alone(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)

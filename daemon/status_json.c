@@ -99,6 +99,20 @@ static void server_json(const Trainerd__V1__ServerStatus *p, struct buf *out)
                (ull)p->version, p->shards, p->copying, (ull)p->bytes, (ull)p->rows_read, (ull)p->rows_updated);
 }
 
+/* null: no limit is known. */
+static void memory_json(const Trainerd__V1__MemoryStatus *m, struct buf *out)
+{
+    buf_str(out, ", \"memory\": ");
+    if (m == NULL) {
+        buf_str(out, "null");
+        return;
+    }
+    buf_printf(out, "{\"used_bytes\": %llu, \"limit_bytes\": %llu", (ull)m->used, (ull)m->limit);
+    field(out, "source", m->source);
+    field(out, "warning", m->warning);
+    buf_str(out, "}");
+}
+
 /* null: no evaluation yet. */
 static void evaluation_json(const Trainerd__V1__Evaluation *e, struct buf *out)
 {
@@ -182,6 +196,7 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     field(out, "devices", s->devices);
     evaluation_json(s->evaluation, out);
     server_json(s->server, out);
+    memory_json(s->memory, out);
     buf_str(out, ", \"checkpoints\": [");
     for (size_t i = 0; i < s->n_checkpoints; i++) {
         buf_str(out, i > 0 ? ", " : "");

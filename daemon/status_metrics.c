@@ -29,6 +29,7 @@ struct status_metrics {
     struct task_metrics *tasks; /* [n_tasks] */
     size_t n_tasks;
     struct server_metrics server;
+    struct metric *memory_used, *memory_limit;
 };
 
 static const char *const parts[] = { "data", "compute", "reduce", "checkpoint" };
@@ -50,6 +51,11 @@ struct status_metrics *status_metrics_new(struct metrics *m)
         metrics_gauge(m, "trainerd_leads", NULL, "1: this task leads the group, 0: it does not.");
     x->phase_seconds =
         metrics_gauge(m, "trainerd_phase_seconds", NULL, "Time since the present phase began.");
+    x->memory_used = metrics_gauge(m, "trainerd_memory_used_bytes", NULL,
+                                   "Memory in use of the limit that this task reaches first.");
+    x->memory_limit = metrics_gauge(
+        m, "trainerd_memory_limit_bytes", NULL,
+        "Limit of the control group, the host or the process that this task reaches first.");
     return x;
 }
 
@@ -167,12 +173,24 @@ static void update_server(struct status_metrics *x, const Trainerd__V1__ServerSt
     p->rows_updated = s->rows_updated;
 }
 
+static void update_memory(struct status_metrics *x, const Trainerd__V1__MemoryStatus *m)
+{
+    if (m == NULL) {
+        metric_forget(x->memory_used);
+        metric_forget(x->memory_limit);
+        return;
+    }
+    metric_set(x->memory_used, (double)m->used);
+    metric_set(x->memory_limit, (double)m->limit);
+}
+
 void status_metrics_update(struct status_metrics *x, const Trainerd__V1__StatusReply *s)
 {
     bool leads = strcmp(s->state, "leading") == 0 || strcmp(s->state, "alone") == 0;
 
     update_phase(x, s);
     update_server(x, s->server);
+    update_memory(x, s->memory);
     metric_set(x->leads, leads ? 1 : 0);
     metric_set(x->expected, (double)s->n_tasks);
     metric_set(x->members, (double)(s->n_view > 0 ? s->n_view : strcmp(s->state, "alone") == 0));

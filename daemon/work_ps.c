@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "comm/comm.h"
+#include "daemon/memory_watch.h"
 #include "daemon/run_priv.h"
 #include "daemon/work.h"
 #include "ps/ps.h"
@@ -53,6 +54,13 @@ static void wait_for_over(struct ps_work *w)
     pthread_mutex_unlock(&w->lock);
 }
 
+static int on_memory(void *arg, const struct ps_memory *m, struct err *err)
+{
+    const struct ps_work *w = arg;
+
+    return memory_watch_plan(w->run->memory, m, err);
+}
+
 static int open_ps(struct run *r, void **out, struct err *err)
 {
     struct ps_work *w = calloc(1, sizeof(*w));
@@ -65,7 +73,8 @@ static int open_ps(struct run *r, void **out, struct err *err)
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->asked, NULL);
     set_serving(w, false);
-    rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers, .arg = w }, &w->ps, err);
+    rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers, .on_memory = on_memory, .arg = w },
+                 &w->ps, err);
     if (rc < 0) {
         free(w);
         return rc;

@@ -30,6 +30,8 @@ HEALTHY = {
     "trainerd_data_wait_seconds_total{%s}": "0+1x120",
     "trainerd_reduce_seconds_total{%s}": "0+10x120",
     'trainerd_gpu_ecc_uncorrected_errors{%s,gpu="0"}': "0x120",
+    "trainerd_memory_used_bytes{%s}": "84x120",
+    "trainerd_memory_limit_bytes{%s}": "100x120",
     "process_open_fds{%s}": "100x120",
     "process_max_fds{%s}": "1000x120",
 }
@@ -48,6 +50,7 @@ FAULTS = {
     "TrainerdWaitsForData": ("trainerd_data_wait_seconds_total{%s}", "0+20x120"),
     "TrainerdWaitsForAllReduce": ("trainerd_reduce_seconds_total{%s}", "0+40x120"),
     "TrainerdGpuErrors": ('trainerd_gpu_ecc_uncorrected_errors{%s,gpu="0"}', "0x110 1x10"),
+    "TrainerdMemoryNearLimit": ("trainerd_memory_used_bytes{%s}", "84x100 86x20"),
     "TrainerdFewDescriptors": ("process_open_fds{%s}", "100x80 900x40"),
 }
 

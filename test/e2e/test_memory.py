@@ -1,0 +1,216 @@
+#!/usr/bin/python3
+"""The limit of the memory: a ps in a control group of its own reports that it approaches the limit, in its log, its status and
+its metrics, while it lives; and tables that exceed the limit are refused before the kernel kills the task.
+
+A limit is derived from what the ps reports about itself, not from a guess of what a process needs on this machine."""
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import urllib.request
+
+import clicks
+from kit import FOLDERS, SLOW, TRAINERCTL, Skip, Task, await_process, free_ports, main, test, use_venv, wait_until, workdir
+
+use_venv()
+
+# Rows of each of the 26 tables. All shards have equally many, and SGD has no state: the ps has written all of its tables, and its
+# use is stable, when the first step begins.
+clicks.ROWS = 131072
+TABLES = 26 * clicks.ROWS * 16 * 4  # 208 MiB
+_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # the data, for all tests of the file
+
+
+def read(path):
+    with open(path) as f:
+        return f.read()
+
+
+def write(path, text):
+    with open(path, "w") as f:
+        f.write(text)
+
+
+def candidates():
+    """[(folder, name of the file with the limit)]: control groups in which a new one may count memory: the own one and those that
+    contain it, of version 1 and 2."""
+    groups = {("memory" if "memory" in names.split(",") else names): path
+              for names, path in (line.split(":", 2)[1:] for line in read("/proc/self/cgroup").splitlines())}
+    out = []
+    for line in read("/proc/self/mountinfo").splitlines():
+        front, _, back = line.partition(" - ")
+        kind, options = back.split()[0], back.split()[-1].split(",")
+        name, limit = {"cgroup2": ("", "memory.max"), "cgroup": ("memory", "memory.limit_in_bytes")}.get(kind, (None, None))
+        if name not in groups or (kind == "cgroup" and "memory" not in options):
+            continue
+        mount = front.split()[4]
+        path = groups[name]
+        while True:
+            out.append((mount + path.rstrip("/"), limit))
+            if path in ("", "/"):
+                break
+            path = os.path.dirname(path)
+    return out
+
+
+class ControlGroup:
+    """A control group for one process at a time; `with` removes it. Skips the test where this machine permits none."""
+
+    def __init__(self):
+        self.folder, why = None, "no control groups that count memory are mounted"
+        for parent, name in candidates():
+            folder = os.path.join(parent, "trainerd-test-%d" % os.getpid())
+            try:
+                os.mkdir(folder)
+            except OSError as e:
+                why = "%s: %s" % (folder, e.strerror)
+                continue
+            self.limit = os.path.join(folder, name)
+            if os.access(self.limit, os.W_OK):
+                self.folder = folder
+                break
+            os.rmdir(folder)
+            why = "%s: no file %s" % (folder, name)
+        if self.folder is None:
+            raise Skip("no control group with a limit of memory for user %d: %s" % (os.geteuid(), why))
+        self.procs = os.path.join(self.folder, "cgroup.procs")
+        # the words in front of a command that runs in the group, with the same process id
+        self.prefix = ("sh", "-c", 'echo $$ >"$0" && exec "$@"', self.procs)
+        p = subprocess.run([*self.prefix, "true"], capture_output=True, text=True, timeout=60 * SLOW)
+        if p.returncode != 0:
+            os.rmdir(self.folder)
+            raise Skip("no process can be moved to the control group %s: %s" % (self.folder, p.stderr.strip()))
+
+    def set_limit(self, bytes_):
+        write(self.limit, str(bytes_))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # the group is empty when the task, which Job.__exit__ has killed, has left it
+        wait_until(lambda: read(self.procs) == "", 20)
+        os.rmdir(self.folder)
+
+
+class Job:
+    """One worker, and one ps that runs in the control group; `with` kills both."""
+
+    def __init__(self, group):
+        source = clicks.make_data(os.path.join(_kept.name, "data"))
+        self.group, self.tasks = group, {}
+        self.ports = free_ports(3)
+        self.cluster = {"worker": ["127.0.0.1:%d" % self.ports[0]], "ps": ["127.0.0.1:%d" % self.ports[1]]}
+        self.path = clicks.job_file(workdir(), source, parameter_server={"tables": "auto", "replicas": 1}, train={"epochs": 100000},
+                                    checkpoint={"every_steps": 1000000}, optimizer={"type": "sgd", "learning_rate": 0.01},
+                                    elastic={"min_world": 1, "rejoin_seconds": 0})
+
+    def start(self, kind):
+        env = {"TRAINERD_METRICS": str(self.ports[2])} if kind == "ps" else {"TRAINERD_FAULT": "train.forward=delay:20@1+"}
+        config = {"cluster": self.cluster, "task": {"type": kind, "index": 0}}
+        self.tasks[kind] = Task(self.path, config, ("--devices", "cpu:1"), env, kind, prefix=self.group.prefix if kind == "ps" else ())
+        return self.tasks[kind]
+
+    def status(self, text=False):
+        p = subprocess.run([TRAINERCTL, "status", *(() if text else ("--json",)), self.cluster["ps"][0]], capture_output=True, text=True,
+                           timeout=60 * SLOW)
+        if p.returncode != 0:
+            return "" if text else {"memory": None}
+        return p.stdout if text else json.loads(p.stdout)
+
+    def memory(self):
+        return self.status()["memory"] or {"used_bytes": 0, "limit_bytes": 0, "source": "", "warning": ""}
+
+    def metrics(self):
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % self.ports[2], timeout=60 * SLOW) as f:
+            return dict(line.rsplit(" ", 1) for line in f.read().decode().splitlines() if line.startswith("trainerd_memory_"))
+
+    def logs(self):
+        return "\n".join("--- %s: exit %s\n%s" % (name, t.p.poll(), t.log()) for name, t in self.tasks.items())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for t in self.tasks.values():
+            t.kill()
+
+
+def warnings(task, words):
+    return [r["message"] for r in task.events("memory") if r["level"] == "warn" and words in r["message"]]
+
+
+def until_steps(job, n=3):
+    """Waits until n more steps were made."""
+    worker = job.tasks["worker"]
+    worker.until_step(max(worker.steps(), default=0) + n, 120)
+
+
+@test
+def use_of_a_ps_approaches_the_limit_it_warns_once_and_lives():
+    with ControlGroup() as group, Job(group) as job:
+        group.set_limit(2 * TABLES)
+        ps = job.start("ps")
+        job.start("worker")
+        until_steps(job)
+        wait_until(lambda: job.memory()["used_bytes"] > TABLES, 60, job.logs)
+        before = job.memory()
+        assert before["limit_bytes"] == 2 * TABLES and before["source"] == "cgroup " + group.limit and before["warning"] == "", before
+        assert not warnings(ps, ""), job.logs()
+
+        group.set_limit(before["used_bytes"] * 100 // 91 // 4096 * 4096)
+        wait_until(lambda: job.memory()["warning"] != "", 60, job.logs)
+        after = job.memory()
+        assert re.search(r" are in use \((8[5-9]|9\d) %\)", after["warning"]) and group.limit in after["warning"] and \
+            "start more ps tasks, or raise the limit" in after["warning"], after
+        assert after["limit_bytes"] == before["used_bytes"] * 100 // 91 // 4096 * 4096, (before, after)
+        text = job.status(text=True)
+        assert re.search(r"^memory      .* in use, limit: cgroup %s\n {12}memory: .* are in use" % re.escape(group.limit), text, re.M), text
+        until_steps(job)
+        assert len(warnings(ps, " are in use (")) == 1, job.logs()
+        wait_until(lambda: float(job.metrics()["trainerd_memory_limit_bytes"]) == after["limit_bytes"], 60, job.logs)
+        assert float(job.metrics()["trainerd_memory_used_bytes"]) > 0.8 * after["limit_bytes"], job.metrics()
+        assert "are in use" in job.status()["last_trouble"], job.status()
+
+        group.set_limit(2 * TABLES)
+        wait_until(lambda: job.memory()["warning"] == "", 60, job.logs)
+        group.set_limit(job.memory()["used_bytes"] * 100 // 91)
+        wait_until(lambda: len(warnings(ps, " are in use (")) == 2, 60, job.logs)
+        until_steps(job)
+        assert ps.p.poll() is None, job.logs()
+
+
+@test
+def tables_of_a_ps_fit_barely_it_warns_before_it_allocates_them():
+    with ControlGroup() as group, Job(group) as job:
+        group.set_limit(TABLES * 100 // 87)
+        ps = job.start("ps")
+        job.start("worker")
+        until_steps(job)
+        found = warnings(ps, "the tables of this task need 208.0 MiB")
+        assert len(found) == 1 and group.limit in found[0] and "start more ps tasks, or raise the limit" in found[0], job.logs()
+        assert job.memory()["warning"] != "" and ps.p.poll() is None, job.logs()
+
+
+@test
+def tables_of_a_ps_exceed_the_limit_they_are_refused():
+    with ControlGroup() as group, Job(group) as job:
+        if int(re.search(r"SwapTotal: *(\d+) kB", read("/proc/meminfo")).group(1)) > 0:
+            raise Skip("this machine has swap space, in which the tables may fit")
+        group.set_limit(TABLES * 3 // 4)
+        ps = job.start("ps")
+        worker = job.start("worker")
+        assert await_process(ps.p, 120) == 138, job.logs()
+        ps.reader.join(5)
+        end = ps.final_message()
+        assert "the tables of this task need at least 208.0 MiB" in end and "exceeds the limit of 156.0 MiB: cgroup " + group.limit in end and \
+            "start more ps tasks, or raise the limit" in end, end
+        wait_until(lambda: any("exceeds the limit of 156.0 MiB" in r["message"] for r in list(worker.records)), 60, job.logs)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() in (138, 143), job.logs()
+
+
+if __name__ == "__main__":
+    main()
