@@ -297,29 +297,39 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
     return rc;
 }
 
-static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32_t server,
-                      uint32_t shard, uint32_t table, uint32_t part, struct err *err)
+/* Sends a part of n rows of a shard. */
+static int fill_rows(struct ps_leader *l, const struct ps_settlement *s, uint32_t server,
+                     uint32_t shard, uint32_t table, uint32_t part, uint64_t at, uint64_t n,
+                     struct err *err)
 {
-    const struct ps_setup_table *t = &l->tables[table];
-    uint32_t first_shard = ps_first_shard(table);
-    uint64_t all = ps_local_rows(t->rows, first_shard, shard), n;
+    uint32_t width = l->widths[table];
+    float *values;
+    int rc = 0;
+
+    if (ps_write_copy(&l->out, s->step, shard, s->is_initial ? PS_COPY_INITIAL : 0, table, part, at,
+                      n, width, &values) < 0)
+        return no_memory(err);
+    for (uint64_t k = 0, run; rc == 0 && k < n; k += run) { /* the rows of a block are consecutive */
+        run = PS_BLOCK_ROWS - (at + k) % PS_BLOCK_ROWS;
+        run = run > n - k ? n - k : run;
+        rc = s->source(s->arg, table, part, ps_row_of(ps_first_shard(table), shard, at + k), run,
+                       values + k * width, err);
+    }
+    return rc == 0 ? send_out(l, server, err) : rc;
+}
+
+/* All parts of some rows, then of the next ones. */
+static int fill_table(struct ps_leader *l, const struct ps_settlement *s, uint32_t server,
+                      uint32_t shard, uint32_t table, struct err *err)
+{
+    uint64_t all = ps_local_rows(l->tables[table].rows, ps_first_shard(table), shard), n;
+    uint32_t n_parts = s->is_initial ? 1 : l->n_parts;
     int rc = 0;
 
     for (uint64_t at = 0; rc == 0 && at < all; at += n) {
-        float *values;
-
-        n = ps_copy_rows(t->width, all - at);
-        if (ps_write_copy(&l->out, s->step, shard, s->is_initial ? PS_COPY_INITIAL : 0, table, part,
-                          at, n, t->width, &values) < 0)
-            return no_memory(err);
-        for (uint64_t k = 0, run; rc == 0 && k < n; k += run) { /* the rows of a block are consecutive */
-            run = PS_BLOCK_ROWS - (at + k) % PS_BLOCK_ROWS;
-            run = run > n - k ? n - k : run;
-            rc = s->source(s->arg, table, part, ps_row_of(first_shard, shard, at + k), run,
-                           values + k * t->width, err);
-        }
-        if (rc == 0)
-            rc = send_out(l, server, err);
+        n = ps_copy_rows(l->widths[table], all - at);
+        for (uint32_t p = 0; rc == 0 && p < n_parts; p++)
+            rc = fill_rows(l, s, server, shard, table, p, at, n, err);
     }
     return rc;
 }
@@ -333,12 +343,11 @@ static bool is_generated(const struct ps_leader *l, const struct ps_settlement *
 static int fill(struct ps_leader *l, const struct ps_settlement *s, uint32_t server, uint32_t shard,
                 struct err *err)
 {
-    uint32_t n_parts = s->is_initial ? 1 : l->n_parts;
     int rc = 0;
 
     for (uint32_t t = 0; rc == 0 && t < l->n_tables; t++)
-        for (uint32_t p = 0; rc == 0 && p < n_parts && !is_generated(l, s, t); p++)
-            rc = fill_table(l, s, server, shard, t, p, err);
+        if (!is_generated(l, s, t))
+            rc = fill_table(l, s, server, shard, t, err);
     return rc;
 }
 

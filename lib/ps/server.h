@@ -57,6 +57,7 @@ struct ps_server;
 
 struct ps_server_opts {
     uint32_t thread, n_threads; /* of the ps: the server holds shards s with s mod n_threads = thread */
+    uint64_t batch_floats; /* of an answer to FETCH; 0: 2^18 */
     /* Sends one message to a point. */
     int (*send)(void *arg, uint32_t to, const struct iovec *parts, uint32_t n, struct err *err);
     /* Exchanges *data [*room] for the memory of the message that is handled; as comm_exchange().

@@ -2,7 +2,7 @@
  * server.h.
  *
  * Copies between servers are made while the group trains. A server has one FETCH on the way at a time; the
- * answer is at most BATCH_FLOATS and a row. Pushes of the next steps arrive meanwhile, so the rows must be
+ * answer has about batch_floats. Pushes of the next steps arrive meanwhile, so the rows must be
  * used at the version of which they are:
  *
  *     the source is at        receiver at w sends FETCH(w); then
@@ -14,6 +14,8 @@
  * they have it only after all of them have applied the step before. The source of the lowest version always
  * answers at once, so servers that copy from each other never wait in a circle.
  *
+ * All parts of a row (store.h) are in one answer, since an update reads and writes all of them.
+ *
  * A server ends a generation in order only when all its answers were received, and no other server fetches
  * from it: each FOLLOW ends with a FETCH without shards. */
 #include <inttypes.h>
@@ -24,7 +26,6 @@
 #include "base/fault.h"
 #include "ps/server_priv.h"
 
-enum { BATCH_FLOATS = 256 << 10 };
 
 /* ---- a generation ---- */
 
@@ -128,8 +129,8 @@ static bool is_next_copy(const struct cursor *at, const struct ps_message *m)
     const struct ps_section *x = m->sections;
     bool is_initial = (m->flag & PS_COPY_INITIAL) != 0;
 
-    return m->n_sections == 1 && x->table == at->table && x->part == at->part &&
-           m->first == at->first && x->n > 0 && m->flag <= PS_COPY_LAST &&
+    return m->n_sections == 1 && m->flag <= (PS_COPY_INITIAL | PS_COPY_LAST) && x->table == at->table && x->part == at->part &&
+           m->first == at->first && x->n > 0 && (x->part == 0 || x->n == at->n) &&
            (!at->has_begun || is_initial == at->is_initial);
 }
 
@@ -176,7 +177,8 @@ static int use(struct ps_server *s, uint32_t from, const struct ps_message *m, s
         return rc;
     at->has_begun = true;
     at->is_initial = (m->flag & PS_COPY_INITIAL) != 0;
-    at->first += m->sections[0].n;
+    at->n = m->sections[0].n;
+    at->part++;
     return server_find_place(s, shard, at) ? 0 : complete(s, shard, err);
 }
 
@@ -232,11 +234,17 @@ static bool find_rows(const struct ps_server *s, const uint64_t *shards, uint32_
     return *shard < PS_SHARDS;
 }
 
+/* Returns how many of `left` rows are in one COPY message. */
+static uint64_t rows_of_copy(const struct ps_server *s, uint32_t width, uint64_t left)
+{
+    uint64_t n = ps_copy_rows(width, left), most = s->opts.batch_floats / width;
+
+    return most == 0 ? 1 : n < most ? n : most;
+}
+
 static int answer(struct ps_server *s, uint32_t to, const struct ps_message *m, struct err *err)
 {
-    struct cursor at = { .table = m->sections[0].table,
-                         .part = m->sections[0].part,
-                         .first = m->first };
+    struct cursor at = { .table = m->sections[0].table, .first = m->first };
     uint32_t shard = m->number;
     uint64_t sent = 0;
     bool is_last = false;
@@ -251,12 +259,14 @@ static int answer(struct ps_server *s, uint32_t to, const struct ps_message *m, 
         struct cursor from = at;
         uint32_t of = shard, width = s->widths[at.table];
         uint64_t all = ps_local_rows(s->rows[at.table], ps_first_shard(at.table), shard);
-        uint64_t n = ps_copy_rows(width, all - at.first);
+        uint64_t n = at.part > 0 ? at.n : rows_of_copy(s, width, all - at.first);
         float *values;
 
-        at.first += n;
+        at.n = n;
+        at.part++;
         sent += n * width;
-        is_last = !find_rows(s, m->shards, &shard, &at) || sent >= BATCH_FLOATS;
+        is_last = !find_rows(s, m->shards, &shard, &at) ||
+                  (at.part == 0 && sent >= s->opts.batch_floats);
         if (ps_write_copy(&s->out, s->version, of, is_last ? PS_COPY_LAST : 0, from.table,
                           from.part, from.first, n, width, &values) < 0)
             return server_no_memory(err);
@@ -275,7 +285,7 @@ int server_fetch(struct ps_server *s, uint32_t from, const struct ps_message *m,
     bool has_shards = ps_set_next(m->shards, 0) < PS_SHARDS;
 
     if (from < s->n_ranks || from == s->self || s->store == NULL || server_is_idle(s) ||
-        m->n_sections != 1 || m->sections[0].n != 0 || s->fetches[from - s->n_ranks].n > 0 ||
+        m->n_sections != 1 || m->sections[0].n != 0 || m->sections[0].part != 0 || s->fetches[from - s->n_ranks].n > 0 ||
         (!has_shards && s->n_followers_done == s->n_followers))
         return server_unexpected(s, from, "FETCH", m->step, err);
     if (!has_shards) {

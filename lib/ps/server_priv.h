@@ -34,7 +34,7 @@ struct rank {
 
 struct cursor { /* the place of the next COPY message of a shard */
     uint32_t table, part;
-    uint64_t first;
+    uint64_t first, n; /* n: of the rows whose parts are being copied, from part 1 on */
     bool has_begun, is_initial; /* is_initial: the messages have part 0 alone */
 };
 
@@ -123,7 +123,8 @@ int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m
 bool server_is_idle(const struct ps_server *s);
 /* Is the shard held, with all its rows? */
 bool server_has_shard(const struct ps_server *s, uint32_t shard);
-/* Sets *at to the next place with rows that are sent, from *at on. Returns false after the last one. */
+/* Sets *at to the next place with rows that are sent, from *at on: all parts of some rows, then of the next
+ * ones. Returns false after the last one. */
 bool server_find_place(const struct ps_server *s, uint32_t shard, struct cursor *at);
 /* Drops the shards that are not complete. No gradient may be pending. */
 void server_drop_incomplete(struct ps_server *s);

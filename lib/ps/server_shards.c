@@ -23,20 +23,15 @@ static bool is_generated(const struct ps_server *s, uint32_t table)
 
 bool server_find_place(const struct ps_server *s, uint32_t shard, struct cursor *at)
 {
-    uint32_t n_parts = at->is_initial ? 1 : ps_store_n_parts(s->store);
-
-    for (;;) {
-        if (at->table == s->n_tables)
-            return false;
-        if (at->part < n_parts && !is_generated(s, at->table) &&
+    if (at->part == (at->is_initial ? 1 : ps_store_n_parts(s->store))) {
+        at->part = 0;
+        at->first += at->n;
+    }
+    for (; at->table < s->n_tables; at->table++, at->first = 0)
+        if (!is_generated(s, at->table) &&
             at->first < ps_local_rows(s->rows[at->table], ps_first_shard(at->table), shard))
             return true;
-        at->first = 0;
-        if (++at->part >= n_parts) {
-            at->part = 0;
-            at->table++;
-        }
-    }
+    return false;
 }
 
 void server_drop_incomplete(struct ps_server *s)

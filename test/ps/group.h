@@ -67,6 +67,7 @@ struct group {
     struct plain *plain;
     uint64_t random, n_events;
     uint32_t replicas;
+    uint64_t batch_floats; /* of a copy between servers */
     struct trainer trainers[TRAINERS];
     struct ps_task ps[PS];
     struct kill kills[KILLS];
@@ -217,6 +218,7 @@ static inline void group_start_ps(struct group *g, uint32_t i)
     p->lives = true;
     for (uint32_t t = 0; t < threads_of[i]; t++) {
         struct ps_server_opts o = { .thread = t, .n_threads = threads_of[i], .send = server_sends,
+                                    .batch_floats = g->batch_floats,
                                     .exchange = server_exchanges,
                                     .arg = &group_ends[i][t] };
 

@@ -197,7 +197,8 @@ static void copy_that_is_not_the_next_one_is_refused(void **state)
         { true, true, 0, 40, 25 },   /* more rows than the shard has */
         { true, false, 0, 40, 24 },  /* initial first, then not */
         { false, true, 0, 40, 24 },  /* the reverse */
-        { false, false, 1, 0, 64 },  /* the next part too early */
+        { false, false, 1, 0, 64 },  /* other rows of the next part */
+        { false, false, 0, 40, 24 }, /* other rows before the next part */
     };
     struct sent *sent = calloc(1, sizeof(*sent));
     struct ps_writer w = { 0 };
