@@ -24,8 +24,10 @@
 struct work {
     struct comm *c;
     struct comm_rank *r;
-    uint32_t first, n;   /* the ranks of the node */
-    uint32_t n_channels; /* 1 for small vectors */
+    enum topology_kind kind;
+    struct comm_part scope; /* the ranks that make the call: all, or a part */
+    uint32_t first, n;      /* those of the node of this rank */
+    uint32_t n_channels;    /* 1 for small vectors */
     size_t element;      /* bytes */
     uint32_t n_runs;     /* schedules run so far */
     size_t aside_at;     /* direct reduce-scatter: elements of every segment that are complete */
@@ -46,18 +48,19 @@ static struct comm_range segment(const struct work *w, uint32_t channel, uint32_
     size_t count = w->r->call.count;
     uint32_t first, end;
 
-    if (t->kind == TOPOLOGY_HALVING)
-        return schedule_part(t->n_nodes * w->n_channels,
-                             schedule_reverse(channel, w->n_channels) * t->n_nodes + s, count);
+    if (w->kind == TOPOLOGY_HALVING)
+        return schedule_part(w->scope.n_nodes * w->n_channels,
+                             schedule_reverse(channel, w->n_channels) * w->scope.n_nodes + s,
+                             count);
     if (w->r->call.what == COMM_ALL_REDUCE || w->r->call.what == COMM_BARRIER)
-        return schedule_part(t->n_nodes * w->n_channels, s * w->n_channels + channel, count);
+        return schedule_part(w->scope.n_nodes * w->n_channels, s * w->n_channels + channel, count);
     topology_represented(t, s, channel, &first, &end);
     return join(comm_slice(t->world, first, count), comm_slice(t->world, end - 1, count));
 }
 
 static struct comm_range own_slice(const struct work *w, uint32_t rank)
 {
-    return comm_slice(w->c->topo.world, rank, w->r->call.count);
+    return comm_slice(w->scope.n, rank - w->scope.first, w->r->call.count);
 }
 
 static uint8_t *at(const struct work *w, uint8_t *base, size_t element)
@@ -150,18 +153,17 @@ static int fetch(struct work *w, struct comm_range x, uint32_t rank)
 
 static struct schedule schedule_for(const struct work *w, enum schedule_what what)
 {
-    const struct topology *t = &w->c->topo;
-
     return (struct schedule){ .what = what,
-                              .direct = t->kind == TOPOLOGY_DIRECT,
-                              .n_nodes = t->n_nodes,
-                              .self = w->r->node,
-                              .n_segments = t->n_nodes };
+                              .direct = w->kind == TOPOLOGY_DIRECT,
+                              .n_nodes = w->scope.n_nodes,
+                              .self = w->r->node - w->scope.node,
+                              .n_segments = w->scope.n_nodes };
 }
 
 static uint32_t rank_in(const struct work *w, uint32_t node)
 {
-    return node == SCHEDULE_NONE ? SCHEDULE_NONE : w->c->topo.node_first[node] + w->r->index;
+    return node == SCHEDULE_NONE ? SCHEDULE_NONE
+                                 : w->c->topo.node_first[w->scope.node + node] + w->r->index;
 }
 
 /* Returns a tag that is equal at both ends of a transfer, and differs from other recent tags of the
@@ -198,7 +200,7 @@ static int run(struct work *w, const struct schedule *s,
         x.recv = step.keep ? w->r->aside + (size_t)step.from * COMM_ASIDE_BYTES
                            : at(w, w->data, recv.begin);
         x.recv_bytes = range_bytes(w, recv);
-        x.left = step.from < w->r->node; /* lower ranks are the left operand */
+        x.left = step.from < s->self; /* lower ranks are the left operand */
         if (tcp_exchange(w->c, w->r, &x) < 0)
             return -1;
     }
@@ -234,8 +236,8 @@ static void add_aside(struct work *w, const struct schedule *s)
 
     for (uint32_t i = 0; i < s->n_nodes; i++)
         w->r->sources[i] = i == s->self ? to : w->r->aside + (size_t)i * COMM_ASIDE_BYTES;
-    reduce(&to, 1, w->r->sources, s->n_nodes, w->c->topo.node_leaves, own.end - own.begin,
-           (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
+    reduce(&to, 1, w->r->sources, s->n_nodes, w->c->topo.node_leaves + w->scope.node,
+           own.end - own.begin, (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
 }
 
 static int run_direct_scatter(struct work *w)
@@ -268,10 +270,10 @@ static int run_segments(struct work *w, enum schedule_what what)
 /* Calls f for all segments of this channel. */
 static int for_channel(struct work *w, int (*f)(struct work *, struct comm_range))
 {
-    uint32_t n = w->c->topo.n_nodes;
+    uint32_t n = w->scope.n_nodes;
     int rc = 0;
 
-    if (w->c->topo.kind != TOPOLOGY_DIRECT)
+    if (w->kind != TOPOLOGY_DIRECT)
         return f(w, join(segment(w, w->r->index, 0), segment(w, w->r->index, n - 1)));
     for (uint32_t s = 0; s < n && rc == 0; s++)
         rc = f(w, segment(w, w->r->index, s));
@@ -306,11 +308,11 @@ static int all_reduce_small(struct work *w)
     void *own = w->data;
 
     if (bytes > 0)
-        memcpy(host_small(w->c, r->rank, r->call.number), w->data, bytes);
+        memcpy(host_small(w->c, r, r->rank), w->data, bytes);
     if (enter(w) < 0)
         return -1;
     for (uint32_t i = 0; i < w->n; i++)
-        r->sources[i] = host_small(w->c, w->first + i, r->call.number);
+        r->sources[i] = host_small(w->c, r, w->first + i);
     reduce(&own, 1, r->sources, w->n, node_leaves(w), r->call.count,
            (enum tensor_dtype)r->call.dtype, (enum comm_op)r->call.op);
     return 0;
@@ -318,7 +320,7 @@ static int all_reduce_small(struct work *w)
 
 static int all_reduce_nodes(struct work *w)
 {
-    bool double_up = w->n_channels == 1 && w->c->topo.kind == TOPOLOGY_HALVING && is_small(w);
+    bool double_up = w->n_channels == 1 && w->kind == TOPOLOGY_HALVING && is_small(w);
 
     if (for_channel(w, gather_in) < 0)
         return -1;
@@ -332,13 +334,13 @@ static int all_reduce_nodes(struct work *w)
 
 static int all_reduce(struct work *w)
 {
-    if (w->c->topo.kind == TOPOLOGY_ONE_NODE && is_small(w) && !w->c->shm.page->spin)
+    if (w->kind == TOPOLOGY_ONE_NODE && is_small(w) && !w->c->shm.page->spin)
         return all_reduce_small(w);
-    if (w->c->topo.kind != TOPOLOGY_ONE_NODE && is_small(w))
+    if (w->kind != TOPOLOGY_ONE_NODE && is_small(w))
         w->n_channels = 1;
     if (enter(w) < 0)
         return -1;
-    if (w->c->topo.kind == TOPOLOGY_ONE_NODE) {
+    if (w->kind == TOPOLOGY_ONE_NODE) {
         if (reduce_node(w, own_slice(w, w->r->rank), true) < 0)
             return -1;
     } else if (is_channel(w) && all_reduce_nodes(w) < 0) {
@@ -354,7 +356,7 @@ static int reduce_scatter(struct work *w)
 
     if (enter(w) < 0)
         return -1;
-    if (t->kind == TOPOLOGY_ONE_NODE)
+    if (w->kind == TOPOLOGY_ONE_NODE)
         return reduce_node(w, own_slice(w, rank), false) < 0 ? -1 : meet(w);
     if (is_channel(w) &&
         (for_channel(w, gather_in) < 0 || run_segments(w, SCHEDULE_REDUCE_SCATTER) < 0))
@@ -378,7 +380,7 @@ static int all_gather(struct work *w)
 
     if (enter(w) < 0)
         return -1;
-    if (t->kind == TOPOLOGY_ONE_NODE)
+    if (w->kind == TOPOLOGY_ONE_NODE)
         return distribute(w, own_slice(w, w->r->rank), w->r->rank) < 0 ? -1 : meet(w);
     if (is_channel(w)) {
         topology_represented(t, w->r->node, w->r->index, &first, &end);
@@ -415,7 +417,7 @@ static int broadcast(struct work *w)
 
     if (enter(w) < 0)
         return -1;
-    if (t->kind == TOPOLOGY_ONE_NODE)
+    if (w->kind == TOPOLOGY_ONE_NODE)
         return fetch(w, whole, root) < 0 ? -1 : meet(w);
     s.root = t->node_of[root];
     if (!s.direct)
@@ -435,13 +437,20 @@ static int barrier(struct work *w)
     w->n_channels = 1;
     if (enter(w) < 0)
         return -1;
-    if (w->c->topo.kind == TOPOLOGY_ONE_NODE)
+    if (w->kind == TOPOLOGY_ONE_NODE)
         return 0;
     if (is_channel(w) &&
-        run_segments(w, w->c->topo.kind == TOPOLOGY_DIRECT ? SCHEDULE_ALL_GATHER
-                                                           : SCHEDULE_DOUBLING) < 0)
+        run_segments(w, w->kind == TOPOLOGY_DIRECT ? SCHEDULE_ALL_GATHER : SCHEDULE_DOUBLING) < 0)
         return -1;
     return meet(w);
+}
+
+/* Returns the ranks that make the present call of r. */
+static struct comm_part scope_of(const struct comm *c, const struct comm_rank *r)
+{
+    if (r->in_part)
+        return r->part;
+    return (struct comm_part){ .n = c->topo.world, .n_nodes = c->topo.n_nodes };
 }
 
 int collective(struct comm *c, struct comm_rank *r, void *data)
@@ -453,11 +462,18 @@ int collective(struct comm *c, struct comm_rank *r, void *data)
     };
     struct work w = { .c = c,
                       .r = r,
+                      .kind = c->topo.kind,
+                      .scope = scope_of(c, r),
                       .first = c->topo.node_first[r->node],
                       .n = topology_node_ranks(&c->topo, r->node),
                       .n_channels = c->topo.n_channels,
                       .element = comm_call_element(&r->call),
                       .data = data };
 
+    if (w.scope.n_nodes == 1 && r->in_part) {
+        w.kind = TOPOLOGY_ONE_NODE;
+        w.first = w.scope.first;
+        w.n = w.scope.n;
+    }
     return of[r->call.what](&w);
 }

@@ -77,7 +77,8 @@ static int make_slots(struct comm *c)
         return ERR_NOMEM;
     for (uint32_t r = 0; r < t->world; r++)
         if (t->host_of[t->member_of[r]] == c->host)
-            c->shm.slot_of[r] = c->shm.n_slots++;
+            c->shm.slot_of[r] = c->shm.n_ranks++;
+    c->shm.n_slots = 2 * c->shm.n_ranks;
     return 0;
 }
 
@@ -304,6 +305,59 @@ void comm_set_spin(struct comm *c, uint32_t local, bool may)
     c->ranks[local].yields = !may;
 }
 
+void comm_set_patience(struct comm *c, uint32_t local, uint64_t factor)
+{
+    uint64_t most = DEADLINE_MS_MAX * UINT64_C(1000000) / (c->deadline_ns > 0 ? c->deadline_ns : 1);
+
+    CHECK(local < c->n_ranks && factor > 0);
+    c->ranks[local].patience = factor < most ? factor : most;
+}
+
+/* ---- parts ---- */
+
+/* Finds the nodes of a part. A part and a node are subtrees of one tree: one contains the other. */
+static struct comm_part part_of(const struct comm *c, uint32_t first, uint32_t n)
+{
+    const struct topology *t = &c->topo;
+    uint32_t node = t->node_of[first], last = t->node_of[first + n - 1];
+
+    CHECK(node == last || (t->node_first[node] == first && t->node_first[last + 1] == first + n));
+    return (struct comm_part){ .first = first, .n = n, .node = node, .n_nodes = last - node + 1 };
+}
+
+int comm_divide(struct comm *c, uint32_t local, uint32_t first, uint32_t n, struct err *err)
+{
+    struct comm_rank *r = &c->ranks[local];
+    int rc;
+
+    CHECK(local < c->n_ranks && !r->in_part && n > 0 && first <= r->rank && r->rank < first + n &&
+          first + n <= c->topo.world);
+    r->part = part_of(c, first, n);
+    /* No rank is in a call of an earlier part after the first barrier, and none in one of its new
+       part before the second. */
+    rc = comm_barrier(c, local, err);
+    if (rc < 0)
+        return rc;
+    r->other.number = r->other.arrivals = 0;
+    host_reset_part(c, r);
+    return comm_barrier(c, local, err);
+}
+
+void comm_set_part(struct comm *c, uint32_t local, bool in_part)
+{
+    struct comm_rank *r = &c->ranks[local];
+    uint32_t number = r->call.number, arrivals = r->arrivals;
+
+    CHECK(local < c->n_ranks && r->part.n > 0);
+    if (r->in_part == in_part)
+        return;
+    r->in_part = in_part;
+    r->call.number = r->other.number;
+    r->arrivals = r->other.arrivals;
+    r->other.number = number;
+    r->other.arrivals = arrivals;
+}
+
 /* ---- calls ---- */
 
 /* Returns the offset in the arena, or the address in a host with one process. */
@@ -326,13 +380,17 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
     int rc = -1;
 
     CHECK(local < c->n_ranks && what.count <= PTRDIFF_MAX / element);
+    CHECK(!r->in_part || what.what == COMM_ALL_REDUCE);
+    if (r->in_part && r->part.n == 1 && !comm_has_failed(c))
+        return 0; /* the vector of this rank is the result */
     atomic_store(&r->inside, true);
     if (!comm_has_failed(c)) {
         CHECK(c->failure.is_connected);
         what.number = r->call.number + 1;
         what.offset = offset_of(c, data, what.count * element);
         r->call = what;
-        r->deadline_ns = clock_ns() + c->deadline_ns;
+        r->limit_ns = c->deadline_ns * (r->patience > 0 ? r->patience : 1);
+        r->deadline_ns = clock_ns() + r->limit_ns;
         rc = collective(c, r, data);
         r->torn = rc < 0;
     }

@@ -21,7 +21,10 @@
  * peer is lost (ERR_PEER, with its name), the deadline expires (ERR_TIMEOUT, with the rank that did
  * not arrive), or comm_abort() is called (ERR_CANCELED). After a failure all further calls fail in
  * the same way, and the content of the buffers is undefined. All ranks must make the same calls in
- * the same order; counts and kinds are compared where that costs nothing. */
+ * the same order; counts and kinds are compared where that costs nothing.
+ *
+ * The ranks can be divided into parts (comm_divide()). An all-reduce of a part runs among its ranks
+ * alone; the ranks of a part make the same calls of the part in the same order. */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
@@ -179,6 +182,18 @@ int comm_barrier(struct comm *c, uint32_t local, struct err *err);
  * every rank (initially true). It should not if its core has other work meanwhile. Called between
  * two calls. */
 void comm_set_spin(struct comm *c, uint32_t local, bool may);
+
+/* A call of this rank may take `factor` times the deadline, as where ranks arrive after different
+ * amounts of work; initially 1. Called between two calls. */
+void comm_set_patience(struct comm *c, uint32_t local, uint64_t factor);
+
+/* Divides the ranks into parts; called by every rank. The part of this rank is the ranks [first, first
+ * + n), which are a subtree of the tree over ranks (or over the leaves of the shares). A later call
+ * replaces the division. Contains barriers. Errors: as comm_barrier(). */
+int comm_divide(struct comm *c, uint32_t local, uint32_t first, uint32_t n, struct err *err);
+/* Sets whether the calls of this rank run in its part; only comm_all_reduce() is allowed there.
+ * Initially false. Called between two calls, after comm_divide(). */
+void comm_set_part(struct comm *c, uint32_t local, bool in_part);
 
 /* Ends the generation: every call, in this process and in the peers that share memory or a link
  * with it, and comm_connect(), return as soon as their threads get a core. Any thread, also

@@ -84,6 +84,13 @@ struct comm_life {
     int passed[2]; /* owned; descriptors received with the message; -1 */
 };
 
+/* Ranks that make calls of their own: the ranks [first, first + n). Either they are in one node, or
+ * they are the ranks of the nodes [node, node + n_nodes). */
+struct comm_part {
+    uint32_t first, n; /* n 0: not divided */
+    uint32_t node, n_nodes;
+};
+
 /* One replica thread of this member. */
 struct comm_rank {
     _Alignas(64) uint32_t rank;
@@ -98,7 +105,15 @@ struct comm_rank {
     void **targets;        /* owned, same size */
     struct comm_call call; /* the present call */
     uint32_t arrivals;     /* number of arrivals at the barrier of the host */
-    uint64_t deadline_ns;
+    struct comm_part part; /* of this rank, after comm_divide() */
+    bool in_part;          /* calls run among the ranks of the part */
+    /* The counters of the scope that is not in use: of all ranks, or of the part. */
+    struct {
+        uint32_t number, arrivals;
+    } other;
+    uint64_t patience;     /* a call may take this many times the deadline; 0: 1 */
+    uint64_t limit_ns;     /* of the present call */
+    uint64_t deadline_ns;  /* likewise */
     bool yields;           /* never spins */
     bool torn;             /* a call failed in the middle: peers may still be in it */
     _Atomic bool inside;   /* the rank is inside a call */
@@ -128,8 +143,9 @@ struct comm_host {
     size_t page_bytes;
     bool page_is_mapped; /* mapped from the leader; returned to maps.h at the end */
     int page_fd; /* owned; -1: private memory */
-    uint32_t n_slots;
-    uint32_t *slot_of; /* owned [world]; slot of each rank of this host */
+    uint32_t n_ranks;  /* of this host */
+    uint32_t n_slots;  /* two for each: for calls of all ranks, and n_ranks later for calls of its part */
+    uint32_t *slot_of; /* owned [world]; first slot of each rank of this host */
     struct comm_memory {
         uint8_t *base; /* base of the offsets */
         size_t bytes;
@@ -302,9 +318,11 @@ int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n);
 /* Returns the buffer of a rank in the present call; NULL after comm_fail(), if it is not in the
  * rank's arena. */
 void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes);
-/* Returns the place of a rank for a small vector [COMM_SMALL_BYTES]; there is one for odd and one
- * for even calls. */
-void *host_small(struct comm *c, uint32_t rank, uint32_t number);
+/* Returns the place of a rank for a small vector [COMM_SMALL_BYTES] in the present call of r; there is
+ * one for odd and one for even calls. */
+void *host_small(struct comm *c, const struct comm_rank *r, uint32_t rank);
+/* Sets the number of arrivals of r at barriers of its part to 0. */
+void host_reset_part(struct comm *c, const struct comm_rank *r);
 
 /* ---- link_tcp.c ---- */
 struct exchange {

@@ -38,9 +38,15 @@ static inline void relax(void)
 #endif
 }
 
-static struct host_slot *slot_of(struct comm *c, uint32_t rank)
+/* Returns the index of the slot of a rank for the present call of r. */
+static uint32_t index_of(const struct comm *c, const struct comm_rank *r, uint32_t rank)
 {
-    return &c->shm.page->slots[c->shm.slot_of[rank]];
+    return c->shm.slot_of[rank] + (r->in_part ? c->shm.n_ranks : 0);
+}
+
+static struct host_slot *slot_of(struct comm *c, const struct comm_rank *r, uint32_t rank)
+{
+    return &c->shm.page->slots[index_of(c, r, rank)];
 }
 
 /* The counts may wrap around. */
@@ -73,13 +79,13 @@ static int look(struct comm *c, struct comm_rank *r, uint32_t rank, uint32_t wor
     if (clock_ns() >= r->deadline_ns)
         return comm_fail(c, ERR_TIMEOUT, member, "%s has not arrived at %s within %.3g s",
                          comm_rank_text(c, rank).text, comm_call_text(&r->call).text,
-                         (double)c->deadline_ns / 1e9);
+                         (double)r->limit_ns / 1e9);
     return 1;
 }
 
 static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
 {
-    struct host_slot *s = slot_of(c, rank);
+    struct host_slot *s = slot_of(c, r, rank);
     bool spin = c->shm.page->spin != 0 && !r->yields;
     uint32_t seen = atomic_load_explicit(&s->word, memory_order_acquire);
     bool waits = false;
@@ -116,7 +122,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
 
 int host_barrier(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
 {
-    struct host_slot *own = slot_of(c, r->rank);
+    struct host_slot *own = slot_of(c, r, r->rank);
 
     if (n == 1)
         return 0;
@@ -149,11 +155,11 @@ int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
 {
     uint32_t parity = r->call.number & 1;
 
-    slot_of(c, r->rank)->calls[parity] = r->call;
+    slot_of(c, r, r->rank)->calls[parity] = r->call;
     if (host_barrier(c, r, first, n) < 0)
         return -1;
     for (uint32_t i = first; i < first + n; i++) {
-        const struct comm_call *theirs = &slot_of(c, i)->calls[parity];
+        const struct comm_call *theirs = &slot_of(c, r, i)->calls[parity];
 
         if (!comm_call_same(theirs, &r->call))
             return calls_differ(c, r, i, *theirs);
@@ -164,7 +170,7 @@ int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
 void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes)
 {
     const struct comm_memory *m = &c->shm.memory[c->topo.member_of[rank]];
-    const struct comm_call *theirs = &slot_of(c, rank)->calls[r->call.number & 1];
+    const struct comm_call *theirs = &slot_of(c, r, rank)->calls[r->call.number & 1];
     /* the value that is checked must be the value that is used */
     uint64_t offset = __atomic_load_n(&theirs->offset, __ATOMIC_RELAXED);
 
@@ -177,18 +183,26 @@ void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes
     return (void *)((uintptr_t)m->base + offset);
 }
 
-void *host_small(struct comm *c, uint32_t rank, uint32_t number)
+void *host_small(struct comm *c, const struct comm_rank *r, uint32_t rank)
 {
     struct host_page *p = c->shm.page;
     uint8_t *places = (uint8_t *)&p->slots[c->shm.n_slots];
 
-    return places + ((size_t)c->shm.slot_of[rank] * 2 + (number & 1)) * COMM_SMALL_BYTES;
+    return places + ((size_t)index_of(c, r, rank) * 2 + (r->call.number & 1)) * COMM_SMALL_BYTES;
+}
+
+void host_reset_part(struct comm *c, const struct comm_rank *r)
+{
+    struct host_slot *s = &c->shm.page->slots[c->shm.slot_of[r->rank] + c->shm.n_ranks];
+
+    atomic_fetch_and(&s->word, PAGE_STEP - 1);
 }
 
 void host_leave(struct comm *c)
 {
-    if (c->shm.page != NULL && c->n_ranks > 0)
-        page_flag(c->shm.page, c->shm.slot_of[c->first_rank], c->n_ranks, PAGE_LEFT);
+    for (uint32_t i = 0; c->shm.page != NULL && c->n_ranks > 0 && i < 2; i++)
+        page_flag(c->shm.page, c->shm.slot_of[c->first_rank] + i * c->shm.n_ranks, c->n_ranks,
+                  PAGE_LEFT);
 }
 
 int host_check(struct comm *c)

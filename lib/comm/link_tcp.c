@@ -216,7 +216,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
         return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[late],
                          "%s has not %s its part of %s within %.3g s", comm_rank_text(c, late).text,
                          is_done(in) ? "received" : "sent", comm_call_text(&r->call).text,
-                         (double)c->deadline_ns / 1e9);
+                         (double)r->limit_ns / 1e9);
     return 0;
 }
 

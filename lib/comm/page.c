@@ -65,7 +65,7 @@ int page_check(const struct host_page *page, uint32_t n_slots, struct err *err)
             "page of this host: layout %u, expected %d; run the same release on every task",
             page->layout, PAGE_LAYOUT);
     if (page->n_slots != n_slots)
-        return err_set(err, ERR_PEER, "page of this host: it is for %u ranks, expected %u",
+        return err_set(err, ERR_PEER, "page of this host: it has %u slots, expected %u",
                        page->n_slots, n_slots);
     if (page->bytes != page_bytes(n_slots))
         return err_set(err, ERR_PEER, "page of this host: %" PRIu64 " bytes, expected %zu",

@@ -10,13 +10,14 @@
  *        0                     4  u32     magic: PAGE_MAGIC
  *        4                     4  u32     layout: PAGE_LAYOUT
  *        8                     8  u64     bytes: page_bytes(n_slots)
- *       16                     4  u32     n_slots: ranks on this host
+ *       16                     4  u32     n_slots: twice the ranks on this host
  *       20                     4  u32     spin
  *       24                     4  atomic  broken
  *       28                     4  u32     culprit
  *       32                   240  chars   why
  *      272                    48          unused
- *      320       128 each [n_slots]       slots, each
+ *      320       128 each [n_slots]       slots: one of each rank for calls of all ranks, then
+ *                                         one of each for calls of its part, each
  *                  0           4  atomic  word
  *                  4           4  atomic  sleepers
  *                  8          56          unused
@@ -41,7 +42,7 @@ struct err;
 
 enum {
     PAGE_MAGIC = 0x74726e70, /* "pnrt" */
-    PAGE_LAYOUT = 1,
+    PAGE_LAYOUT = 2,
     PAGE_SMALL_BYTES = 16 << 10,
 };
 /* Flags in host_slot.word; PAGE_STEP is its unit of arrivals. */

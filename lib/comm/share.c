@@ -123,7 +123,7 @@ static void decide_spin(struct comm_host *h)
 
     for (int i = 0; i < COMM_CORES_BYTES; i++)
         n += (uint32_t)__builtin_popcount(h->cores[i]);
-    h->page->spin = h->n_slots <= n;
+    h->page->spin = h->n_ranks <= n;
 }
 
 /* shared: other processes will map the page. */
