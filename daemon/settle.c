@@ -16,6 +16,7 @@
 #include "conf/job_print.h"
 #include "device/cuda.h"
 #include "optim/optim.h"
+#include "train/phases.h"
 
 static const char *environment(void *arg, const char *name)
 {
@@ -120,6 +121,12 @@ static void fit_devices(struct settled *s)
     uint32_t cores = s->n_devices, best = 0;
     uint64_t least = 0;
 
+    if (phases_have_local(&s->conf->run)) {
+        s->n_devices = 1;
+        snprintf(s->devices_from, sizeof(s->devices_from),
+                 "auto: 1 of %u cores, because local_sgd has one replica in each task", cores);
+        return;
+    }
     for (uint32_t n = cores; n > 0; n--) {
         uint64_t samples = settle_most_samples(s->conf, (uint64_t)s->cluster->world * n);
 

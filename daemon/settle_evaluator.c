@@ -104,6 +104,7 @@ int settle_evaluator(struct settled *s, struct err *err)
                        s->task_name);
     /* It computes all lanes (micro-batches) alone, in the order of the group. */
     t->replicas = t->min_replicas = s->n_devices;
+    t->only_evaluates = true;
     t->checkpoint = (struct train_checkpoint){ .directory = NULL };
     t->export = (struct train_export){ .onnx = NULL };
     t->trace = t->sample_log = NULL;

@@ -27,6 +27,7 @@
  *            "job_digest", "model_digest", "data_digest", "name", "complete", "written_at",
  *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
+ *            "phase", "groups", "outer_step", "has_outer_momentum",
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the preceding text
  *
@@ -65,6 +66,10 @@ struct ckpt_meta {
     uint64_t evaluated_step; /* last step with a reported evaluation; 0: none, or not recorded */
     double loss_scale;       /* of the next step; 0: the job does not scale the loss */
     uint32_t loss_scale_good_steps;
+    uint32_t phase;      /* of this step, from 1; 0: the job has no phases */
+    uint32_t groups;     /* of local SGD in that phase; 0: it is synchronous */
+    uint64_t outer_step; /* outer steps completed */
+    bool has_outer_momentum; /* a slot of every trained parameter */
 };
 
 struct ckpt_tensor {

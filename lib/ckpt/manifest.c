@@ -55,6 +55,10 @@ static const struct member {
     OPTION(evaluated_step, U64),
     OPTION(loss_scale, F64),
     OPTION(loss_scale_good_steps, U32),
+    OPTION(phase, U32),
+    OPTION(groups, U32),
+    OPTION(outer_step, U64),
+    OPTION(has_outer_momentum, FLAG),
 };
 
 static bool is_zero(const struct ckpt_meta *meta, const struct member *m)

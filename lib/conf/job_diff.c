@@ -36,12 +36,6 @@ static void compare(struct differ *d, const struct conf_key *k, const char *path
     d->each(d->arg, &change);
 }
 
-/* Whether an optional object is in the job. Its absence is one change, whatever its keys are. */
-static bool is_given(const struct conf_key *k, const char *job)
-{
-    return *(const bool *)(job + k->at);
-}
-
 /* Compares the keys of an object. The base of every value is the job itself: lists and maps, whose
  * items have another base, are compared as a whole. */
 static void compare_object(struct differ *d, const char *parent)
@@ -50,16 +44,19 @@ static void compare_object(struct differ *d, const char *parent)
 
     for (const struct conf_key *k = NULL; (k = conf_key_next(parent, k)) != NULL;) {
         conf_key_path(k, path);
-        if (k->flags & CONF_KEY_OPTIONAL && is_given(k, d->was) != is_given(k, d->now))
-            d->each(d->arg, &(struct conf_change){ .pointer = path,
-                                                   .from = is_given(k, d->was) ? "{}" : "nothing",
-                                                   .to = is_given(k, d->now) ? "{}" : "nothing" });
-        else if (k->flags & CONF_KEY_OPTIONAL && !is_given(k, d->now))
-            continue;
-        else if (k->type == CONF_KEY_OBJECT)
-            compare_object(d, path);
-        else
+        if (k->type != CONF_KEY_OBJECT) {
             compare(d, k, path);
+            continue;
+        }
+        if (k->flags & CONF_KEY_OPTIONAL && conf_key_is_given(k, d->was) != conf_key_is_given(k, d->now))
+            /* the absence of an object is one change, whatever its keys are */
+            d->each(d->arg, &(struct conf_change){ .pointer = path,
+                                                   .from = conf_key_is_given(k, d->was) ? "{}" : "nothing",
+                                                   .to = conf_key_is_given(k, d->now) ? "{}" : "nothing" });
+        else if (k->flags & CONF_KEY_OPTIONAL && !conf_key_is_given(k, d->now))
+            continue;
+        else
+            compare_object(d, path);
     }
 }
 

@@ -17,8 +17,8 @@ static_assert(offsetof(struct graph_rename, graph) == 0, "the name comes first")
 /* In the order in which keys are printed. A key that determines whether others apply (a type, a rule)
  * precedes them in the same table. */
 static const struct conf_key_table *const tables[] = {
-    &conf_keys_model, &conf_keys_data, &conf_keys_train, &conf_keys_optimizer, &conf_keys_ps,
-    &conf_keys_run,
+    &conf_keys_model, &conf_keys_data, &conf_keys_train, &conf_keys_phases,
+    &conf_keys_optimizer, &conf_keys_ps, &conf_keys_run,
 };
 
 /* Returns the row after `k` in all tables; `k` NULL: the first. Returns NULL after the last. */
@@ -57,16 +57,20 @@ const struct conf_key *conf_key_find(const char *parent, const char *name)
 
 const struct conf_key *conf_key_find_unique(const char *name)
 {
-    const struct conf_key *found = NULL;
+    const struct conf_key *found[2] = { NULL, NULL }; /* outside of lists and maps, inside */
+    uint32_t n[2] = { 0, 0 };
 
     for (const struct conf_key *k = next_row(NULL); k != NULL; k = next_row(k)) {
+        bool is_item = strchr(k->parent, '*') != NULL;
+
         if (strcmp(k->name, name) != 0)
             continue;
-        if (found != NULL)
-            return NULL;
-        found = k;
+        found[is_item] = k;
+        n[is_item]++;
     }
-    return found;
+    if (n[0] > 0)
+        return n[0] == 1 ? found[0] : NULL;
+    return n[1] == 1 ? found[1] : NULL;
 }
 
 void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES])
@@ -94,6 +98,13 @@ bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value)
         }
     }
     return false;
+}
+
+bool conf_key_is_given(const struct conf_key *k, const void *base)
+{
+    if (k->type == CONF_KEY_LIST)
+        return *(const uint32_t *)((const char *)base + k->count) != 0;
+    return *(const bool *)((const char *)base + k->at);
 }
 
 unsigned conf_key_chosen(const struct conf_key *k, const void *base)

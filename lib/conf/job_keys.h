@@ -32,6 +32,9 @@ enum conf_key_type {
     CONF_KEY_MAP,
     /* one of the words, or a list as above; struct: an enum at `chosen`, 0: the list */
     CONF_KEY_CHOICE,
+    /* an integer above 0, or an object; struct: a uint32_t, 0: the object, whose keys are the rows
+     * that have it as parent. Those keys are 0 if the integer is given */
+    CONF_KEY_COUNT_OR_OBJECT,
 };
 
 enum conf_key_flags {
@@ -44,7 +47,7 @@ enum conf_key_flags {
     CONF_KEY_FREE = 64,      /* not part of the digest: may change between two starts of a run */
     CONF_KEY_LIVE = 128,     /* may change while the process runs; also CONF_KEY_FREE */
     /* object: its absence differs from an empty object. struct: a bool, false if it is absent; its
-     * keys are then 0 and not printed */
+     * keys are then 0 and not printed. List: an empty one is not printed */
     CONF_KEY_OPTIONAL = 256,
 };
 
@@ -83,7 +86,8 @@ enum { CONF_KEY_PATH_BYTES = 64 };
 const struct conf_key *conf_key_next(const char *parent, const struct conf_key *after);
 /* Returns the row of a key; NULL: there is none. */
 const struct conf_key *conf_key_find(const char *parent, const char *name);
-/* Returns the row with that name if it is the only one in the whole table, else NULL. */
+/* Returns the row with that name if it is the only one outside of lists and maps, or, without such a
+ * row, the only one in the whole table; else NULL. */
 const struct conf_key *conf_key_find_unique(const char *name);
 /* Writes the JSON pointer of a row, which is the parent of the rows below it. */
 void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES]);
@@ -91,6 +95,8 @@ void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES]);
 const char *conf_key_word(const struct conf_key *k, unsigned value);
 /* Sets *value to the value of a word; false: the key has no such word. */
 bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value);
+/* Whether an optional key is given in the struct at `base`. */
+bool conf_key_is_given(const struct conf_key *k, const void *base);
 /* The value of the word of CONF_KEY_ENUM or CONF_KEY_CHOICE in the struct at `base`; of the latter 0:
  * a list. */
 unsigned conf_key_chosen(const struct conf_key *k, const void *base);

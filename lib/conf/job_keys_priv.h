@@ -18,6 +18,7 @@ struct conf_key_table {
 extern const struct conf_key_table conf_keys_model;     /* /name, /model */
 extern const struct conf_key_table conf_keys_data;      /* /data */
 extern const struct conf_key_table conf_keys_train;     /* /train, /elastic, /detection, /health */
+extern const struct conf_key_table conf_keys_phases;    /* /train/phases */
 extern const struct conf_key_table conf_keys_optimizer; /* /optimizer */
 extern const struct conf_key_table conf_keys_ps;        /* /parameter_server */
 /* /communication, /checkpoint, /evaluator, /summary, /log, /export */
@@ -40,6 +41,7 @@ extern const struct conf_key_table conf_keys_run;
 #define LIST CONF_KEY_LIST
 #define MAP CONF_KEY_MAP
 #define CHOICE CONF_KEY_CHOICE
+#define COUNT_OR_OBJECT CONF_KEY_COUNT_OR_OBJECT
 #define REQUIRED CONF_KEY_REQUIRED
 #define NULLABLE CONF_KEY_NULLABLE
 #define ABOVE_MIN CONF_KEY_ABOVE_MIN

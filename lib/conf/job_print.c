@@ -76,6 +76,7 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
     case CONF_KEY_LIST:
     case CONF_KEY_MAP:
     case CONF_KEY_CHOICE:
+    case CONF_KEY_COUNT_OR_OBJECT:
         break;
     }
     CHECK(!"not a scalar");
@@ -144,7 +145,7 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
     conf_out_close(&p->out, is_list ? ']' : '}');
 }
 
-/* Whether a key is printed. Optional objects that are absent are omitted, and two kinds of keys that
+/* Whether a key is printed. Optional objects and lists that are absent are omitted, and two kinds of keys that
  * a job file may not have: keys that do not apply, and of two keys that exclude each other the one that is not given (its
  * value is 0). */
 static bool is_printed(const struct printer *p, const struct conf_key *k, const char *base)
@@ -152,7 +153,7 @@ static bool is_printed(const struct printer *p, const struct conf_key *k, const 
     if (p->is_canonical && k->flags & CONF_KEY_FREE)
         return false;
     if (k->flags & CONF_KEY_OPTIONAL)
-        return *(const bool *)(base + k->at);
+        return conf_key_is_given(k, base);
     if (k->instead != NULL && k->type == CONF_KEY_PATH)
         return *(const char *const *)(base + k->at) != NULL;
     if (k->instead != NULL && k->type == CONF_KEY_LIST)
@@ -171,7 +172,10 @@ static void print_object(struct printer *p, const char *parent, const char *base
     for (const struct conf_key *k = NULL; (k = conf_key_next(parent, k)) != NULL;) {
         if (!is_printed(p, k, base))
             continue;
-        if (k->type == CONF_KEY_OBJECT) {
+        if (k->type == CONF_KEY_COUNT_OR_OBJECT && *(const uint32_t *)(base + k->at) != 0) {
+            conf_out_key(&p->out, k->name);
+            buf_printf(p->out.buf, "%" PRIu32, *(const uint32_t *)(base + k->at));
+        } else if (k->type == CONF_KEY_OBJECT || k->type == CONF_KEY_COUNT_OR_OBJECT) {
             conf_key_path(k, path);
             conf_out_open(&p->out, k->name, '{');
             print_object(p, path, base);

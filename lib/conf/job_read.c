@@ -38,6 +38,7 @@ static const struct {
     [CONF_KEY_LIST] = { cJSON_Array, "an array" },
     [CONF_KEY_MAP] = { cJSON_Object, "an object" },
     [CONF_KEY_CHOICE] = { cJSON_String | cJSON_Array, "a word or an array" },
+    [CONF_KEY_COUNT_OR_OBJECT] = { cJSON_Number | cJSON_Object, "an integer or an object" },
 };
 
 enum { MAX_NAMES = 64, MAX_WORDS = 32, FOUND_BYTES = 96, LIST_BYTES = 512 };
@@ -348,6 +349,14 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
         return read_object(r, path, value, base);
     case CONF_KEY_CHOICE:
         return read_choice(r, k, value, base);
+    case CONF_KEY_COUNT_OR_OBJECT:
+        if (cJSON_IsNumber(value)) {
+            rc = read_integer(r, k, value, &integer);
+            *(uint32_t *)at = (uint32_t)integer;
+            return rc;
+        }
+        conf_key_path(k, path);
+        return read_object(r, path, value, base);
     case CONF_KEY_STRING:
     case CONF_KEY_PATH:
         return read_string(r, k, value, (const char **)at);
@@ -418,6 +427,7 @@ static void set_default(const struct conf_key *k, char *base)
     case CONF_KEY_PORTS:
     case CONF_KEY_LIST:
     case CONF_KEY_MAP:
+    case CONF_KEY_COUNT_OR_OBJECT:
         return;
     }
 }

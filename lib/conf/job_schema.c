@@ -130,6 +130,24 @@ static void schema_choice(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, ']');
 }
 
+/* Prints the schema of an integer or an object. */
+static void schema_count_or_object(struct conf_out *o, const struct conf_key *k)
+{
+    char path[CONF_KEY_PATH_BYTES];
+
+    conf_key_path(k, path);
+    conf_out_open(o, "anyOf", '[');
+    conf_out_open(o, NULL, '{');
+    member(o, "type", "integer");
+    bound_u64(o, "minimum", k->lo);
+    bound_u64(o, "maximum", k->hi);
+    conf_out_close(o, '}');
+    conf_out_open(o, NULL, '{');
+    schema_object(o, path);
+    conf_out_close(o, '}');
+    conf_out_close(o, ']');
+}
+
 static void describe(struct conf_out *o, const struct conf_key *k)
 {
     char text[1024];
@@ -185,6 +203,9 @@ static void schema_value(struct conf_out *o, const struct conf_key *k)
         break;
     case CONF_KEY_CHOICE:
         schema_choice(o, k);
+        break;
+    case CONF_KEY_COUNT_OR_OBJECT:
+        schema_count_or_object(o, k);
         break;
     }
     if (k->fallback != NULL) {

@@ -53,6 +53,7 @@ int engine_open_memory(struct engine *e, struct memory_opts *o, struct err *err)
     o->control = opts->control_floats;
     o->max_lanes = opts->max_lanes;
     o->eval_words = e->eval_words;
+    o->has_outer = opts->has_outer;
     rc = engine_memory_open(&e->memory, o, err);
     for (uint32_t i = 0; rc == 0 && i < opts->n_devices; i++)
         e->replicas[i]->arenas = &e->memory.arenas[i];

@@ -185,6 +185,14 @@ static int cpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
     return 0;
 }
 
+static void cpu_select(struct engine_replica *r, float *model)
+{
+    struct engine *e = r->engine;
+
+    engine_memory_select(&e->memory, model);
+    plan_bind(r->plans->train, e->memory.state, cpu_of(r)->work.base);
+}
+
 static int cpu_end(struct engine_replica *r, struct err *err)
 {
     (void)err;
@@ -226,6 +234,7 @@ const struct engine_ops engine_cpu = {
     .bind = cpu_bind,
     .open_reader = plans_open_reader,
     .end = cpu_end,
+    .select = cpu_select,
     .run_lanes = cpu_run_lanes,
     .reduce = cpu_reduce,
     .scale = cpu_scale,

@@ -47,7 +47,7 @@ static void move_statistics(struct engine *e, const float *grads)
 {
     uint32_t n;
     const struct graph_param *params = graph_params(e->opts->graph, &n);
-    float share = 1.0f / (float)e->opts->lanes;
+    float share = 1.0f / (float)e->group.lanes;
 
     for (uint32_t i = 0; i < n; i++) {
         float *w = e->memory.state + params[i].offset;

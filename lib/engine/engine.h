@@ -134,6 +134,7 @@ struct engine_opts {              /* borrowed until close() */
     struct optim *optim; /* at work on the graph's parameters, in n_devices parts */
     const struct optim_hyper *hyper;
     double clip_value; /* limit of each gradient element; 0: none */
+    bool has_outer;    /* local SGD: select() is used */
 
     /* reduction and checks */
     enum engine_overlap overlap;
@@ -193,6 +194,7 @@ struct engine_group {
     struct gate *commit_gate; /* of this task's replicas; never broken */
     bool compares;            /* peers compare gradients: replicas of this task need not */
     bool overlap;             /* agreed: reduce while backward computes; before bind() */
+    uint32_t lanes;           /* that a reduction adds up: of the global batch, or of a group */
     /* Up to this step some task may trace. GPUs then launch no captured graphs, because either all
      * GPUs of the group launch them or none. Set before bind(). */
     uint64_t no_graphs_until;
@@ -273,6 +275,11 @@ struct engine_ops {
      * work in progress. Errors: ERR_DEVICE: the device does not come to rest; it is lost to this
      * process. */
     int (*end)(struct engine_replica *r, struct err *err);
+
+    /* ---- replica: local SGD ---- */
+    /* The verbs of a step that follow read and write the model at `model` (memory.h); NULL: the held
+     * state. Tasks with one replica. NULL: the engine does not support local SGD. */
+    void (*select)(struct engine_replica *r, float *model);
 
     /* ---- replica: a step ---- */
     /* Gradients, statistics and loss of the replica's lanes, summed in arena 0 along the tree; the

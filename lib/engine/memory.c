@@ -29,6 +29,11 @@ static size_t lay_out_state(struct memory *m)
         m->average = m->state != NULL ? m->state + at : NULL;
         at += m->params;
     }
+    m->model_bytes = at * sizeof(float);
+    if (o->has_outer) {
+        m->outer = m->own.base != NULL ? (float *)m->own.base + at : NULL;
+        at += m->trained;
+    }
     return at;
 }
 
@@ -46,6 +51,12 @@ void engine_memory_use_spare(struct memory *m, struct device_mem *spare, uint64_
     *spare = (struct device_mem){ .fd = -1 };
     m->state = m->own.base;
     m->step = step;
+    (void)lay_out_state(m); /* the size is known */
+}
+
+void engine_memory_select(struct memory *m, float *model)
+{
+    m->state = model != NULL ? model : m->own.base;
     (void)lay_out_state(m); /* the size is known */
 }
 

@@ -1,6 +1,6 @@
 /* memory.h - the host's memory of a task: the state, and the region for gradients.
  *
- *   own      state: parameters | slot 0 | slot 1 | ... | average
+ *   own      state: parameters | slot 0 | slot 1 | ... | average | outer momentum
  *   region   head: the caller's
  *            per replica: `depth` gradient arenas (parameters' layout | control words |
  *                         values of the marked slots of remote tables)
@@ -12,6 +12,9 @@
  * no peer can write to it, not even a peer that was believed dead and wakes up; and it can have
  * huge pages. The region is shared with the peers of the host, so that nothing is copied to be
  * reduced. Nothing in it outlives a generation: it can be replaced by a fresh region.
+ *
+ * With local SGD the caller has models: copies of the state without the outer momentum. Between
+ * two outer steps the pointers `state`, `slots` and `average` select one of them.
  *
  * Threads: one at a time; engine.h states when the contents belong to which thread. */
 #ifndef ENGINE_MEMORY_H
@@ -51,6 +54,7 @@ struct memory_opts {
     const struct optim_def *optimizer;
     const struct optim_hyper *hyper;
     bool has_average;
+    bool has_outer; /* local SGD: the state has an outer momentum */
 };
 
 struct arenas {                          /* of a replica, in the region */
@@ -71,12 +75,15 @@ struct memory {
     size_t remote_at; /* floats before the values of remote tables in a gradient arena */
     size_t slot;  /* floats of a slot of the optimizer */
     size_t state_bytes;
+    size_t model_bytes; /* of the state without the outer momentum */
     /* gradient arenas of a replica: levels of its lane tree, at most */
     uint32_t depth;
     float *state;                  /* parameters, then slots, then the average */
     float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this slot */
     float *average; /* a parameter arena: averages of the trained parameters, copies of
                        the statistics; NULL: none is kept */
+    float *outer;   /* momentum of the outer optimizer, of the trained parameters, in the held state;
+                       NULL: none */
     /* the step of this state; older than that of the devices until engine sync() */
     uint64_t step;
     void *head;            /* of the region */
@@ -92,6 +99,8 @@ int engine_memory_replace_region(struct memory *m, struct err *err);
  * the state of the task, after `step`; *spare is empty then. */
 int engine_memory_open_spare(const struct memory *m, struct device_mem *out, struct err *err);
 void engine_memory_use_spare(struct memory *m, struct device_mem *spare, uint64_t step);
+/* Selects the model at `model` [model_bytes]; NULL: the held state. */
+void engine_memory_select(struct memory *m, float *model);
 /* The average of statistics is a copy of them; fresh: of all parameters. What no checkpoint holds.
  */
 void engine_memory_fill_average(struct memory *m, bool fresh);

@@ -8,6 +8,7 @@
 #include "opts/data.h"
 #include "opts/graph.h"
 #include "opts/loss_list.h"
+#include "opts/phases.h"
 #include "opts/tensor.h"
 
 #define TRAIN_LOSS_ENUMERATOR(NAME, ...) TRAIN_LOSS_##NAME,
@@ -90,6 +91,8 @@ struct train_run {
     struct loss_scale_rule loss_scale; /* zero unless precision is PLAN_FLOAT16 */
     double clip_norm, clip_value;      /* the value first; 0: not */
     uint32_t eval_every_epochs;        /* 0: only at the end */
+    const struct train_phase *phases; /* [n_phases] in order; none: all steps are synchronous */
+    uint32_t n_phases;
     uint32_t log_every_steps; /* the gradient norm is computed at steps that this divides; 0: only for
                                  clipping */
 };

@@ -126,8 +126,8 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
         bool behind = state_held(&t->state) < step;
 
         votes[VOTE_BEHIND] = behind;
-        votes[VOTE_UNEVALUATED] =
-            !behind && model_evaluates(&t->model, step) && t->state.facts.evaluated_step < step;
+        votes[VOTE_UNEVALUATED] = !behind && phases_evaluate(&t->phases, &t->model, step) &&
+                                  t->state.facts.evaluated_step < step;
         votes[VOTE_PAUSE] = (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
                              TRAIN_REQUEST_PAUSE) != 0;
         votes[VOTE_TRACES] = t->trace != NULL && !t->was_traced ? t->opts->trace_steps : 0;

@@ -30,20 +30,27 @@ static void end_step(struct replica *r, uint64_t step)
     }
 }
 
-int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err)
+struct optim_hyper apply_hyper(struct train *t, uint64_t step, double scale)
 {
-    struct train *t = r->train;
-    const struct train_opts *o = t->opts;
-    struct optim_hyper h = o->optimizer.hyper;
-    bool wanted = o->run.clip_norm > 0 || live_norm_is_due(&t->live, step);
-    int first, middle, last, rc;
+    struct optim_hyper h = t->opts->optimizer.hyper;
 
-    h.step = step;
+    h.step = phases_slot_steps(&t->phases, step);
     h.learning_rate = optim_rate(&t->state.schedule, step);
     optim_cycle(&t->state.schedule, step, &h);
     /* The gradients contain the loss scale. It is a power of two, so the update can divide by it
      * without a rounding error. */
-    h.grad_scale = (float)(1 / r->device->scale);
+    h.grad_scale = (float)(1 / scale);
+    return h;
+}
+
+int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err)
+{
+    struct train *t = r->train;
+    const struct train_opts *o = t->opts;
+    struct optim_hyper h = apply_hyper(t, step, r->device->scale);
+    bool wanted = o->run.clip_norm > 0 || live_norm_is_due(&t->live, step);
+    int first, middle, last, rc;
+
     ops_of(r)->gradient_norm(r->device, wanted, norm);
     if (wanted)
         h.grad_scale *= optim_clip(*norm, o->run.clip_norm);

@@ -113,9 +113,11 @@ static int report_own(struct replica *r, uint64_t step, const struct err *err)
     return err->code;
 }
 
-bool health_checksum_is_due(const struct train *t, uint64_t step)
+bool health_checksum_is_due(const struct train *t, uint64_t before, uint64_t step)
 {
-    return has_copies(t) && step % t->opts->health.check_weights_every_steps == 0;
+    uint64_t every = t->opts->health.check_weights_every_steps;
+
+    return has_copies(t) && step / every > before / every;
 }
 
 int health_checksum(struct replica *r, uint64_t step, struct err *err)
@@ -369,8 +371,8 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
     return 0;
 }
 
-/* The state is that of the step before; it is saved first. */
-static int stop(struct replica *r, uint64_t step, const char *text, const char *why,
+/* The state is that after step `before`; it is saved first. */
+static int stop(struct replica *r, uint64_t before, const char *text, const char *why,
                 struct err *err)
 {
     struct train *t = r->train;
@@ -378,13 +380,13 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
 
     if (r->local == 0)
         t->health.gradient_step = 0; /* the gradient of this step need not be compared */
-    rc = health_compare_last(r, step - 1, err);
-    if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) && step > 1)
-        rc = save_now(t, step - 1, t->generation.opts.deadline_ms, err);
+    rc = health_compare_last(r, before, err);
+    if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) && before > 0)
+        rc = save_now(t, before, t->generation.opts.deadline_ms, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s; while the job was stopping", text);
     (void)err_set(err, ERR_INPUT, "%s; %s; the state after step %" PRIu64 " is kept", text, why,
-                  step - 1);
+                  before);
     return end_everywhere(r, err);
 }
 
@@ -411,22 +413,19 @@ static int roll_back(struct replica *r, uint64_t step, const char *text, struct 
     return rc;
 }
 
-int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_result *result,
-                            struct err *err)
+/* Applies the policy of the job; the held state is that after step `before`. Returns 0 if the step is
+ * skipped; the other policies end the generation. */
+static int decide(struct replica *r, uint64_t before, uint64_t step, const char *text,
+                  struct err *err)
 {
     const struct train *t = r->train;
     const struct health *h = &t->health;
-    char text[900], why[128];
-    int rc;
+    char why[128];
 
-    place_enter(&r->device->place, PHASE_LOCATE);
-    rc = locate_run(r, step, result, text, sizeof(text), err);
-    if (rc < 0)
-        return err_wrap(err, rc, "find out why loss or gradient are not finite");
     if (t->opts->health.non_finite == TRAIN_RESTORE && h->restored_at != step)
         return roll_back(r, step, text, err);
     if (t->opts->health.non_finite == TRAIN_SKIP && t->state.facts.skips_in_row < HEALTH_MAX_SKIPS)
-        return skip(r, step, text, err);
+        return 0;
     if (t->opts->health.non_finite == TRAIN_SKIP)
         snprintf(why, sizeof(why), "%d steps in a row were skipped before it, so the job stops",
                  HEALTH_MAX_SKIPS);
@@ -434,5 +433,38 @@ int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_
         snprintf(why, sizeof(why), "health.non_finite is \"stop\"");
     else
         snprintf(why, sizeof(why), "so it was before, from the checkpoint on, so the job stops");
-    return stop(r, step, text, why, err);
+    return stop(r, before, text, why, err);
+}
+
+int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_result *result,
+                            struct err *err)
+{
+    char text[900];
+    int rc;
+
+    place_enter(&r->device->place, PHASE_LOCATE);
+    rc = locate_run(r, step, result, text, sizeof(text), err);
+    if (rc < 0)
+        return err_wrap(err, rc, "find out why loss or gradient are not finite");
+    rc = decide(r, step - 1, step, text, err);
+    return rc < 0 ? rc : skip(r, step, text, err);
+}
+
+int health_handle_local(struct replica *r, uint64_t before, uint64_t step, const char *text,
+                        struct err *err)
+{
+    struct train *t = r->train;
+    char all[1200];
+    int rc = decide(r, before, step, text, err);
+
+    if (rc < 0)
+        return rc;
+    t->state.facts.skips_in_row++;
+    t->health.skips++;
+    snprintf(all, sizeof(all),
+             "%s; the groups leave out such steps (%u outer steps in a row after such a step, more "
+             "than %d end the job)",
+             text, t->state.facts.skips_in_row, HEALTH_MAX_SKIPS);
+    report(t, TRAIN_SKIPPED, step, all);
+    return 0;
 }

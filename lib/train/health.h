@@ -48,8 +48,9 @@ enum train_end health_end(const struct train *t); /* of a generation that failed
 /* Called by every replica; contains a gate. Computes the checksum of the state after `step`, which
  * the next all-reduce compares. Errors: ERR_DEVICE: replicas of this task hold different states. */
 int health_checksum(struct replica *r, uint64_t step, struct err *err);
-/* Is the checksum of the state after `step` computed without a request of a task? */
-bool health_checksum_is_due(const struct train *t, uint64_t step);
+/* Is the checksum of the state after the steps (before, step] computed without a request of a
+ * task? */
+bool health_checksum_is_due(const struct train *t, uint64_t before, uint64_t step);
 
 /* Called by local replica 0 before its last contribution to an all-reduce: writes the words in
  * `control`. */
@@ -71,6 +72,11 @@ int health_check_step(struct replica *r, uint64_t step, double loss, bool *finit
  * checkpoint must be read. */
 int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_result *result,
                             struct err *err);
+/* Local SGD, after the commit gate of a period whose `text`, the same on every task, names a step that
+ * was not finite: applies the policy as above; the held state is that after step `before`. 0: the
+ * outer step is applied. */
+int health_handle_local(struct replica *r, uint64_t before, uint64_t step, const char *text,
+                        struct err *err);
 /* Called by every replica, after all know the reason `why`: ends the generation on every task; no task
  * holds state now, and the last checkpoint must be read. Returns the code of `why`. */
 int health_roll_back(struct replica *r, const struct err *why);

@@ -33,11 +33,11 @@ void live_end_step(struct live *l, uint64_t step)
     l->norm_every[(step + 1) & 1] = LOAD(norm_every_steps);
 }
 
-bool live_save_is_due(const struct live *l, uint64_t step)
+bool live_save_is_due(const struct live *l, uint64_t before, uint64_t step)
 {
     uint64_t every = LOAD(save_every_steps);
 
-    return every > 0 && step % every == 0;
+    return every > 0 && step / every > before / every;
 }
 
 bool live_save_is_overdue(const struct live *l, uint64_t last_save_ns)

@@ -20,8 +20,9 @@ void live_set_norm(struct live *l, uint64_t every_steps);
 /* Must the norm of this step's gradient be computed? Equal for all local replicas; called in their
  * threads. */
 bool live_norm_is_due(const struct live *l, uint64_t step);
-void live_end_step(struct live *l, uint64_t step);          /* before the gate that ends it */
-bool live_save_is_due(const struct live *l, uint64_t step); /* by the step's number */
+void live_end_step(struct live *l, uint64_t step); /* before the gate that ends it */
+/* by the number of a step in (before, step] */
+bool live_save_is_due(const struct live *l, uint64_t before, uint64_t step);
 /* by the time since then, ns */
 bool live_save_is_overdue(const struct live *l, uint64_t last_save_ns);
 uint32_t live_keep(const struct live *l);

@@ -474,14 +474,13 @@ uint64_t model_samples_of(const struct model *m, uint64_t step)
     return left < batch ? left : batch;
 }
 
-bool model_evaluates(const struct model *m, uint64_t step)
+bool model_evaluates_since(const struct model *m, uint64_t before, uint64_t step)
 {
+    uint64_t every = m->steps_per_epoch * m->opts->run.eval_every_epochs;
+
     if (m->eval_samples == 0 || step == 0)
         return false;
-    if (step == m->total_steps)
-        return true;
-    return m->opts->run.eval_every_epochs > 0 &&
-           step % (m->steps_per_epoch * m->opts->run.eval_every_epochs) == 0;
+    return step == m->total_steps || (every > 0 && step / every > before / every);
 }
 
 uint64_t model_skipped(const struct model *m)

@@ -66,8 +66,8 @@ int model_read_digest(const struct train_opts *opts, char out[65], struct err *e
 
 /* Returns the number of samples of weight 1 in the global batch of a step. */
 uint64_t model_samples_of(const struct model *m, uint64_t step);
-/* Is an evaluation due after `step`? */
-bool model_evaluates(const struct model *m, uint64_t step);
+/* Is an evaluation due after one of the steps (before, step]? */
+bool model_evaluates_since(const struct model *m, uint64_t before, uint64_t step);
 /* Returns the number of invalid records that were skipped. */
 uint64_t model_skipped(const struct model *m);
 

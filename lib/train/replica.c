@@ -12,6 +12,7 @@
 #include "train/agree_message.h"
 #include "train/eval.h"
 #include "train/health.h"
+#include "train/outer.h"
 #include "train/remote.h"
 #include "train/save.h"
 #include "train/step.h"
@@ -33,6 +34,17 @@ static int between(struct replica *r, uint64_t step, bool evaluates, struct err 
     return rc;
 }
 
+/* Trains the period after step `held`. *step: its last step. */
+static int one_period(struct replica *r, uint64_t held, uint64_t *step, struct step_result *result,
+                      struct err *err)
+{
+    const struct period period = phases_period(&r->train->phases, held + 1);
+
+    *step = period.last;
+    return period.is_local ? outer_run(r, &period, held, result, err)
+                           : step_run(r, period.last, result, err);
+}
+
 static int steps(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
@@ -50,12 +62,14 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         (void)save_is_due(t, held); /* called again after the first comparison */
     if (rc == 0 && held < t->model.total_steps && !result.pause)
         rc = ops_of(r)->open_reader(r->device, held + 1, t->model.total_steps, err);
-    for (uint64_t k = held + 1; rc == 0 && k <= t->model.total_steps && !result.pause; k++) {
-        rc = step_run(r, k, &result, err);
+    while (rc == 0 && last < t->model.total_steps && !result.pause) {
+        uint64_t k;
+
+        rc = one_period(r, last, &k, &result, err);
         if (k == t->model.total_steps)
             result.pause = false; /* the generation ends in any case */
         if (rc == 0) /* an evaluation that a pause delays is pending in the next generation */
-            rc = between(r, k, model_evaluates(&t->model, k) && !result.pause, err);
+            rc = between(r, k, phases_evaluate(&t->phases, &t->model, k) && !result.pause, err);
         last = k;
     }
     if (rc == 0)
@@ -108,6 +122,7 @@ static int join_group(struct train *t, struct err *err)
     t->saving.was_leading = generation_is_coordinator(&t->generation);
     /* that state may no longer exist; a due checkpoint stays due (is_due) */
     t->saving.steps[0] = t->saving.steps[1] = 0;
+    outer_join(t);
     if (rc == 0)
         rc = generation_check(&t->generation, err);
     place_enter(&r->device->place, PHASE_CONNECT);

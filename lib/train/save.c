@@ -157,8 +157,14 @@ static int load_tensors(const struct train *t, const struct ckpt_info *info, voi
                         struct err *err)
 {
     const struct tensors *x = &t->model.tensors;
+    /* without it: the job had no phase with local SGD; the momentum begins at zero */
+    uint32_t n_slots = info->meta.has_outer_momentum ? x->n_slots : x->n_inner;
 
-    return ckpt_load(info->path, x->model, x->n_model, x->slots, x->n_slots, to, err);
+    if (info->meta.has_outer_momentum && !t->phases.has_local)
+        return err_set(err, ERR_INPUT,
+                       "%s has the outer momentum of local SGD, but /train/phases has no phase with "
+                       "\"local_sgd\": keep these phases, also those that are complete", info->path);
+    return ckpt_load(info->path, x->model, x->n_model, x->slots, n_slots, to, err);
 }
 
 static int load_state(struct train *t, const struct ckpt_info *info, struct err *err)
@@ -306,11 +312,14 @@ int save_load_path(struct train *t, const char *path, struct ckpt_info *out, str
     return 0;
 }
 
-static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
+static struct ckpt_meta meta_of(struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
     uint64_t in_epoch = step % t->model.steps_per_epoch;
-    bool is_evaluated = !model_evaluates(&t->model, step) || t->state.facts.evaluated_step == step;
+    bool is_evaluated =
+        !phases_evaluate(&t->phases, &t->model, step) || t->state.facts.evaluated_step == step;
+    const struct period period = phases_period(&t->phases, step);
+    const struct train_phase *phase = phases_of(&t->phases, &period);
     struct ckpt_meta m = {
         .step = step,
         .epoch = step / t->model.steps_per_epoch,
@@ -327,6 +336,10 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
         .plateau_best = t->state.schedule.plateau.best,
         .plateau_waited = t->state.schedule.plateau.waited,
         .plateau_reductions = t->state.schedule.plateau.reductions,
+        .phase = phase != NULL ? period.phase + 1 : 0,
+        .groups = phase != NULL ? phase->groups : 0,
+        .outer_step = period.outer_step,
+        .has_outer_momentum = t->phases.has_local,
     };
 
     snprintf(m.job_digest, sizeof(m.job_digest), "%s", o->job_digest);
@@ -375,9 +388,23 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     return rc;
 }
 
-/* Is a checkpoint due after the step, by its number or for another reason? */
+/* Is the state after `step` still to be copied? */
+static bool is_marked(const struct train *t, uint64_t step)
+{
+    return step > 0 && (t->saving.steps[0] == step || t->saving.steps[1] == step);
+}
+
+/* Replaces the older mark: at most the state before the present period is still to be copied. */
+static void mark(struct train *t, uint64_t step)
+{
+    t->saving.steps[t->saving.steps[0] > t->saving.steps[1]] = step;
+}
+
+/* Is a checkpoint due after the period that ends with the step, by its number or for another
+ * reason? */
 static bool is_due(struct train *t, uint64_t step)
 {
+    uint64_t before = phases_period(&t->phases, step).before;
     bool due;
 
     if (atomic_exchange_explicit(&t->saving.was_discarded, false, memory_order_acq_rel))
@@ -388,9 +415,9 @@ static bool is_due(struct train *t, uint64_t step)
     if (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
         TRAIN_REQUEST_CHECKPOINT)
         due = true;
-    if (step > 1 && t->saving.steps[(step - 1) & 1] == step - 1) /* that copy suffices */
+    if (is_marked(t, before)) /* that copy suffices */
         due = false;
-    return due || (step != t->saving.last_step && live_save_is_due(&t->live, step));
+    return due || (step != t->saving.last_step && live_save_is_due(&t->live, before, step));
 }
 
 bool save_is_due(struct train *t, uint64_t step)
@@ -403,7 +430,8 @@ bool save_is_due(struct train *t, uint64_t step)
         return false;
     }
     /* the previous state is still to be copied if it is due too */
-    t->saving.steps[step & 1] = step;
+    if (!is_marked(t, step))
+        mark(t, step);
     t->saving.is_due = true; /* until a copy is passed to the writer */
     return true;
 }
@@ -414,7 +442,7 @@ bool save_if_due(struct train *t, uint64_t step)
     struct err err;
     int rc;
 
-    if (t->saving.steps[step & 1] != step || step == 0)
+    if (!is_marked(t, step))
         return false;
     rc = hand_over(t, step, &err);
     t->saving.is_due = rc < 0;
@@ -570,8 +598,7 @@ static int export_whole(struct train *t, bool averages, struct err *err)
         return err_wrap(err, rc, "memory for an export with all tables");
     rc = copy_state(t, whole.base, err);
     if (rc == 0)
-        rc = export_files(t, (float *)whole.base + (averages ? w->parts_at[w->n_parts - 1] : 0),
-                          err);
+        rc = export_files(t, (float *)whole.base + (averages ? w->parts_at[w->average] : 0), err);
     device_mem_close(&whole);
     return rc;
 }

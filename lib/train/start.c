@@ -132,7 +132,8 @@ static void describe_group(struct train *t)
     t->engine->group = (struct engine_group){ .view = &g->opts.view,
                                               .deadline_ms = g->opts.deadline_ms,
                                               .commit_gate = &g->commit_gate,
-                                              .compares = t->health.compares };
+                                              .compares = t->health.compares,
+                                              .lanes = t->opts->lanes };
 }
 
 /* All threads are started, or none: the threads that have started end, and on_end is not

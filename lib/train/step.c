@@ -19,9 +19,7 @@
 
 enum { PERMISSION_MS = 2 };
 
-/* Waits until the step is permitted. Only the coordinator waits: without its contribution no task
- * completes the all-reduce. */
-static int wait_for_permission(struct replica *r, struct err *err)
+int step_wait_for_permission(struct replica *r, struct err *err)
 {
     const struct train_generation *g = &r->train->generation.opts;
     struct timespec nap = { .tv_nsec = PERMISSION_MS * 1000000 };
@@ -73,7 +71,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     out->trouble = control[ENGINE_TROUBLE] > 0;
     out->pause = control[CONTROL_PAUSE] > 0;
     remote_read_control(r, control, out);
-    out->checksum = control[CONTROL_CHECKSUM] > 0 || health_checksum_is_due(t, step);
+    out->checksum = control[CONTROL_CHECKSUM] > 0 || health_checksum_is_due(t, step - 1, step);
     step_report_logged(r, step - 1);
     return rc;
 }
@@ -81,7 +79,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
 static int finish_reduction(struct replica *r, uint64_t step, struct step_result *out,
                             struct err *err)
 {
-    int rc = wait_for_permission(r, err);
+    int rc = step_wait_for_permission(r, err);
 
     if (rc < 0)
         return rc;
@@ -92,19 +90,17 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
 
-/* Compares the checksums of the previous step. If they are equal, its state, which is still in
- * memory, may be saved. */
-static int look_back(struct replica *r, uint64_t step, struct err *err)
+int step_look_back(struct replica *r, uint64_t step, struct err *err)
 {
     uint64_t before;
-    int rc = health_compare(r, step, err);
+    int rc = health_compare(r, step + 1, err);
 
     if (rc < 0 || r->local != 0 || !generation_is_coordinator(&r->train->generation) ||
-        !health_allows(r->train, step - 1))
+        !health_allows(r->train, step))
         return rc;
     place_enter(&r->device->place, PHASE_COPY);
     before = clock_ns();
-    if (save_if_due(r->train, step - 1)) {
+    if (save_if_due(r->train, step)) {
         trace_add_until_now(r->device->trace, TRACE_CHECKPOINT, 0, before);
         r->train->events.copy_ns += clock_ns() - before;
     }
@@ -194,7 +190,7 @@ static int make(struct replica *r, uint64_t step, struct step_result *out, bool 
     if (rc == 0)
         rc = finish_reduction(r, step, out, err);
     if (rc == 0)
-        rc = look_back(r, step, err);
+        rc = step_look_back(r, step - 1, err);
     return rc < 0 ? rc : commit(r, step, out, finite, err);
 }
 

@@ -6,11 +6,22 @@
 #include "base/clock.h"
 #include "train/task.h"
 
+static uint64_t samples_of(const struct train *t, const struct period *period)
+{
+    uint64_t n = 0;
+
+    for (uint64_t k = period->before + 1; k <= period->last; k++)
+        n += model_samples_of(&t->model, k);
+    return n;
+}
+
 void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns)
 {
     struct train *t = r->train;
     uint64_t now = clock_ns();
     bool here = begin_ns != 0;
+    const struct period period = phases_period(&t->phases, facts->step);
+    const struct train_phase *phase = phases_of(&t->phases, &period);
     struct train_step_report report = {
         .step = facts->step,
         .epoch = (facts->step - 1) / t->model.steps_per_epoch,
@@ -18,7 +29,11 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
         .learning_rate = optim_rate(&t->state.schedule, facts->step),
         .grad_norm = facts->grad_norm,
         .loss_scale = loss_scale_is_on(&t->opts->run.loss_scale) ? facts->scale.scale : 0,
-        .samples = model_samples_of(&t->model, facts->step),
+        .steps = period.last - period.before,
+        .phase = phase != NULL ? period.phase + 1 : 0,
+        .groups = phase != NULL ? phase->groups : 0,
+        .outer_step = period.outer_step,
+        .samples = samples_of(t, &period),
         .skipped = model_skipped(&t->model),
         .ns = here ? now - begin_ns : 0,
         .data_ns = here ? r->device->data_ns : 0,

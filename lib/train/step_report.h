@@ -9,7 +9,7 @@ struct facts;
 struct replica;
 struct train;
 
-/* Sends the event. begin_ns: clock at the start of the step; 0: another task finished the step, and
+/* Sends the event of the period that ends with facts->step. begin_ns: clock at its start; 0: another task finished the step, and
  * this task received the state. */
 void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 

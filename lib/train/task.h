@@ -15,6 +15,8 @@
  *   locate       locates the first non-finite number
  *   health       compares checksums and checks for non-finite numbers
  *   step         one step
+ *   outer_nonfinite  a step of a group that is not finite
+ *   outer        one period of local SGD
  *   replica      the thread of a replica: joins the generation, steps, work between steps
  *   progress     the places of all threads, for a watchdog
  *   start        begins and ends a generation
@@ -33,9 +35,11 @@
 #include "train/live.h"
 #include "train/model.h"
 #include "train/events.h"
+#include "train/phases.h"
 #include "train/state.h"
 #include "train/train_types.h"
 
+struct outer;
 struct remote;
 struct sample_log;
 struct trace;
@@ -48,6 +52,7 @@ enum control_word {
     CONTROL_REMOTE_BAD, /* the gradient of a remote table is not finite */
     /* 4 words: sum of squares of the gradients of remote tables; from the coordinator alone */
     CONTROL_REMOTE_SQUARES,
+    CONTROL_LOCAL_BAD = CONTROL_REMOTE_SQUARES + 4, /* local SGD: tasks with a step that is not finite */
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 
@@ -80,7 +85,7 @@ struct saving {                  /* save.c; the first replica's */
     bool is_due;                 /* a checkpoint is pending, at the next step that allows it */
     bool was_leading;            /* in the previous generation */
     _Atomic bool was_discarded;  /* a state that the writer received was not published */
-    uint64_t steps[2];           /* steps whose states must be copied, by parity; 0: none */
+    uint64_t steps[2];           /* steps whose states must be copied; 0: none */
 };
 
 struct train {
@@ -102,6 +107,8 @@ struct train {
     bool is_tracing, was_traced; /* the trace was started: in this generation, ever */
     struct sample_log *samples;  /* owned; NULL: not wanted */
     struct remote *remote;       /* owned; NULL: no remote tables */
+    struct phases phases;
+    struct outer *outer;         /* owned; NULL: no phase with local SGD */
 };
 
 struct step_result { /* agreed: the same on every task */

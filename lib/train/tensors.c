@@ -50,9 +50,27 @@ static void name_tied(struct tensors *t, const struct graph *g, const struct gra
     }
 }
 
+/* Adds the entries of the parts [first, end) of each trained parameter. */
+static int name_parts(struct tensors *t, const struct whole *w, uint32_t first, uint32_t end,
+                      struct err *err)
+{
+    uint32_t n;
+    const struct graph_param *p = graph_params(w->graph, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = first; p[i].kind == GRAPH_TRAINED && k < end; k++) {
+            int rc = name_slot(t, &p[i], w->names[k], w->parts_at[k], err);
+
+            if (rc < 0)
+                return rc;
+        }
+    return 0;
+}
+
 int tensors_name(struct tensors *t, const struct whole *w, struct err *err)
 {
-    uint32_t n, n_module;
+    uint32_t n, n_module, n_inner = w->outer > 0 ? w->outer : w->n_parts;
+    int rc;
     const struct graph_param *p = graph_params(w->graph, &n);
 
     (void)graph_module_tensors(w->graph, &n_module);
@@ -70,14 +88,9 @@ int tensors_name(struct tensors *t, const struct whole *w, struct err *err)
     }
     if (n > 0)
         name_tied(t, w->graph, p, n);
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 1; p[i].kind == GRAPH_TRAINED && k < w->n_parts; k++) {
-            int rc = name_slot(t, &p[i], w->names[k], w->parts_at[k], err);
-
-            if (rc < 0)
-                return rc;
-        }
-    return 0;
+    rc = name_parts(t, w, 1, n_inner, err);
+    t->n_inner = t->n_slots;
+    return rc < 0 ? rc : name_parts(t, w, n_inner, w->n_parts, err);
 }
 
 void tensors_free(struct tensors *t)

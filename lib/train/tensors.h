@@ -11,6 +11,7 @@ struct whole;
 struct tensors { /* all owned; offsets are bytes of the whole state (whole.h) */
     struct ckpt_tensor *model, *slots;
     uint32_t n_model, n_slots;
+    uint32_t n_inner; /* slots without the outer momentum, which is last */
     char (*slot_names)[512]; /* [n_slots] "<parameter>/<slot>" */
 };
 

@@ -18,6 +18,7 @@
 #include "train/groups.h"
 #include "train/health.h"
 #include "train/open.h"
+#include "train/outer.h"
 #include "train/progress.h"
 #include "train/remote.h"
 #include "train/sample_log.h"
@@ -132,6 +133,7 @@ static void describe_engine(struct train *t)
         .eval_steps = m->eval_steps,
         .seed = o->run.seed,
         .mean_of_weights = o->mean_of_weights,
+        .has_outer = phases_have_local(&o->run),
         .evaluate_average = o->optimizer.average.decay > 0 && o->optimizer.average.evaluate,
         .optim = t->optim,
         .hyper = &o->optimizer.hyper,
@@ -247,7 +249,11 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
     t->state.schedule = t->opts->optimizer.schedule;
     t->state.schedule.total_steps = t->model.total_steps;
     state_begin(&t->state, &t->opts->run.loss_scale);
-    rc = open_engine(t, ops, err);
+    rc = phases_open(&t->phases, t->opts, &t->state.schedule, t->model.total_steps, err);
+    if (rc == 0)
+        rc = open_engine(t, ops, err);
+    if (rc == 0)
+        rc = outer_open(t, err);
     if (rc == 0)
         rc = open_trace(t, err);
     if (rc == 0)
@@ -299,6 +305,7 @@ void train_close(struct train *t)
     if (t->engine != NULL)
         t->engine->ops->close(t->engine);
     remote_close(t->remote);
+    outer_close(t);
     optim_free(t->optim);
     model_close(&t->model);
     generation_fini(&t->generation);
@@ -392,6 +399,7 @@ void train_facts(const struct train *t, struct train_facts *out)
         .steps_per_epoch = t->model.steps_per_epoch,
         .total_steps = t->model.total_steps,
         .state_bytes = t->engine->memory.state_bytes,
+        .model_bytes = t->engine->memory.model_bytes,
         .work_bytes = t->engine->work_bytes,
         .learning_rate = t->opts->optimizer.schedule.learning_rate,
         .resumed_step = train_held(t),

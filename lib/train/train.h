@@ -24,7 +24,8 @@
  * does not change; after that the update runs to its end, whatever happens. So the steps that the
  * tasks of an ended generation hold differ by at most one. A state from a checkpoint or a peer is
  * read to separate memory (a second copy for that time) and replaces the current state when it is
- * complete and verified. No other process can write to the memory of the state.
+ * complete and verified. With local SGD (outer.h) all of this holds for a period of steps in place of a
+ * step. No other process can write to the memory of the state.
  *
  * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree
  * over lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one
@@ -48,7 +49,8 @@
  *   train.forward        before a step
  *   train.bucket         before each bucket, the last one too (of a GPU: before the lane that sums
  *                        the others, and before the last bucket)
- *   train.reduce         after the lanes, before the last contribution
+ *   train.inner          local SGD: after each step of a period
+ *   train.reduce         after the lanes, before the last contribution; local SGD: before the outer step
  *   train.commit         the reduction is complete, nothing is changed yet
  *   train.update, train.update_middle, train.update_end
  *   health.flip_gradient, health.flip_row    a bit in the reduced gradient of this task, of a table

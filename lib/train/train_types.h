@@ -27,6 +27,10 @@ struct train_step_report {
     double learning_rate;
     double grad_norm;                /* before clipping; NaN when this step did not compute it */
     double loss_scale;               /* of the next step; 0: this precision needs none */
+    uint64_t steps;                  /* 1; of local SGD: the steps of the period that ends with `step`.
+                                        Loss: their mean; samples and times: their sum */
+    uint32_t phase, groups;          /* as in a manifest (ckpt/ckpt.h) */
+    uint64_t outer_step;
     uint64_t samples;                /* of the global batch with weight 1 */
     uint64_t skipped;                /* bad records that this task left out since it was opened */
     uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for
@@ -121,6 +125,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint64_t data_deadline_ms;
 
     struct train_run run;
+    bool only_evaluates; /* the task never trains */
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
     uint32_t replicas;            /* of the full cluster; at most lanes */
     uint32_t min_replicas;        /* of the smallest group that may train; 0: replicas */
@@ -169,6 +174,7 @@ struct train_facts {
     uint64_t steps_per_epoch, total_steps;
     uint64_t parameters;              /* trained numbers */
     uint64_t state_bytes, work_bytes; /* weights + slots; activations of one replica */
+    uint64_t model_bytes;             /* of the state without the outer momentum of local SGD */
     double learning_rate;             /* peak */
     uint64_t resumed_step;
     struct graph_weights_facts weights; /* all 0: the job names no file of weights */

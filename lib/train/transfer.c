@@ -116,8 +116,8 @@ static void report_received(const struct transfer *x, uint64_t begin_ns)
 static void adopt(struct transfer *x)
 {
     struct train *t = x->r->train;
-    bool interrupted = state_held(&t->state) + 1 == x->step && t->state.facts.step < x->step &&
-                       !isnan(x->facts.loss);
+    bool interrupted = state_held(&t->state) >= phases_period(&t->phases, x->step).before &&
+                       t->state.facts.step < x->step && !isnan(x->facts.loss);
 
     engine_memory_use_spare(&t->engine->memory, &x->aside, x->step);
     state_replace(&t->state, &x->facts);

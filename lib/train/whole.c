@@ -14,8 +14,7 @@ void whole_layout(struct whole *w, const struct graph *graph, const struct memor
 
     *w = (struct whole){ .graph = graph,
                          .params = graph_arena_floats(graph),
-                         .trained = graph_trained_floats(graph),
-                         .has_average = mem->opts.has_average };
+                         .trained = graph_trained_floats(graph) };
     w->names[w->n_parts++] = "weights";
     at = w->params;
     for (uint32_t s = 0; s < optim->n_slots; s++) {
@@ -25,10 +24,17 @@ void whole_layout(struct whole *w, const struct graph *graph, const struct memor
         w->parts_at[w->n_parts++] = at;
         at += w->trained;
     }
-    if (w->has_average) {
+    if (mem->opts.has_average) {
+        w->average = w->n_parts;
         w->names[w->n_parts] = "average";
         w->parts_at[w->n_parts++] = at;
         at += w->params;
+    }
+    if (mem->opts.has_outer) {
+        w->outer = w->n_parts;
+        w->names[w->n_parts] = "outer_momentum";
+        w->parts_at[w->n_parts++] = at;
+        at += w->trained;
     }
     w->bytes = at * sizeof(float);
 }
@@ -41,7 +47,7 @@ static void own_parts(const struct whole *w, const struct memory *mem, size_t ou
     out[0] = 0;
     for (uint32_t i = 1; i < w->n_parts; i++) {
         out[i] = at;
-        at += mem->slot;
+        at += i == w->average ? mem->params : mem->slot;
     }
 }
 
@@ -59,7 +65,7 @@ static const struct graph_param *find(const struct graph *g, const char *name)
 /* A part has every trained parameter; weights and average have the statistics too. */
 static bool has_part(const struct whole *w, const struct graph_param *p, uint32_t part)
 {
-    return p->kind == GRAPH_TRAINED || part == 0 || (w->has_average && part + 1 == w->n_parts);
+    return p->kind == GRAPH_TRAINED || part == 0 || (part > 0 && part == w->average);
 }
 
 enum direction { TO_WHOLE, FROM_WHOLE };

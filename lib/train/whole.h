@@ -6,7 +6,7 @@
  * of the same model imported without remote tables (memory.h), so files have the same bytes with and
  * without parameter servers. Without remote tables the whole state is the state of the task.
  *
- *     whole   params | slot | slot | ... | average
+ *     whole   params | slot | slot | ... | average | outer momentum
  *
  * Threads: the first replica's, or the thread that opens. */
 #ifndef TRAIN_WHOLE_H
@@ -22,16 +22,16 @@ struct err;
 struct graph;
 struct memory;
 
-enum { WHOLE_MAX_PARTS = OPTIM_MAX_SLOTS + 2 };
+enum { WHOLE_MAX_PARTS = OPTIM_MAX_SLOTS + 3 };
 
 struct whole {
     const struct graph *graph; /* borrowed; its layout is that of the whole state */
     size_t bytes;
-    uint32_t n_parts;                  /* weights, slots in use, average */
+    uint32_t n_parts;                  /* weights, slots in use, average, outer momentum */
     size_t parts_at[WHOLE_MAX_PARTS];  /* floats from the start */
-    const char *names[WHOLE_MAX_PARTS]; /* "weights", names of the slots, "average" */
+    const char *names[WHOLE_MAX_PARTS]; /* "weights", names of the slots, "average", "outer_momentum" */
     size_t params, trained;            /* floats of the weights, and of a slot */
-    bool has_average;
+    uint32_t average, outer; /* the parts of the average and the outer momentum; 0: none is kept */
 };
 
 /* `graph` was imported without remote tables; the optimizer is that of the memory. */

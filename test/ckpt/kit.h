@@ -64,7 +64,9 @@ static inline struct ckpt_meta kit_meta(uint64_t step)
     return (struct ckpt_meta){ .step = step, .epoch = step / 10, .position = step % 10 * 64,
                                .seed = UINT64_MAX - 1, .lanes = 4, .global_batch_size = 64,
                                .job_digest = "j0b", .model_digest = "m0del",
-                               .data_digest = "da7a", .name = "a \"name\"\n" };
+                               .data_digest = "da7a", .name = "a \"name\"\n",
+                               .phase = 2, .groups = 4, .outer_step = step / 5,
+                               .has_outer_momentum = true };
 }
 
 static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_meta *b)
@@ -85,6 +87,10 @@ static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_me
     assert_true(a->plateau_best == b->plateau_best);
     assert_int_equal(a->plateau_waited, b->plateau_waited);
     assert_int_equal(a->plateau_reductions, b->plateau_reductions);
+    assert_int_equal(a->phase, b->phase);
+    assert_int_equal(a->groups, b->groups);
+    assert_int_equal(a->outer_step, b->outer_step);
+    assert_int_equal(a->has_outer_momentum, b->has_outer_momentum);
 }
 
 static inline char *kit_folder(void)

@@ -40,6 +40,9 @@ def job_keys():
             walk(value, name + key + ".")
         if isinstance(node.get("additionalProperties"), dict):
             walk(node["additionalProperties"], name + "NAME.")
+        for option in node.get("anyOf", []):
+            if "properties" in option:  # a number or an object
+                walk(option, name)
         if isinstance(node.get("items"), dict) and name != "model.more_losses.":
             walk(node["items"], name[:-1] + "[].")
 
@@ -51,7 +54,8 @@ def is_required(keys, key):
     parent, _, name = key.rpartition(".")
     node = schema() if parent == "" else keys[parent.removesuffix("[]").removesuffix(".NAME")]
     node = node["items"] if parent.endswith("[]") else node["additionalProperties"] if parent.endswith(".NAME") else node
-    return name in node["required"]
+    options = node.get("anyOf", [])
+    return name in next((option for option in options if "required" in option), node)["required"]
 
 
 def rows():

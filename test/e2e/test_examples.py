@@ -108,9 +108,10 @@ def arrays(folder, job):
 
 MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "table_dlrm_ps": table, "finetune_csv": csv}
 # These jobs use the data of the demo.
-READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16"}
+READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd"}
 TASKS = {"elastic": 4}
 GPU_ALONE = {"gpu_float16"}
+CPU_ALONE = {"local_sgd"}
 
 
 @test
@@ -134,6 +135,8 @@ def run_small(name, prepare, devices):
         job.pop("evaluator", None)  # its metric
     job["train"].pop("epochs", None)
     job["train"]["steps"] = 2
+    if "phases" in job["train"]:  # one step of each of the first two
+        job["train"]["phases"] = [{**job["train"]["phases"][0], "until_step": 1}, {**job["train"]["phases"][1], "until_step": 0}]
     job["optimizer"].get("schedule", {}).pop("warmup_steps", None)
     path = os.path.join(folder, name + ".json")
     with open(path, "w") as f:
@@ -157,6 +160,7 @@ def _make(name, prepare, devices, where):
 for _name in sorted(MAKE) + sorted(READY):
     if _name not in GPU_ALONE:
         _make(_name, MAKE.get(_name), "cpu:1", "on_cpus")
-    _make(_name, MAKE.get(_name), "cuda:0", "on_a_gpu")  # emulated
+    if _name not in CPU_ALONE:
+        _make(_name, MAKE.get(_name), "cuda:0", "on_a_gpu")  # emulated
 
 main()

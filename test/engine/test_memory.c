@@ -47,6 +47,36 @@ static void state_holds_parameters_slots_and_average_in_this_order(void **state)
     engine_memory_close(&m);
 }
 
+/* A model has the layout of the state without the outer momentum, which is of the held state alone. */
+static void outer_momentum_follows_the_average_and_stays_that_of_the_held_state(void **state)
+{
+    const struct optim_hyper h = { .beta1 = 0.9, .beta2 = 0.99 };
+    float model[PARAMS + 2 * TRAINED + PARAMS];
+    struct memory_opts o;
+    struct memory m = opened(&h, true);
+    struct err err;
+
+    (void)state;
+    assert_null(m.outer);
+    assert_int_equal(m.model_bytes, m.state_bytes);
+    o = m.opts;
+    o.has_outer = true;
+    engine_memory_close(&m);
+    assert_int_equal(engine_memory_open(&m, &o, &err), 0);
+    assert_int_equal(m.model_bytes, sizeof(model));
+    assert_int_equal(m.state_bytes, sizeof(model) + TRAINED * sizeof(float));
+    assert_ptr_equal(m.outer, m.average + PARAMS);
+    engine_memory_select(&m, model);
+    assert_ptr_equal(m.state, model);
+    assert_ptr_equal(m.slots[1], model + PARAMS + TRAINED);
+    assert_ptr_equal(m.average, model + PARAMS + 2 * TRAINED);
+    assert_ptr_equal(m.outer, (float *)m.own.base + PARAMS + 2 * TRAINED + PARAMS);
+    engine_memory_select(&m, NULL);
+    assert_ptr_equal(m.state, m.own.base);
+    assert_ptr_equal(m.average, m.outer - PARAMS);
+    engine_memory_close(&m);
+}
+
 /* Writes to every byte of every part and finds it unchanged after all others were written. */
 static void parts_of_the_region_do_not_overlap(void **state)
 {
@@ -138,6 +168,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_holds_parameters_slots_and_average_in_this_order),
+        cmocka_unit_test(outer_momentum_follows_the_average_and_stays_that_of_the_held_state),
         cmocka_unit_test(parts_of_the_region_do_not_overlap),
         cmocka_unit_test(state_beside_the_present_state_replaces_it_with_its_step),
         cmocka_unit_test(region_that_is_renewed_is_zero_and_the_state_stays),

@@ -23,7 +23,10 @@
     "  \"plateau_step\": 40,\n  \"plateau_has_best\": true,\n  \"plateau_best\": 0.125,\n"           \
     "  \"plateau_waited\": 2,\n  \"plateau_reductions\": 1,\n"
 
-const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(BODY), FUZZ_SEED(BODY PLATEAU),
+#define PHASE "  \"phase\": 2,\n  \"groups\": 4,\n  \"outer_step\": 7,\n" \
+              "  \"has_outer_momentum\": true,\n"
+
+const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(BODY), FUZZ_SEED(BODY PLATEAU), FUZZ_SEED(BODY PHASE),
                                         FUZZ_SEED("{}") };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 

@@ -1,0 +1,99 @@
+/* job_check_phases.c - see job_check_phases.h. Rules that need the cluster, the devices or the number
+ * of steps are in lib/train/phases.c. */
+#include "conf/job_check_phases.h"
+
+#include <inttypes.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "conf/job_types.h"
+
+static bool is_power_of_two(uint32_t n)
+{
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+/* Every phase but the last one has a last step, and these ascend. */
+static int check_order(const struct json *doc, const struct conf *c, const cJSON *phases,
+                       struct err *err)
+{
+    uint64_t before = 0;
+
+    for (uint32_t i = 0; i < c->run.n_phases; i++) {
+        const cJSON *phase = cJSON_GetArrayItem(phases, (int)i);
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(phase, "until_step");
+        uint64_t until = c->run.phases[i].until_step;
+
+        if (i + 1 == c->run.n_phases)
+            return until == 0 ? 0
+                              : json_error(doc, value, err,
+                                           "the last phase ends with the job; remove this key, or "
+                                           "add a phase after step %" PRIu64, until);
+        if (until == 0)
+            return json_error(doc, value != NULL ? value : phase, err,
+                              "another phase follows, so this one needs an \"until_step\" above "
+                              "%" PRIu64, before);
+        if (until <= before)
+            return json_error(doc, value, err,
+                              "expected a step above %" PRIu64 ", the end of the phase before, "
+                              "found %" PRIu64, before, until);
+        before = until;
+    }
+    return 0;
+}
+
+/* A group is an aligned block of lanes: a subtree of the tree along which lanes are added. */
+static int check_groups(const struct json *doc, const struct conf *c, const cJSON *value,
+                        uint32_t groups, struct err *err)
+{
+    uint32_t lanes = c->train.lanes;
+
+    if (!is_power_of_two(groups))
+        return json_error(doc, value, err, "expected a power of two, found %" PRIu32, groups);
+    if (lanes == 0)
+        return json_error(doc, value, err,
+                          "local_sgd needs the number of lanes, of which each group has a part: "
+                          "set /train/lanes to a power of two that is at least %" PRIu32, groups);
+    if (lanes % groups != 0 || !is_power_of_two(lanes / groups))
+        return json_error(doc, value, err,
+                          "%" PRIu32 " groups cannot have equal aligned blocks of %" PRIu32
+                          " lanes (/train/lanes): use a power of two of lanes that is at least "
+                          "%" PRIu32, groups, lanes, groups);
+    return 0;
+}
+
+static int check_local(const struct json *doc, const struct conf *c, const cJSON *phase,
+                       const struct train_phase *p, struct err *err)
+{
+    const cJSON *mode = cJSON_GetObjectItemCaseSensitive(phase, "mode");
+    int rc =
+        check_groups(doc, c, cJSON_GetObjectItemCaseSensitive(phase, "groups"), p->groups, err);
+
+    if (rc == 0 && p->sync_every == 0 && c->optimizer.schedule.type == OPTIM_PLATEAU)
+        rc = json_error(doc, cJSON_GetObjectItemCaseSensitive(phase, "sync_every"), err,
+                        "the rate of /optimizer/schedule/type \"plateau\" follows from evaluations, "
+                        "but this rule must be a function of the step: write a number, or use "
+                        "another schedule");
+    if (rc == 0 && c->has_ps && c->ps.tables != PS_TABLES_NONE)
+        rc = json_error(doc, mode, err,
+                        "groups of local_sgd have weights of their own, but the tables of "
+                        "/parameter_server are shared: set its \"tables\" to \"none\", or use \"sync\"");
+    if (rc == 0 && c->run.precision == PLAN_FLOAT16)
+        rc = json_error(doc, mode, err,
+                        "/train/precision \"float16\" has one loss scale for all lanes, which "
+                        "local_sgd does not support: use \"bfloat16\" or \"float32\", or \"sync\"");
+    return rc;
+}
+
+int conf_check_phases(const struct json *doc, const struct conf *c, struct err *err)
+{
+    const cJSON *train = cJSON_GetObjectItemCaseSensitive(json_root(doc), "train");
+    const cJSON *phases = cJSON_GetObjectItemCaseSensitive(train, "phases");
+    int rc = check_order(doc, c, phases, err);
+
+    for (uint32_t i = 0; rc == 0 && i < c->run.n_phases; i++)
+        if (c->run.phases[i].mode == TRAIN_LOCAL_SGD)
+            rc = check_local(doc, c, cJSON_GetArrayItem(phases, (int)i), &c->run.phases[i], err);
+    return rc;
+}
