@@ -103,6 +103,12 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
         buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);
     if (s->loss_scale > 0)
         buf_printf(out, "loss scale  %.10g\n", s->loss_scale);
+    if (s->train_phase > 0 && s->groups > 0)
+        buf_printf(out, "training    phase %u, local SGD with %u groups, %llu outer steps\n",
+                   s->train_phase, s->groups, (ull)s->outer_step);
+    else if (s->train_phase > 0)
+        buf_printf(out, "training    phase %u, synchronous, %llu outer steps\n", s->train_phase,
+                   (ull)s->outer_step);
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
     if (s->server != NULL)
         buf_printf(

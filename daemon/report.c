@@ -84,6 +84,16 @@ static void open_metrics(struct report *r)
                                               "Steps that this process skipped because their gradient left the range "
                                               "of float16: the loss scale was halved.");
     }
+    if (r->opts.train->run.n_phases > 0) {
+        r->metrics.phase =
+            metrics_gauge(m, "trainerd_train_phase", NULL,
+                          "Phase of the job (train.phases) of the last step, from 1.");
+        r->metrics.groups =
+            metrics_gauge(m, "trainerd_local_groups", NULL,
+                          "Groups of local SGD in that phase; 0: it is synchronous.");
+        r->metrics.outer_step = metrics_gauge(m, "trainerd_outer_step", NULL,
+                                              "Outer steps of local SGD that are done.");
+    }
     r->metrics.divergences =
         metrics_counter(m, "trainerd_divergences_total", NULL,
                         "Times that tasks held different gradients or weights.");
@@ -133,7 +143,7 @@ static void add_step(struct window *w, const struct train_step_report *s, uint32
         }
     if (w->begin_ns == 0)
         w->begin_ns = now - s->since_ns;
-    w->steps++;
+    w->steps += s->steps;
     w->samples += s->samples;
     w->ns += s->ns;
     w->data_ns += s->data_ns;
@@ -167,6 +177,8 @@ static void make_line(struct report *r, const struct train_step_report *s, uint6
         .learning_rate = s->learning_rate,
         .grad_norm = s->grad_norm,
         .loss_scale = s->loss_scale,
+        .groups = s->groups,
+        .outer_step = s->outer_step,
         .reduce_work = report_ratio(r->logged.reduce_work_ns, r->logged.ns),
         .device_idle = (double)NAN,
     };
@@ -182,7 +194,8 @@ static void make_line(struct report *r, const struct train_step_report *s, uint6
 static void on_step(struct report *r, const struct train_step_report *s)
 {
     uint64_t now = clock_ns();
-    bool due = s->step % __atomic_load_n(&r->log_every, __ATOMIC_RELAXED) == 0 || s->step == 1;
+    uint32_t every = __atomic_load_n(&r->log_every, __ATOMIC_RELAXED);
+    bool due = s->step / every > (s->step - s->steps) / every || s->step == s->steps;
     struct step_line line;
     uint64_t skipped;
 
@@ -193,6 +206,9 @@ static void on_step(struct report *r, const struct train_step_report *s)
     r->now.epoch = s->epoch;
     r->now.loss = s->loss;
     r->now.loss_scale = s->loss_scale;
+    r->now.train_phase = s->phase;
+    r->now.groups = s->groups;
+    r->now.outer_step = s->outer_step;
     if (r->first_step == 0) {
         r->first_step = s->step;
         r->first_step_ns = now;
@@ -214,10 +230,10 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_set(r->metrics.epoch, (double)s->epoch);
     metric_set(r->metrics.loss, s->loss);
     metric_set(r->metrics.rate, s->learning_rate);
-    metric_add(r->metrics.steps_total, 1);
+    metric_add(r->metrics.steps_total, (double)s->steps);
     metric_add(r->metrics.samples_total, (double)s->samples);
     metric_add(r->metrics.skipped_total, (double)skipped);
-    metric_observe(r->times.step_seconds, (double)s->ns / 1e9);
+    metric_observe(r->times.step_seconds, (double)s->ns / 1e9 / (double)s->steps);
     metric_add(r->times.data_seconds, (double)s->data_ns / 1e9);
     metric_add(r->times.reduce_seconds, (double)s->reduce_ns / 1e9);
     metric_add(r->times.reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
@@ -226,6 +242,11 @@ static void on_step(struct report *r, const struct train_step_report *s)
         metric_set(r->metrics.norm, s->grad_norm);
     if (s->loss_scale > 0)
         metric_set(r->metrics.loss_scale, s->loss_scale);
+    if (s->phase > 0) {
+        metric_set(r->metrics.phase, s->phase);
+        metric_set(r->metrics.groups, s->groups);
+        metric_set(r->metrics.outer_step, (double)s->outer_step);
+    }
     if (due) {
         metric_set(r->metrics.speed, line.samples_per_second);
         lines_step(r, &line);

@@ -45,7 +45,7 @@
 static bool write_step(enum log_level level, const struct step_line *s)
 {
     bool has_idle = !isnan(s->device_idle);
-    struct log_field fields[11] = {
+    struct log_field fields[12] = {
         LOG_U64("step", s->step),
         LOG_U64("epoch", s->epoch),
         LOG_F32("loss", (float)s->loss),
@@ -65,6 +65,8 @@ static bool write_step(enum log_level level, const struct step_line *s)
     }
     if (s->loss_scale > 0)
         fields[n++] = (struct log_field)LOG_F64("loss_scale", s->loss_scale);
+    if (s->groups > 0)
+        fields[n++] = (struct log_field)LOG_U64("outer_step", s->outer_step);
     return log_record(level, "step", fields, n,
                       "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s "
                       "(data %.0f %%, compute %.0f %%, reduction %.0f %%%s)",

@@ -29,6 +29,8 @@ struct window {
 struct step_line {
     uint64_t step, epoch, total_steps;
     double loss, learning_rate, grad_norm, loss_scale; /* as in struct train_step_report */
+    uint32_t groups;     /* of local SGD; 0: the step is synchronous */
+    uint64_t outer_step;
     double samples_per_second;
     double share_data, share_compute, share_reduce; /* of the time since the line before */
     double reduce_work; /* part of that time in reductions, also while the replica computed */
@@ -68,6 +70,7 @@ struct report_metrics {
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
     struct metric *steps_total, *samples_total, *skipped_total;
     struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
+    struct metric *phase, *groups, *outer_step; /* NULL: the job has no phases */
 };
 
 /* The same for the time of a step, and for checkpoints. */

@@ -480,6 +480,8 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
                    (unsigned long long)f->steps_per_epoch, (unsigned long long)f->total_steps,
                    (unsigned long long)f->parameters, (unsigned long long)f->state_bytes,
                    (unsigned long long)f->work_bytes);
+    if (f != NULL)
+        settled_print_phases(s, f, out);
     if (f != NULL && s->train.model.weights != NULL) {
         buf_str(out, ",\n  \"weights\": {\"file\": ");
         buf_json(out, s->train.model.weights);

@@ -112,6 +112,9 @@ int settle_ps(struct settled *s, struct err *err);
 void settle_ps_options(struct settled *s); /* in place of lanes, losses and data */
 void settled_print_ps(const struct settled *s, struct buf *out);
 
+/* settle_phases.c: the phases of the job. `f`: of this task. */
+void settled_print_phases(const struct settled *s, const struct train_facts *f, struct buf *out);
+
 /* settle_gpu.c: models, driver and library versions of the GPUs. */
 int settle_gpus(struct settled *s, struct err *err);
 void settled_print_devices(const struct settled *s, struct buf *out);

@@ -176,6 +176,9 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     number(out, "loss", s->loss);
     if (s->loss_scale > 0)
         number(out, "loss_scale", s->loss_scale);
+    if (s->train_phase > 0)
+        buf_printf(out, ", \"train_phase\": %u, \"groups\": %u, \"outer_step\": %llu",
+                   s->train_phase, s->groups, (ull)s->outer_step);
     number(out, "samples_per_second", s->samples_per_second);
     number(out, "step_seconds", s->step_seconds);
     number(out, "share_data", s->share_data);

@@ -66,6 +66,8 @@ struct rdzv_progress {
     double share_data, share_compute, share_reduce, share_checkpoint; /* of the step time, 0 to 1 */
     uint64_t skipped_records;
     double loss_scale; /* 0: the precision needs no loss scale */
+    uint32_t train_phase, groups; /* of the newest step; 0: the job has no phases; it is synchronous */
+    uint64_t outer_step;          /* outer steps of local SGD that are done */
     uint64_t checkpoint_step;
     char checkpoint_path[4096];
     char last_trouble[1024];

@@ -65,13 +65,19 @@ static void world_close(struct world *w)
     metrics_free(w->metrics);
 }
 
-static void step(struct world *w, uint64_t k)
+/* The last of `n` steps that were applied at once. */
+static void period(struct world *w, uint64_t k, uint64_t n)
 {
-    struct train_step_report s = { .step = k, .epoch = (k - 1) / 10, .loss = 1.0 / (double)k,
+    struct train_step_report s = { .step = k, .steps = n, .epoch = (k - 1) / 10, .loss = 1.0 / (double)k,
                                    .learning_rate = 0.5, .grad_norm = 2, .samples = 8, .ns = 1000,
                                    .since_ns = 1000 };
 
     report_event(w->report, &(struct train_event){ .kind = TRAIN_STEP, .step = k, .report = &s });
+}
+
+static void step(struct world *w, uint64_t k)
+{
+    period(w, k, 1);
 }
 
 static void evaluation(struct world *w, uint64_t k)
@@ -129,6 +135,29 @@ static void coordinator_writes_each_line_at_once(void **state)
     report_generation_end(w.report);
     assert_log(&w, "step 2, eval 2");
     assert_int_equal(w.unlogged, 0);
+    world_close(&w);
+}
+
+/* Local SGD: a line that is due between two outer steps comes with the next one. */
+static void line_due_within_a_period_is_written_at_its_last_step(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, true, 10);
+    period(&w, 4, 4);
+    assert_log(&w, "step 4"); /* the first report */
+    period(&w, 8, 4);
+    period(&w, 9, 1);
+    assert_log(&w, "");
+    period(&w, 13, 4);
+    assert_log(&w, "step 13");
+    period(&w, 17, 4);
+    period(&w, 50, 33);
+    assert_log(&w, "step 50");
+    period(&w, 54, 4);
+    assert_log(&w, "");
+    report_generation_end(w.report);
     world_close(&w);
 }
 
@@ -291,6 +320,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(coordinator_writes_each_line_at_once),
+        cmocka_unit_test(line_due_within_a_period_is_written_at_its_last_step),
         cmocka_unit_test(follower_writes_no_line_that_the_coordinator_has_written),
         cmocka_unit_test(generation_ends_undecided_follower_writes_the_last_lines_once),
         cmocka_unit_test(leadership_moves_between_each_step_no_line_is_missing),

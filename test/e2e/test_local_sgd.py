@@ -5,14 +5,16 @@ compared with numpy, which shares no code with the program."""
 import json
 import os
 import signal
+import subprocess
 import sys
+import urllib.request
 
 import clicks
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from kit import (ROOT, Skip, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test,
+from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Skip, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test,
                  tf_config, workdir)
 from random_net import random_net
 
@@ -471,6 +473,48 @@ def step_of_a_group_that_is_not_finite_sends_all_tasks_back_to_the_checkpoint():
     assert any("all tasks return to the newest checkpoint" in line for line in tasks[0].lines), tasks[0].log()
     undisturbed = run(1, job_with([LOCAL], health={"non_finite": "restore"}))
     same((undisturbed[0], {}), (checkpoints(folder), {}), "after the return to a checkpoint")
+
+
+# ---- what users see ----
+
+@test
+def status_and_metrics_name_the_phase_and_the_outer_step():
+    job = job_with(PHASES, steps=26)
+    job["optimizer"] = {**ADAMW, "schedule": None}
+    folder = workdir()
+    path = digits_job(folder, **job)
+    port, page = free_ports(2)
+    task = Task(path, tf_config([port], 0), ("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % page),
+                {"TRAINERD_FAULT": "train.forward=delay:100@12+"})
+    task.until_step(11)
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=20 * SLOW).read().decode()
+    seen = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("trainerd_") and "{" not in line)
+    assert (seen["trainerd_train_phase"], seen["trainerd_local_groups"]) == ("2", "2"), text
+    outer = int(float(seen["trainerd_outer_step"]))
+    assert 1 <= outer <= 3, text
+    shown = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=20 * SLOW)
+    assert "phase 2, local SGD with 2 groups, " in shown.stdout, shown.stdout + shown.stderr
+    shown = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % port], capture_output=True, text=True,
+                           timeout=20 * SLOW)
+    status = json.loads(shown.stdout)
+    assert (status["train_phase"], status["groups"]) == (2, 2) and status["outer_step"] >= outer, shown.stdout
+    task.kill()
+
+
+@test
+def check_prints_the_steps_and_the_memory_of_each_phase():
+    folder = workdir()
+    path = digits_job(folder, **job_with(PHASES, lanes=8))
+    out = subprocess.run([TRAINERD, "--check", "--job", path], capture_output=True, text=True, timeout=20 * SLOW,
+                         env={**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(2), 1))})
+    plan = json.loads(out.stdout)
+    assert plan["devices_from"].startswith("auto: 1 of ") or len(plan["devices"]) == 1, plan["devices_from"]
+    assert [p["steps"] for p in plan["phases"]] == [[1, 6], [7, 19], [20, 25], [26, 30]], plan["phases"]
+    assert [p.get("outer_steps") for p in plan["phases"]] == [None, 3, 2, None], plan["phases"]
+    assert [p.get("mine") for p in plan["phases"]] == [None, [1, 1], [2, 3], None], plan["phases"]
+    model = plan["plan"]["state_bytes"] * 3 // 4  # adamw: weights and two slots; the state has the outer momentum too
+    assert [p.get("model_bytes") for p in plan["phases"]][1:3] == [plan["phases"][1]["model_bytes"], 2 * plan["phases"][1]["model_bytes"]]
+    assert abs(plan["phases"][1]["model_bytes"] - model) < 8192, (plan["phases"], model)
 
 
 # ---- mistakes ----
