@@ -36,6 +36,7 @@ struct outer {
     uint32_t n_models;         /* groups of this task; 1: a group, or a part of one */
     uint32_t n_lanes;          /* of this task in each of its groups */
     bool leads;                /* this task contributes its models to the outer step */
+    bool is_shared;            /* other tasks train the same group */
 };
 
 /* One period. */
@@ -48,6 +49,7 @@ struct work {
     uint64_t held, begin_ns;
     uint64_t data_ns, reduce_ns, reduce_work_ns;
     struct outer_note note;
+    uint32_t n_chunks; /* reduced so far; a watchdog sees each of them */
     uint32_t checksum; /* of the reduced models */
     bool finite;       /* they are */
 };
@@ -176,6 +178,7 @@ static int prepare(struct work *w, struct err *err)
         return rc;
     o->n_lanes = d->n_lanes / n_models;
     o->leads = d->first_lane % block == 0;
+    o->is_shared = n_ranks > 1;
     o->phase = w->period->phase;
     note_placement(w, d->first_lane / block, n_ranks);
     return 0;
@@ -269,6 +272,35 @@ static int one_step(struct work *w, uint64_t step, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "step %" PRIu64, step) : 0;
 }
 
+/* The tasks of a group hold the same model after the last step of a period. Only one of them
+ * contributes it to the outer step, so a wrong one would stay unnoticed. Errors: ERR_DEVICE. The
+ * held state is valid: the next generation trains the period again. */
+static int compare_models(const struct work *w, struct err *err)
+{
+    const struct train *t = w->t;
+    int64_t *ends = engine_scratch(w->r->device); /* the largest checksum, and minus the smallest */
+    bool finite = true;
+    uint32_t own;
+    int rc;
+
+    if (!w->o->is_shared || !t->opts->health.check_gradients)
+        return 0;
+    own = checksum_part(w->o->at[0], t->engine->memory.model_bytes / sizeof(float), 0, &finite);
+    ends[0] = own;
+    ends[1] = -(int64_t)own;
+    rc = comm_all_reduce(t->generation.comm, w->r->local, ends, 2, TENSOR_I64, COMM_MAX, err);
+    if (rc < 0 || ends[0] == -ends[1])
+        return rc;
+    return err_set(err, ERR_DEVICE,
+                   "the tasks of group %u hold different models after step %" PRIu64
+                   ": their checksums are %06x to %06x, that of %s is %06x. A processor or memory of "
+                   "one of them computed or stored a wrong value; the state after step %" PRIu64
+                   " is valid", w->r->device->first_lane / (t->opts->lanes / w->phase->groups),
+                   w->period->last, (unsigned)-ends[1], (unsigned)ends[0],
+                   t->generation.opts.view.members[t->generation.opts.view.self].name, own,
+                   w->held);
+}
+
 /* The policies other than skipping end the generation at the outer step. */
 static bool has_to_stop(const struct work *w)
 {
@@ -290,6 +322,8 @@ static int all_steps(struct work *w, struct err *err)
         comm_set_part(comm, w->r->local, true);
     for (uint64_t k = w->held + 1; rc == 0 && k <= w->period->last && !has_to_stop(w); k++)
         rc = one_step(w, k, err);
+    if (rc == 0)
+        rc = compare_models(w, err);
     if (comm != NULL)
         comm_set_part(comm, w->r->local, false);
     t->engine->group.lanes = t->opts->lanes;
@@ -313,6 +347,7 @@ static int reduce_range(struct work *w, size_t at, size_t n, const float *theta,
         room = CHUNK_FLOATS;
     for (size_t end = at + n; rc == 0 && at < end; at += n) {
         n = end - at < room ? end - at : room;
+        place_bucket(&w->r->device->place, w->period->last, w->n_chunks++);
         if (w->o->leads)
             outer_sum(arena, w->o->at, w->o->n_models, theta, at, n);
         else
@@ -400,7 +435,6 @@ static int reduce(struct work *w, struct step_result *out, struct err *err)
     uint64_t before = clock_ns();
     int rc = fault_error("train.reduce", err);
 
-    place_bucket(&w->r->device->place, w->period->last, 0);
     if (comm != NULL)
         comm_set_patience(comm, w->r->local, w->period->last - w->held);
     if (rc == 0)
@@ -412,7 +446,7 @@ static int reduce(struct work *w, struct step_result *out, struct err *err)
     if (rc < 0)
         return rc;
     write_control(w, control);
-    place_bucket(&w->r->device->place, w->period->last, w->r->device->n_buckets);
+    place_bucket(&w->r->device->place, w->period->last, w->n_chunks);
     if (comm != NULL)
         rc = comm_all_reduce(comm, w->r->local, control, t->engine->opts->control_floats,
                              TENSOR_F32, COMM_SUM, err);
@@ -496,8 +530,10 @@ static int apply(struct work *w, const struct step_result *result, bool applies,
                        (float)w->phase->outer.learning_rate, (float)w->phase->outer.momentum);
     middle = fault_error("train.update_middle", err);
     apply_slots(w, applies);
-    if (phases_ends_phase(&t->phases, w->period))
+    if (phases_ends_phase(&t->phases, w->period)) {
         memset(m->outer, 0, m->trained * sizeof(float));
+        free_models(w->o);
+    }
     t->state.facts.learning_rate = optim_rate(&t->state.schedule, w->period->last);
     t->state.facts.grad_scale = 1;
     t->state.facts.is_skipped = !applies;

@@ -19,6 +19,8 @@ from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Skip, Task, digits_job, expec
 from random_net import random_net
 
 sys.path.append(os.path.join(ROOT, "test", "data"))
+sys.path.append(os.path.join(ROOT, "test", "chaos"))
+import sample_log  # noqa: E402
 import tfrecord  # noqa: E402
 
 LOCAL = {"mode": "local_sgd", "groups": 4, "sync_every": 5, "outer": {"learning_rate": 0.7, "momentum": 0.9}}
@@ -34,6 +36,12 @@ def job_with(phases, steps=30, lanes=4, **changes):
     return {"train": {"epochs": None, "steps": steps, "lanes": lanes, "log_every_steps": 1, "deadline_seconds": 10,
                       "phases": phases},
             "optimizer": ADAMW, "checkpoint": {"every_steps": 7, "every_seconds": 0, "max_to_keep": 100}, **changes}
+
+
+def pace(ms, first=1):
+    """Returns a fault that delays each step from `first` on, so that a test acts before the job is complete; on a busy machine
+    the delay is longer."""
+    return {"TRAINERD_FAULT": "train.forward=delay:%d@%d+" % (min(8 * ms, ms * SLOW), first)}
 
 
 def checkpoints(folder):
@@ -296,14 +304,20 @@ def train_with_deaths(job, lives, n=4, min_world=4):
     path = digits_job(folder, **job, elastic={"min_world": min_world, "rejoin_seconds": 5})
     ports, lives = free_ports(n), dict(lives)
     env = {"TRAINERD_LOG_LEVEL": "debug"}  # at level info only the leader logs steps
-    tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"),
-                  {**env, "TRAINERD_FAULT": lives[i]} if i in lives else env, "worker %d" % i) for i in range(n)]
+    args = ("--devices", "cpu:1", "--sample-log", os.path.join(folder, "samples.txt"))
+    tasks = [Task(path, tf_config(ports, i), args, {**env, "TRAINERD_FAULT": lives[i]} if i in lives else env, "worker %d" % i)
+             for i in range(n)]
     every = list(tasks)
     for rank in lives:
         assert tasks[rank].wait() == -signal.SIGKILL, tasks[rank].log()
-        tasks[rank] = Task(path, tf_config(ports, rank), ("--devices", "cpu:1"), env, "worker %d, second life" % rank)
+        tasks[rank] = Task(path, tf_config(ports, rank), args, env, "worker %d, second life" % rank)
         every.append(tasks[rank])
     expect_codes(tasks, [0] * n)
+    history = sample_log.History([life for i in range(n) for life in sample_log.read(
+        os.path.join(folder, "samples.worker-%d.txt" % i), "worker %d" % i)], job["train"]["lanes"])
+    assert not history.problems, history.problems
+    assert [step for _, step, *_ in history.chain] == list(range(1, job["train"]["steps"] + 1)), history.chain
+    assert history.epochs(22, 64, 1438) == (0, 0), "samples repeated and lost: %s" % (history.epochs(22, 64, 1438),)
     return checkpoints(folder), losses(every)
 
 
@@ -330,11 +344,10 @@ def task_killed_at_each_point_of_an_outer_step_leaves_the_bytes_unchanged():
 @test
 def smaller_group_trains_the_groups_of_a_dead_task():
     job = job_with([LOCAL], steps=30)
-    pace = ",train.forward=delay:30@1+"
     folder = workdir()
     path = digits_job(folder, **job, elastic={"min_world": 3, "rejoin_seconds": 0.1})
     ports = free_ports(4)
-    env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": pace[1:]}
+    env = {"TRAINERD_LOG_LEVEL": "debug", **pace(50)}
     tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"), env, "worker %d" % i) for i in range(4)]
     tasks[0].until_step(5)
     tasks[2].signal(signal.SIGKILL)
@@ -350,7 +363,7 @@ def task_that_joins_receives_the_state_of_the_outer_step():
     folder = workdir()
     path = digits_job(folder, **job, elastic={"min_world": 3, "rejoin_seconds": 0.1})
     ports = free_ports(4)
-    env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.forward=delay:50@1+"}
+    env = {"TRAINERD_LOG_LEVEL": "debug", **pace(50)}
     tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"), env, "worker %d" % i) for i in range(3)]
     tasks[0].until_step(5)
     late = Task(path, tf_config(ports, 3), ("--devices", "cpu:1"), env, "worker 3")
@@ -365,8 +378,7 @@ def job_stopped_in_the_second_phase_continues_there():
     job = job_with(PHASES, checkpoint={"every_steps": 0, "every_seconds": 0, "max_to_keep": 100})
     folder = workdir()
     path = digits_job(folder, **job)
-    env = {"TRAINERD_FAULT": "train.forward=delay:50@7+"}
-    first = start(path, 2, env=env)
+    first = start(path, 2, env=pace(100, 7))
     first[0].until_step(11)
     for t in first:
         t.signal(signal.SIGTERM)
@@ -384,8 +396,7 @@ def stop_that_waits_longer_than_its_grace_saves_the_last_outer_step():
     job["train"]["grace_seconds"] = 0.2
     folder = workdir()
     path = digits_job(folder, **job)
-    env = {"TRAINERD_FAULT": "train.forward=delay:400@11+"}  # from the third period on
-    first = start(path, 2, env=env)
+    first = start(path, 2, env=pace(400, 11))  # from the third period on
     first[0].until_step(10)
     for t in first:
         t.signal(signal.SIGTERM)
@@ -431,6 +442,23 @@ def local_sgd_is_added_to_a_job_that_has_trained_without_phases():
     task = Task(digits_job(folder, **before), args=("--devices", "cpu:1"))
     expect_codes([task], [2])
     assert "has the outer momentum of local SGD, but /train/phases has no phase" in task.final_message()
+
+
+@test
+def tasks_of_a_group_with_different_models_end_the_generation_before_the_outer_step():
+    folder = workdir()
+    path = digits_job(folder, **job_with([{**LOCAL, "groups": 2}]), elastic={"min_world": 4})
+    ports = free_ports(4)
+    tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"),
+                  {"TRAINERD_FAULT": "health.flip_weight@8"} if i == 3 else None, "worker %d" % i) for i in range(4)]
+    for t in tasks[2:]:
+        assert t.wait() == 138, t.log()
+        assert "the tasks of group 1 hold different models after step 10" in t.final_message(), t.log()
+        assert "the state after step 5 is valid" in t.final_message(), t.log()
+    rest = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"), None, "worker %d, second life" % i) for i in (2, 3)]
+    expect_codes(tasks[:2] + rest, [0] * 4)
+    undisturbed = run(1, job_with([{**LOCAL, "groups": 2}]))
+    same((undisturbed[0], {}), (checkpoints(folder), {}), "after a flipped bit")
 
 
 # ---- numbers that are not finite ----
@@ -485,7 +513,7 @@ def status_and_metrics_name_the_phase_and_the_outer_step():
     path = digits_job(folder, **job)
     port, page = free_ports(2)
     task = Task(path, tf_config([port], 0), ("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % page),
-                {"TRAINERD_FAULT": "train.forward=delay:100@12+"})
+                pace(300, 12))
     task.until_step(11)
     text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=20 * SLOW).read().decode()
     seen = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("trainerd_") and "{" not in line)
