@@ -33,6 +33,12 @@ const struct fuzz_seed fuzz_seeds[] = {
               "\"epsilon\":1e-7,\"schedule\":{\"type\":\"cosine\",\"warmup_steps\":10,"
               "\"final_fraction\":0.1}},\"communication\":{\"implementation\":\"nccl\","
               "\"shared_memory\":false,\"token_file\":\"t\"}}"),
+    FUZZ_SEED("{" MODEL "," DATA ",\"train\":{\"steps\":100,\"global_batch_size\":8,\"lanes\":4,\"phases\":["
+              "{\"mode\":\"sync\",\"until_step\":20},{\"mode\":\"local_sgd\",\"groups\":2,\"until_step\":40,"
+              "\"sync_every\":{\"rule\":\"quadratic\",\"base\":4,\"alpha\":0.0175},\"outer\":"
+              "{\"type\":\"nesterov\",\"learning_rate\":0.7,\"momentum\":0.9},\"inner_slots\":\"reset\"},"
+              "{\"mode\":\"local_sgd\",\"groups\":4,\"sync_every\":5}]},"
+              "\"optimizer\":{\"type\":\"adam\",\"learning_rate\":0.1}}"),
     FUZZ_SEED("{\"name\":\"\\u00e9\",\"train\":{\"steps\":1,\"epochs\":1}}"),
     FUZZ_SEED("{\"modle\":{}}"),
     FUZZ_SEED("[]"),
