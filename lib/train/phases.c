@@ -165,7 +165,7 @@ static int check_local(const struct train_opts *o, uint32_t phase, struct err *e
                        "the replicas of a task share weights, and this task has %u: start it with "
                        "--devices cpu:1, and as many tasks as there are cores",
                        phase, o->n_devices);
-    if (o->ps != NULL)
+    if (o->ps != NULL && o->ps->tables != PS_TABLES_NONE)
         return err_set(err, ERR_UNSUPPORTED,
                        "/train/phases/%u/mode: groups of \"local_sgd\" have weights of their own, but "
                        "the tables of /parameter_server are shared: set its \"tables\" to \"none\", "

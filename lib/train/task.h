@@ -2,7 +2,7 @@
  * replica.
  *
  * Types alone. Files below the protocol (model, state, generation, events, live, groups, weights,
- * tensors, loss_scale, sample_log) do not include it. The files of the protocol, each of which may
+ * tensors, loss_scale, sample_log, phases, outer_math) do not include it. The files of the protocol, each of which may
  * include those above it and never the reverse:
  *
  *   step_report  reports a step, and whether the coordinator has written its log lines

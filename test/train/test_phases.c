@@ -222,7 +222,7 @@ static void refused(const struct train_opts *o, int code, const char *text)
 static void unsupported_combination_is_refused_with_place_and_remedy(void **state)
 {
     static const struct device gpu = { .kind = DEVICE_CUDA };
-    static const struct ps_settings ps = { .replicas = 1 };
+    static const struct ps_settings ps = { .tables = PS_TABLES_AUTO, .replicas = 1 };
     struct train_phase phases[] = { { .until_step = STEPS, .mode = TRAIN_SYNC },
                                     { .mode = TRAIN_LOCAL_SGD, .groups = 2, .sync_every = 4 } };
     struct train_opts o = opts_of(phases, 2);
