@@ -1,6 +1,7 @@
 /* work_ps.c - the work of a parameter server: forwards to lib/ps. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -98,6 +99,16 @@ static void on_connected(void *arg, uint64_t step)
         w->run, &(struct train_event){ .kind = TRAIN_CONNECTED, .step = step });
 }
 
+static void on_copied(void *arg, uint32_t n, uint64_t ms)
+{
+    struct ps_work *w = arg;
+    char text[128];
+
+    snprintf(text, sizeof(text), "the rows of %u shards were received in %llu ms: all are complete", n,
+             (unsigned long long)ms);
+    w->run->train_opts.on_event(w->run, &(struct train_event){ .kind = TRAIN_NOTE, .text = text });
+}
+
 static void on_end(void *arg, bool is_complete, bool is_aborted, int code, const char *text)
 {
     struct ps_work *w = arg;
@@ -128,6 +139,7 @@ static int start_ps(void *work, const struct train_generation *g, train_end_fn *
                               .on_broken = g->on_broken,
                               .broken_arg = w->run,
                               .on_connected = on_connected,
+                              .on_copied = on_copied,
                               .on_end = on_end };
     int rc;
 

@@ -211,6 +211,13 @@ static const uint32_t *holders_of(const struct ps_client *c, const struct table 
 
 /* ---- QUERY and HELD ---- */
 
+/* A server answers PULL with the requested version. It answers QUERY at once, and may not have applied the
+ * newest step yet. */
+static bool is_due(const struct ps_client *c, const struct ps_message *m)
+{
+    return m->step == c->version || (m->kind == PS_HELD && m->step + 1 == c->version);
+}
+
 /* Receives a message of a server that owes one. */
 static int receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struct ps_message *m,
                    struct err *err)
@@ -223,7 +230,7 @@ static int receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struc
     if (rc < 0)
         return rc;
     *from = in.from - c->route->n_ranks;
-    if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || m->step != c->version)
+    if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || !is_due(c, m))
         return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
                                       ", expected kind %d of step %" PRIu64,
                        *from, m->kind, m->step, kind, c->version);

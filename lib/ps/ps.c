@@ -222,9 +222,32 @@ static void store_stats(struct service *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Shards whose rows are being copied. */
+struct copies {
+    uint32_t n, most;
+    uint64_t since_ns;
+};
+
+static void watch_copies(struct service *s, struct copies *c)
+{
+    uint32_t before = c->n;
+
+    c->n = ps_server_copying(s->server);
+    if (c->n == before)
+        return;
+    if (before == 0) {
+        c->most = c->n;
+        c->since_ns = clock_ns();
+    }
+    store_stats(s);
+    if (c->n == 0 && s->ps->group.on_copied != NULL)
+        s->ps->group.on_copied(s->ps->opts.arg, c->most, (clock_ns() - c->since_ns) / 1000000);
+}
+
 static int serve(struct service *s, struct err *err)
 {
     struct ps *p = s->ps;
+    struct copies copies = { 0 };
     uint64_t seen = UINT64_MAX;
     int rc;
 
@@ -241,6 +264,7 @@ static int serve(struct service *s, struct err *err)
             pthread_mutex_lock(&s->turn);
             rc = ps_server_handle(s->server, m.from, m.data, m.bytes, err);
             pthread_mutex_unlock(&s->turn);
+            watch_copies(s, &copies);
         }
         if (rc == 0 && ps_server_version(s->server) != seen) {
             seen = ps_server_version(s->server);

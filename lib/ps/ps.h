@@ -47,6 +47,8 @@ struct ps_group { /* one generation; copied, with the view */
     void *broken_arg;
     /* From a thread of the ps, once, when all training tasks are connected and served. */
     void (*on_connected)(void *arg, uint64_t step);
+    /* From a thread of the ps: a thread has received the rows of n shards that it lacked. */
+    void (*on_copied)(void *arg, uint32_t n, uint64_t ms);
     /* From a thread of the ps, once, when all its threads are done with the generation. code 0: the
      * training tasks ended it in order, is_complete: after the last step of the job. */
     void (*on_end)(void *arg, bool is_complete, bool is_aborted, int code, const char *text);

@@ -166,7 +166,7 @@ enum ps_server_end ps_server_ended(const struct ps_server *s)
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
 {
     *out = (struct ps_server_stats){ .version = s->version,
-                                     .n_copied = s->n_copied + s->n_followed,
+                                     .n_copied = ps_server_copying(s),
                                      .bytes = s->store != NULL ? ps_store_bytes(s->store) : 0,
                                      .rows_read = s->rows_read,
                                      .rows_updated = s->rows_updated };
@@ -174,6 +174,11 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
         out->n_shards += ps_store_has(s->store, i);
     if (s->store != NULL)
         out->memory = ps_store_memory(s->store, out->n_shards, out->bytes);
+}
+
+uint32_t ps_server_copying(const struct ps_server *s)
+{
+    return s->n_copied + s->n_followed;
 }
 
 uint64_t ps_server_version(const struct ps_server *s)

@@ -89,6 +89,7 @@ enum ps_server_end { PS_RUNNING, PS_PAUSED /* every rank has sent END */, PS_COM
 enum ps_server_end ps_server_ended(const struct ps_server *s);
 
 uint64_t ps_server_version(const struct ps_server *s);
+uint32_t ps_server_copying(const struct ps_server *s); /* shards whose rows are being copied to it */
 
 struct ps_server_stats {
     uint64_t version;

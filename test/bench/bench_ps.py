@@ -3,6 +3,7 @@ ps, the start, and the loss of a ps. The peer is TensorFlow's ParameterServerStr
 import json
 import os
 import re
+import re
 import statistics
 import tempfile
 import time
@@ -201,8 +202,13 @@ class Loss:
         since = len(self.chief.records)
         self.cluster.start(WORKERS + 1)
         first, last = self.next_group(since)
-        time.sleep(0.3)
-        return {"lost": lost, "copied": first - last, "step": self.step}
+        started = self.cluster.tasks[WORKERS + 1]
+        started.until(lambda t: self.received(t), FAULT_SECONDS)
+        received = self.received(started)[0]["message"]
+        return {"lost": lost, "pause": first - last, "copied": int(re.search(r"in (\d+) ms", received).group(1)) / 1000, "step": self.step}
+
+    def received(self, task):
+        return [r for r in task.events("note") if "were received in" in r["message"]]
 
 
 def losses(table, folder):
@@ -219,11 +225,16 @@ def losses(table, folder):
         limit = KILL_LIMIT + us.median("step")
         return duration(us.median("lost")), "limit %s" % duration(limit), "", us.median("lost") <= limit
 
+    def pause():
+        limit = KILL_LIMIT + us.median("step")
+        return duration(us.median("pause")), "limit %s" % duration(limit), "", us.median("pause") <= limit
+
     def copy():
         return duration(us.median("copied")), "limit %s" % duration(COPY_LIMIT), "", us.median("copied") <= COPY_LIMIT
 
     table.row("kill -9 of a ps to the next step", "<= %s + step" % duration(KILL_LIMIT), kill)
-    table.row("pause for a new second copy of %.0f MB" % (rows * 4 * DLRM_WIDTH * DLRM_TABLES / MB), "<= %s" % duration(COPY_LIMIT), copy)
+    table.row("pause when a ps joins", "<= %s + step" % duration(KILL_LIMIT), pause)
+    table.row("a new second copy of %.0f MB" % (rows * 4 * DLRM_WIDTH * DLRM_TABLES / MB), "<= %s" % duration(COPY_LIMIT), copy)
 
 
 def ps(table, folder):

@@ -477,7 +477,7 @@ static void rows_come_from_a_complete_holder_until_the_preferred_one_has_its_cop
         forget_answers(&f);
         if (asks[step - 6]) {
             /* in any order; not complete: the preferred holder lacks shard 0 */
-            add_held_of(&f, other, step, 0, 0xff);
+            add_held_of(&f, other, step - 1, 0, 0xff); /* it has not applied the step yet */
             add_held_of(&f, preferred, step, 0, is_copied ? 0xff : 0xfe);
         }
         add_answer(&f, &rows);
@@ -501,7 +501,8 @@ static void wrong_answers_to_the_query_are_refused(void **state)
         { { 1, 1 }, 6, 0xff, "server 0" },                /* two answers */
         { { 0, 1 }, 6, 0xff, "server" },                  /* a rank */
         { { 3, 1 }, 6, 0xff, "server 2" },                /* no server */
-        { { 1, 2 }, 5, 0xff, "of step 5" },               /* another version */
+        { { 1, 2 }, 4, 0xff, "of step 4" },               /* another version */
+        { { 1, 2 }, 7, 0xff, "of step 7" },
         { { 1, 2 }, 6, 0xfe, "no server has all rows" },  /* of shard 0 */
     };
 
