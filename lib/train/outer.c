@@ -277,7 +277,7 @@ static int one_step(struct work *w, uint64_t step, struct err *err)
  * held state is valid: the next generation trains the period again. */
 static int compare_models(const struct work *w, struct err *err)
 {
-    const struct train *t = w->t;
+    struct train *t = w->t;
     int64_t *ends = engine_scratch(w->r->device); /* the largest checksum, and minus the smallest */
     bool finite = true;
     uint32_t own;
@@ -291,14 +291,19 @@ static int compare_models(const struct work *w, struct err *err)
     rc = comm_all_reduce(t->generation.comm, w->r->local, ends, 2, TENSOR_I64, COMM_MAX, err);
     if (rc < 0 || ends[0] == -ends[1])
         return rc;
-    return err_set(err, ERR_DEVICE,
-                   "the tasks of group %u hold different models after step %" PRIu64
-                   ": their checksums are %06x to %06x, that of %s is %06x. A processor or memory of "
-                   "one of them computed or stored a wrong value; the state after step %" PRIu64
-                   " is valid", w->r->device->first_lane / (t->opts->lanes / w->phase->groups),
-                   w->period->last, (unsigned)-ends[1], (unsigned)ends[0],
-                   t->generation.opts.view.members[t->generation.opts.view.self].name, own,
-                   w->held);
+    (void)err_set(err, ERR_DEVICE,
+                  "the tasks of group %u hold different models after step %" PRIu64
+                  ": their checksums are %06x to %06x, that of %s is %06x. A processor or memory of "
+                  "one of them computed or stored a wrong value; the state after step %" PRIu64
+                  " is valid",
+                  w->r->device->first_lane / (t->opts->lanes / w->phase->groups), w->period->last,
+                  (unsigned)-ends[1], (unsigned)ends[0],
+                  t->generation.opts.view.members[t->generation.opts.view.self].name, own,
+                  w->held);
+    generation_set_error(&t->generation, err);
+    /* No task of the group ends the generation before all of them know the error. */
+    (void)comm_all_reduce(t->generation.comm, w->r->local, ends, 2, TENSOR_I64, COMM_MAX, NULL);
+    return ERR_DEVICE;
 }
 
 /* The policies other than skipping end the generation at the outer step. */

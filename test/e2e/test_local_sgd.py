@@ -415,8 +415,11 @@ def group_killed_between_outer_steps_continues_from_the_checkpoint_of_the_last_o
     job = job_with([LOCAL], steps=30)
     folder = workdir()
     path = digits_job(folder, **job)
-    tasks = start(path, 2, env={"TRAINERD_FAULT": "train.inner=kill@23"})
-    expect_codes(tasks, [-signal.SIGKILL] * 2)
+    ports = free_ports(2)
+    tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_FAULT": "train.inner=kill@23"} if i == 1 else None,
+                  "worker %d" % i) for i in range(2)]
+    assert tasks[1].wait() == -signal.SIGKILL, tasks[1].log()
+    tasks[0].kill()  # it waits for the other one
     assert max(checkpoints(folder)) < "step-00000021", sorted(checkpoints(folder))
     again = start(path, 4)
     expect_codes(again, [0] * 4)
