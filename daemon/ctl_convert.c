@@ -1,5 +1,6 @@
 /* ctl_convert.c - `trainerctl convert`: converts CSV, NumPy arrays and folders of images to
- * TFRecord files and prints the description of the features for the job file. */
+ * TFRecord files and prints the description of the features for the job file; copies a checkpoint with shard files to one
+ * with whole tables. */
 #include "daemon/ctl_convert.h"
 
 #include <glob.h>
@@ -133,6 +134,8 @@ static int convert(struct convert *c, char **words, int n, struct err *err)
         return err_set(err, ERR_INPUT, "--delimiter: expected one character");
     for (int i = 0; rc == 0 && i < n; i++)
         rc = add_inputs(c, words[i], err);
+    if (rc == 0 && convert_is_checkpoint(c->inputs.at[0].path))
+        return convert_checkpoint(c, err);
     if (rc == 0)
         rc = find_kind(c, &kind, err);
     if (rc == 0)
@@ -173,7 +176,9 @@ int ctl_convert(int argc, char **argv)
                 "job describes their features. INPUT is one of\n  NAME=FILE.npy ...   arrays, the first dimension "
                 "counts samples; of several files of\n                      a name the first of each name belong "
                 "together, then the second ...\n  FILE.csv ...        of numbers, one after the other\n  FOLDER   "
-                "           with a folder of JPEG or PNG files for each class\nFILE may be a pattern, in quotes; what "
+                "           with a folder of JPEG or PNG files for each class\n  CHECKPOINT          a folder step-* "
+                "whose tables are in shard files: it is verified, and copied\n                      to the new folder "
+                "PREFIX with whole tables\nFILE may be a pattern, in quotes; what "
                 "it finds is taken in the order of the names.\n\n");
         args_help(table, COUNT_OF(table), c.help ? stdout : stderr);
         return c.help ? CTL_OK : CTL_USAGE;

@@ -41,4 +41,8 @@ int convert_arrays(struct convert *c, struct err *err); /* ctl_convert_array.c *
 int convert_tables(struct convert *c, struct err *err); /* ctl_convert_table.c */
 int convert_images(struct convert *c, struct err *err); /* ctl_convert_image.c: one folder */
 
+/* ctl_convert_checkpoint.c: is the path the folder of a checkpoint; copies it to c->out with whole tables */
+bool convert_is_checkpoint(const char *path);
+int convert_checkpoint(const struct convert *c, struct err *err);
+
 #endif

@@ -37,7 +37,7 @@ static const struct command {
     { "model", "model NAME -o FILE", "writes a predefined network: mlp, lenet, resnet18, ...", ctl_model },
     { "inspect", "inspect MODEL", "ops, parameters, memory and operations of a network", ctl_inspect },
     { "data", "data JOB", "the number of samples, one decoded sample, which task reads which samples", ctl_data },
-    { "convert", "convert --out PREFIX INPUT...", "writes TFRecord from CSV, NumPy and image folders",
+    { "convert", "convert --out PREFIX INPUT...", "writes TFRecord from CSV, NumPy and image folders; joins the shard files of a checkpoint",
       ctl_convert },
 };
 

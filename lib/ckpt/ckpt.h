@@ -4,6 +4,17 @@
  *                               optimizer.safetensors  slots, named <tensor>/<slot>
  *                               manifest.json          written last
  *
+ * If the job keeps tables on parameter servers, the rows of these tables are in shard files (shard_files.h), so
+ * that servers can write and read them without one process that has them all:
+ *
+ *   <directory>/step-<8 digits>/model-dense.safetensors      all other parameters and statistics
+ *                               optimizer-dense.safetensors  their slots
+ *                               model-00000-of-00016.safetensors      ... model-00015-of-00016.safetensors
+ *                               optimizer-00000-of-00016.safetensors  ... (none if there are no slots)
+ *                               model.safetensors.index.json the file of each tensor of the model files, in the
+ *                                                            format of Hugging Face
+ *                               manifest.json                of format 2
+ *
  * A checkpoint is written in this order:
  *   1. under a unique temporary name (`.step-00000100.tmp-<random>`); each file is synced, the
  *      manifest is written last, the directory is synced;
@@ -23,11 +34,12 @@
  * later. A checkpoint of that step then appears with a delay, but complete and verified; its
  * content equals that of any other writer, because the state is a function of job and step.
  *
- * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size",
+ * Manifest: {"format": 1 (2: with shard files), "step", "epoch", "position", "seed", "lanes", "global_batch_size",
  *            "job_digest", "model_digest", "data_digest", "name", "complete", "written_at",
  *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
  *            "phase", "groups", "outer_step", "has_outer_momentum",
+ *            with shard files "shards": {"files": 16, "rows": the rule that divides the rows},
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the preceding text
  *
@@ -40,9 +52,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/shard_files.h"
 #include "tensor/tensor.h"
 
 struct buf;
+struct ckpt_watch;
 struct ckpt_writer;
 struct err;
 
@@ -72,14 +86,35 @@ struct ckpt_meta {
     bool has_outer_momentum; /* a slot of every trained parameter */
 };
 
+#define CKPT_ELSEWHERE SIZE_MAX
 struct ckpt_tensor {
     const char *name;   /* "conv1.weight", or "conv1.weight/momentum" in the optimizer file */
     enum tensor_dtype dtype;
     struct shape shape;
-    size_t offset;      /* bytes into the state given to ckpt_write() */
+    /* bytes into the state given to ckpt_write(). CKPT_ELSEWHERE: the state does not have it. The rows of a table
+     * are then written by write_rows(), and ckpt_load() only compares the shape */
+    size_t offset;
+    /* Writing: 1 + the number of the table whose rows it has, float32, which are written to the shard files
+     * (shard_files.h); 0: it is a tensor of the file of the others. The tables are numbered in the order of
+     * `model`, and in `slots` the tensors of a table are consecutive, in the order of the tables. */
+    uint32_t table;
 };
 
 /* ---- writing ---- */
+
+/* The shard files of a checkpoint that is being written, whose rows the state does not have. */
+struct ckpt_row_files {
+    const char *folder; /* has the files, with their headers and their final sizes */
+    uint64_t data_at[CKPT_SHARD_KINDS][CKPT_SHARD_FILES]; /* bytes before the data; 0: no such file */
+    uint64_t sums[CKPT_SHARD_KINDS][CKPT_SHARD_FILES]; /* out: ckpt_shard_sum() over all rows of the file */
+    struct ckpt_watch *watch;
+};
+/* Writes all rows of the files, durable, and sets the sums. */
+typedef int ckpt_write_rows_fn(void *arg, struct ckpt_row_files *files, struct err *err);
+/* Called by a ckpt_write_rows_fn at least every second, as long as the processes that write rows make progress: the
+ * storage of this process is not to blame for a wait. Errors: ERR_CANCELED: the save is abandoned. */
+int ckpt_row_files_check(const struct ckpt_row_files *files, struct err *err);
+
 struct ckpt_event {
     enum {
         CKPT_WRITTEN,
@@ -119,6 +154,11 @@ struct ckpt_writer_opts {
      * area. An error fails the save. Must return in bounded time. NULL: the state is complete when
      * ckpt_hand_over() is called. */
     int (*wait_snapshot)(void *arg, struct err *err);
+    /* Writes the rows of the tables whose `offset` is CKPT_ELSEWHERE, by any processes, on all hosts that reach
+     * the directory. Called in ckpt_wait_rows(), on the thread of its caller, at most once for a state that was
+     * handed over; so a save that fails is not retried: the state is discarded after CKPT_FAILED. NULL: all rows
+     * are in the state. */
+    ckpt_write_rows_fn *write_rows;
     void *arg;
 };
 
@@ -142,6 +182,12 @@ bool ckpt_is_busy(struct ckpt_writer *w);
  * transfers; ckpt_hand_over() starts the save. */
 int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
+/* With write_rows, to be called after each ckpt_hand_over(): waits until the shard files exist, and calls
+ * write_rows(); or returns because the save has ended without it (the same checkpoint exists, or an error). The
+ * rows may change afterwards. The other files are written, and all are verified, after that. If the storage
+ * completes no operation for stall_ms before write_rows() is called, abandons the save. Errors: those of the
+ * save and of write_rows(). */
+int ckpt_wait_rows(struct ckpt_writer *w, uint64_t stall_ms, struct err *err);
 /* Changes max_to_keep from the next save on. Any thread. */
 void ckpt_set_max_to_keep(struct ckpt_writer *w, uint32_t max_to_keep);
 /* Limits of ckpt_flush(). */
@@ -200,12 +246,13 @@ int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *
  * Errors: ERR_INPUT (another model), ERR_CORRUPT, ERR_NOENT, ERR_IO. */
 int ckpt_peek_folder(const char *path, const char *match_model, struct ckpt_info *out,
                      struct err *err);
-/* Verifies one checkpoint directory: manifest, sizes, checksums, safetensors headers, name lengths.
- * Errors: ERR_CORRUPT, ERR_NOENT, ERR_IO. */
+/* Verifies one checkpoint directory: manifest, sizes, checksums, safetensors headers, name lengths; with shard
+ * files also their rows, their index, and that the directory has no other safetensors file. Errors:
+ * ERR_CORRUPT, ERR_NOENT, ERR_IO. */
 int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),
                 void *arg, struct ckpt_info *out, struct err *err);
-/* Reads the tensors to the state and verifies the checksums. The files must contain exactly these
- * names, types and shapes. After an error the content of the state is undefined. Errors: ERR_INPUT
+/* Reads the tensors to the state and verifies the checksums of the files that it reads. The checkpoint must
+ * contain exactly these names, types and shapes, in shard files or not. After an error the content of the state is undefined. Errors: ERR_INPUT
  * (the text contains the tensor, the found and the expected value), ERR_CORRUPT, ERR_IO. */
 int ckpt_load(const char *path, const struct ckpt_tensor *model, uint32_t n_model,
               const struct ckpt_tensor *slots, uint32_t n_slots, void *state, struct err *err);

@@ -8,9 +8,15 @@
  *   read.c         opens and reads the files of a checkpoint
  *   manifest.c     prints and parses the manifest of a checkpoint
  *   folder.c       names, lists and cleans checkpoint directories
+ *   layout.c       the files of a checkpoint: headers, ranges of the state
+ *   shard_files.c  where the rows of sharded tables are
  *   save.c         writes one checkpoint, durable and verified
+ *   row_files.c    the shard files whose rows the owner of a writer writes
  *   verify.c       verifies one checkpoint; finds the newest; lists all
  *   load.c         reads one checkpoint to memory
+ *   rows.c         reads rows of its tensors, wherever they are
+ *   shard_set.c    the headers of its shard files, and whether they agree
+ *   join.c         writes a copy without shard files
  *   keep.c         keeps one checkpoint in another directory (keep.h)
  *   thread.c       threads whose owner never waits without a limit
  *   writer.c       the calls of the owner of a writer: hand over, flush, abandon, close
@@ -27,16 +33,26 @@
 #include "base/json.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/safetensors.h"
+#include "ckpt/shard_files.h"
 
 #define CKPT_MODEL_FILE "model.safetensors"
 #define CKPT_OPTIMIZER_FILE "optimizer.safetensors"
 #define CKPT_MANIFEST_FILE "manifest.json"
+/* With shard files the names of the first two differ, because readers prefer a file "model.safetensors" to an
+ * index and would miss the tables. */
+#define CKPT_DENSE_MODEL_FILE "model-dense.safetensors"
+#define CKPT_DENSE_OPTIMIZER_FILE "optimizer-dense.safetensors"
+#define CKPT_INDEX_FILE "model.safetensors.index.json"
+#define CKPT_ROWS_INFIX "/rows-" /* between the name of a tensor and the number of the file */
+#define CKPT_ROWS_RULE                                                                             \
+    "row r of table t (its number in the order of the data, from 0) is in shard (r / 64 + 389 t) " \
+    "mod 1024; file i of 16 has the rows of shards 64 i to 64 i + 63, ascending"
 
 enum {
     CKPT_FORMAT = 1,
+    CKPT_SHARDED_FORMAT = 2, /* with shard files, which format 1 does not know */
     CKPT_HASH_BYTES = 33,        /* 32 hex digits of XXH3-128 as printed by xxhsum, and NUL */
     CKPT_FILES_MAX = 64,         /* files in a manifest */
-    CKPT_FILE_NAME_BYTES = 128,  /* with NUL */
     CKPT_MANIFEST_MAX = 1 << 20, /* bytes */
     CKPT_CHUNK_BYTES = 4 << 20,  /* bytes per read and write */
 };
@@ -64,6 +80,8 @@ int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err);
 int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err);
 /* Reads n bytes from the current position. Errors: ERR_IO, ERR_CORRUPT (the file ends before). */
 int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err);
+/* The same from byte `at`. Any thread. */
+int ckpt_pread_all(int fd, const char *path, void *out, size_t n, uint64_t at, struct err *err);
 /* Reads and checks the header from position 0. The caller frees *out with safetensors_fini(). *raw:
  * the bytes before the data, which the caller frees with free(); raw NULL: not needed. */
 int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safetensors *out,
@@ -73,6 +91,7 @@ void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES]);
 /* ---- manifest.c ---- */
 struct ckpt_manifest {
     struct ckpt_meta meta;
+    bool has_shards; /* tables are in shard files */
     struct ckpt_file files[CKPT_FILES_MAX];
     uint32_t n_files;
 };
@@ -103,6 +122,9 @@ int ckpt_folder_list(const char *directory, uint64_t **out, size_t *n, struct er
  * renamed before its content is removed. A checkpoint that was only moved aside is moved back. */
 int ckpt_folder_clean(const char *directory, struct err *err);
 
+/* Returns the name of the file of the tensors that are not in shard files. */
+const char *ckpt_dense_file(const struct ckpt_manifest *m, enum ckpt_shard_kind kind);
+
 /* ---- save.c ---- */
 /* Shared by the owner of a save and the thread that performs it; both fields are atomic. */
 struct ckpt_watch {
@@ -111,20 +133,43 @@ struct ckpt_watch {
     _Atomic uint64_t progress_ns;
 };
 
+/* What a checkpoint contains. */
+struct ckpt_source {
+    const void *state;
+    ckpt_write_rows_fn *write_rows; /* NULL: all rows are in the state */
+    void *arg;
+};
+
+/* ---- layout.c ---- */
 /* The layout of one file of a checkpoint, used for every save. */
 struct ckpt_layout {
-    const char *name; /* of the file; borrowed */
-    char *header;     /* owned */
+    char name[CKPT_FILE_NAME_BYTES]; /* of the file */
+    char *header;                    /* owned */
     size_t header_bytes;
     struct ckpt_piece {
         size_t offset, bytes; /* of the state */
     } *pieces;                /* owned; [n_pieces] the data, in file order */
-    size_t n_pieces;
-    uint64_t bytes;       /* size of the file */
+    size_t n_pieces, room;
+    uint64_t bytes;    /* size of the file */
+    bool is_elsewhere; /* its data are rows that the state does not have: no pieces */
 };
+/* Ignores rows of tables. */
 int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32_t n,
                      size_t state_bytes, struct ckpt_layout *out, struct err *err);
 void ckpt_layout_fini(struct ckpt_layout *l);
+/* All files of a checkpoint except its manifest. */
+struct ckpt_layouts {
+    struct ckpt_layout at[3 + CKPT_SHARD_KINDS * CKPT_SHARD_FILES]; /* owned; [n] */
+    uint32_t n;
+    bool has_shards;
+};
+int ckpt_layouts_init(const struct ckpt_tensor *model, uint32_t n_model,
+                      const struct ckpt_tensor *slots, uint32_t n_slots, size_t state_bytes,
+                      struct ckpt_layouts *out, struct err *err);
+void ckpt_layouts_fini(struct ckpt_layouts *l); /* a zeroed one is allowed */
+bool ckpt_is_shard_file(const char *name);
+/* The name of a tensor in a shard file; the caller frees it. NULL: out of memory. */
+char *ckpt_shard_tensor_name(const char *name, uint32_t file);
 
 /* The right to publish. */
 struct ckpt_right {
@@ -142,14 +187,30 @@ int ckpt_publish(const char *directory, const char *hidden, const char *visible,
                  struct ckpt_right *right, const struct ckpt_meta *meta, struct err *err);
 /* Writes, syncs, reads back and publishes a checkpoint. *existed: the same checkpoint existed and
  * verified, so nothing was written. */
-int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
-              struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
-              uint64_t *bytes, bool *existed, struct err *err);
+int ckpt_save(const char *directory, const struct ckpt_layouts *layouts, struct ckpt_right *right,
+              const struct ckpt_meta *meta, const struct ckpt_source *source, uint64_t *bytes,
+              bool *existed, struct err *err);
 /* Writes the files of a checkpoint to the new directory `path`, durable. After a failure the
  * directory remains. */
-int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                      struct ckpt_watch *watch, const struct ckpt_meta *meta, const void *state,
-                      uint64_t *bytes, struct err *err);
+int ckpt_write_folder(const char *path, const struct ckpt_layouts *layouts,
+                      struct ckpt_watch *watch, const struct ckpt_meta *meta,
+                      const struct ckpt_source *source, uint64_t *bytes, struct err *err);
+/* Creates a file with this content; durable when it returns 0. *out: its entry in the manifest. */
+int ckpt_write_file(const char *folder, const struct ckpt_layout *l, const void *state,
+                    struct ckpt_watch *watch, struct ckpt_file *out, struct err *err);
+
+/* Creates the manifest, durable. */
+int ckpt_write_manifest(const char *folder, const struct ckpt_manifest *m, struct err *err);
+
+/* ---- row_files.c ---- */
+/* Creates the files whose data are elsewhere, and calls source->write_rows(). */
+int ckpt_row_files_write(const char *folder, const struct ckpt_layouts *layouts,
+                         const struct ckpt_source *source, struct ckpt_watch *watch,
+                         struct ckpt_row_files *out, struct err *err);
+/* Reads such a file from the disk: its entry in the manifest. Errors: ERR_CORRUPT: its rows are not those
+ * that were written; ERR_CANCELED, ERR_IO. */
+int ckpt_row_file_read(const struct ckpt_row_files *files, const struct ckpt_layout *l,
+                       struct ckpt_file *out, struct err *err);
 /* Removes the checkpoint of a step; renames it first, so that readers ignore it at once. */
 int ckpt_remove(const char *directory, uint64_t step, struct err *err);
 
@@ -162,6 +223,7 @@ struct ckpt_progress {
     void *arg;
     struct ckpt_watch *watch; /* borrowed; may be NULL */
     uint64_t done, all;       /* bytes */
+    bool skips_shards;        /* the shard files were read already */
 };
 /* Verifies the files of a directory with its manifest. `from_disk`: drops the files from the page
  * cache first. */

@@ -19,7 +19,10 @@
 #include "ckpt/safetensors.h"
 #include "tensor/half.h"
 
-enum { CHUNK = 1 << 16 }; /* elements per conversion */
+enum {
+    CHUNK = 1 << 16, /* elements per conversion */
+    READ = 1 << 20,  /* elements of a tensor without data that are read at once */
+};
 
 struct exporter {
     const struct ckpt_export_tensor *tensors;
@@ -74,6 +77,7 @@ static int check_names(const struct exporter *e, struct err *err)
 /* Places the largest element types first, so that each tensor is aligned to its element size. */
 static int make_header(struct exporter *e, struct err *err)
 {
+    const struct safetensors_text pytorch = { "format", "pt" };
     struct safetensors_entry *entries = calloc(e->n + 1, sizeof(*entries));
     uint64_t at = 0;
     size_t placed = 0;
@@ -96,7 +100,7 @@ static int make_header(struct exporter *e, struct err *err)
             e->order[placed++] = i;
         }
     CHECK(placed == e->n);
-    rc = safetensors_header(entries, e->n, "pt", &e->header, err);
+    rc = safetensors_header(entries, e->n, &pytorch, 1, &e->header, err);
     free(entries);
     return rc;
 }
@@ -108,19 +112,45 @@ static int write_bytes(const struct exporter *e, const void *data, size_t n, str
     return fs_write_all(e->fd, data, n, e->temporary, err);
 }
 
-static int write_half(const struct exporter *e, const struct tensor *t, struct err *err)
+/* Writes floats in the requested type. */
+static int write_floats(const struct exporter *e, const float *from, size_t n, struct err *err)
 {
-    size_t n = (size_t)tensor_elements(t), at, some;
-    uint16_t *half = malloc(CHUNK * sizeof(*half));
-    int rc = half != NULL ? 0 : no_memory(err);
+    size_t at, some;
+    uint16_t *half;
+    int rc;
+
+    if (e->floats == TENSOR_F32)
+        return write_bytes(e, from, n * sizeof(*from), err);
+    half = malloc(CHUNK * sizeof(*half));
+    rc = half != NULL ? 0 : no_memory(err);
 
     for (at = 0; at < n && rc == 0; at += some) {
         some = n - at < CHUNK ? n - at : CHUNK;
-        tensor_narrow(e->floats, (const float *)t->data + at, some, half);
+        tensor_narrow(e->floats, from + at, some, half);
         rc = write_bytes(e, half, some * sizeof(*half), err);
     }
     free(half);
     return rc;
+}
+
+/* Reads and writes a tensor in parts of at least one row. */
+static int write_rows(const struct exporter *e, const struct ckpt_export_tensor *x, struct err *err)
+{
+    uint64_t rows = (uint64_t)x->tensor.shape.dim[0], n;
+    size_t width = rows > 0 ? (size_t)tensor_elements(&x->tensor) / rows : 1;
+    uint64_t most = width < READ ? READ / width : 1;
+    float *chunk = malloc(most * width * sizeof(*chunk));
+    int rc = chunk != NULL ? 0 : no_memory(err);
+
+    CHECK(x->tensor.shape.rank > 0 && x->tensor.dtype == TENSOR_F32);
+    for (uint64_t at = 0; rc == 0 && at < rows; at += n) {
+        n = rows - at < most ? rows - at : most;
+        rc = x->read(x->arg, at, n, chunk, err);
+        if (rc == 0)
+            rc = write_floats(e, chunk, n * width, err);
+    }
+    free(chunk);
+    return rc < 0 ? err_wrap(err, rc, "tensor '%s'", x->name) : 0;
 }
 
 static int write_content(const struct exporter *e, struct err *err)
@@ -128,10 +158,13 @@ static int write_content(const struct exporter *e, struct err *err)
     int rc = write_bytes(e, e->header.data, e->header.len, err);
 
     for (size_t i = 0; i < e->n && rc == 0; i++) {
-        const struct tensor *t = &e->tensors[e->order[i]].tensor;
+        const struct ckpt_export_tensor *x = &e->tensors[e->order[i]];
+        const struct tensor *t = &x->tensor;
 
-        if (t->dtype == TENSOR_F32 && e->floats != TENSOR_F32)
-            rc = write_half(e, t, err);
+        if (x->read != NULL)
+            rc = write_rows(e, x, err);
+        else if (t->dtype == TENSOR_F32)
+            rc = write_floats(e, t->data, (size_t)tensor_elements(t), err);
         else
             rc = write_bytes(e, t->data, tensor_bytes(t), err);
     }

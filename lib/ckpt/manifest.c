@@ -128,9 +128,12 @@ void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct
 
     gmtime_r(&seconds, &tm);
     strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm);
-    buf_printf(out, "{\n  \"format\": %d,\n", CKPT_FORMAT);
+    buf_printf(out, "{\n  \"format\": %d,\n", m->has_shards ? CKPT_SHARDED_FORMAT : CKPT_FORMAT);
     for (size_t i = 0; i < COUNT_OF(members); i++)
         print_member(&m->meta, &members[i], out);
+    if (m->has_shards)
+        buf_printf(out, "  \"shards\": {\"files\": %d, \"rows\": \"" CKPT_ROWS_RULE "\"},\n",
+                   CKPT_SHARD_FILES);
     buf_printf(out, "  \"written_at\": \"%s\",\n  \"files\": {", when);
     for (uint32_t i = 0; i < m->n_files; i++) {
         buf_str(out, i > 0 ? ",\n    " : "\n    ");
@@ -226,7 +229,8 @@ static int read_file(const struct json *doc, const cJSON *value, struct ckpt_man
     return 0;
 }
 
-static int check_format(const struct json *doc, const cJSON *root, struct err *err)
+static int read_format(const struct json *doc, const cJSON *root, struct ckpt_manifest *m,
+                       struct err *err)
 {
     const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format");
     uint64_t number;
@@ -235,21 +239,78 @@ static int check_format(const struct json *doc, const cJSON *root, struct err *e
         return missing(doc, root, "format", err);
     if (ckpt_read_integer(doc, format, UINT32_MAX, &number, err) < 0)
         return ERR_CORRUPT;
-    if (number != CKPT_FORMAT)
-        return err_set(err, ERR_UNSUPPORTED, "checkpoint format %" PRIu64 ", this version reads %d",
-                       number, CKPT_FORMAT);
+    if (number != CKPT_FORMAT && number != CKPT_SHARDED_FORMAT)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "checkpoint format %" PRIu64 ", this version reads %d and %d", number,
+                       CKPT_FORMAT, CKPT_SHARDED_FORMAT);
+    m->has_shards = number == CKPT_SHARDED_FORMAT;
+    return 0;
+}
+
+/* The member that states how rows are divided among files. Another rule would be another format. */
+static int read_shards(const struct json *doc, const cJSON *root, struct err *err)
+{
+    const cJSON *shards = cJSON_GetObjectItemCaseSensitive(root, "shards");
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(shards, "files");
+    const cJSON *rows = cJSON_GetObjectItemCaseSensitive(shards, "rows");
+    uint64_t n;
+
+    if (!cJSON_IsObject(shards))
+        return shards == NULL ? missing(doc, root, "shards", err)
+                              : ckpt_unexpected(doc, shards, "an object with files and rows", err);
+    if (files == NULL || rows == NULL)
+        return missing(doc, shards, files == NULL ? "files" : "rows", err);
+    if (ckpt_read_integer(doc, files, UINT32_MAX, &n, err) < 0)
+        return ERR_CORRUPT;
+    if (n != CKPT_SHARD_FILES)
+        return ckpt_unexpected(doc, files, "16 shard files", err);
+    if (!cJSON_IsString(rows) || strcmp(rows->valuestring, CKPT_ROWS_RULE) != 0)
+        return ckpt_unexpected(doc, rows, "the rule of this version", err);
+    return 0;
+}
+
+/* The files that every checkpoint of the format has. Shard files of the optimizer exist if the optimizer has
+ * slots: all of them, or none. */
+static int check_files(const struct json *doc, const cJSON *files, const struct ckpt_manifest *m,
+                       struct err *err)
+{
+    char name[CKPT_FILE_NAME_BYTES];
+    bool has_slots;
+
+    for (int kind = 0; kind < CKPT_SHARD_KINDS; kind++)
+        if (ckpt_manifest_file(m, ckpt_dense_file(m, kind)) == NULL)
+            return missing(doc, files, ckpt_dense_file(m, kind), err);
+    if (!m->has_shards)
+        return 0;
+    if (ckpt_manifest_file(m, CKPT_INDEX_FILE) == NULL)
+        return missing(doc, files, CKPT_INDEX_FILE, err);
+    ckpt_shard_file_name(CKPT_SHARD_OPTIMIZER, 0, name);
+    has_slots = ckpt_manifest_file(m, name) != NULL;
+    for (int kind = 0; kind < CKPT_SHARD_KINDS; kind++)
+        for (uint32_t f = 0; f < CKPT_SHARD_FILES; f++) {
+            bool is_expected = kind == CKPT_SHARD_MODEL || has_slots;
+
+            ckpt_shard_file_name(kind, f, name);
+            if (is_expected && ckpt_manifest_file(m, name) == NULL)
+                return missing(doc, files, name, err);
+            if (!is_expected && ckpt_manifest_file(m, name) != NULL) {
+                ckpt_shard_file_name(kind, 0, name);
+                return missing(doc, files, name, err);
+            }
+        }
     return 0;
 }
 
 static int read_document(const struct json *doc, struct ckpt_manifest *m, struct err *err)
 {
-    static const char *const needed[] = { CKPT_MODEL_FILE, CKPT_OPTIMIZER_FILE };
     const cJSON *root = json_root(doc), *files, *value;
     int rc;
 
     if (!cJSON_IsObject(root))
         return ckpt_unexpected(doc, root, "an object", err);
-    rc = check_format(doc, root, err);
+    rc = read_format(doc, root, m, err);
+    if (rc == 0 && m->has_shards)
+        rc = read_shards(doc, root, err);
     for (size_t i = 0; rc == 0 && i < COUNT_OF(members); i++) {
         value = cJSON_GetObjectItemCaseSensitive(root, members[i].name);
         if (value != NULL)
@@ -265,10 +326,7 @@ static int read_document(const struct json *doc, struct ckpt_manifest *m, struct
                              : ckpt_unexpected(doc, files, "an object", err);
     for (value = files->child; rc == 0 && value != NULL; value = value->next)
         rc = read_file(doc, value, m, err);
-    for (size_t i = 0; rc == 0 && i < COUNT_OF(needed); i++)
-        if (ckpt_manifest_file(m, needed[i]) == NULL)
-            rc = missing(doc, files, needed[i], err);
-    return rc;
+    return rc == 0 ? check_files(doc, files, m, err) : rc;
 }
 
 int ckpt_checksum_verify(const char *what, const char *text, size_t n, struct err *err)
@@ -340,6 +398,13 @@ int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err
     free(text);
     free(path);
     return rc;
+}
+
+const char *ckpt_dense_file(const struct ckpt_manifest *m, enum ckpt_shard_kind kind)
+{
+    if (kind == CKPT_SHARD_MODEL)
+        return m->has_shards ? CKPT_DENSE_MODEL_FILE : CKPT_MODEL_FILE;
+    return m->has_shards ? CKPT_DENSE_OPTIMIZER_FILE : CKPT_OPTIMIZER_FILE;
 }
 
 const struct ckpt_file *ckpt_manifest_file(const struct ckpt_manifest *m, const char *name)

@@ -79,6 +79,26 @@ int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err
     return 0;
 }
 
+int ckpt_pread_all(int fd, const char *path, void *out, size_t n, uint64_t at, struct err *err)
+{
+    char *to = out;
+
+    while (n > 0) {
+        ssize_t got = FAULT_TRY("ckpt.read", pread(fd, to, n, (off_t)at));
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return err_sys(err, errno, "read '%s'", path);
+        if (got == 0)
+            return err_set(err, ERR_CORRUPT, "'%s' was truncated while it was read", path);
+        to += got;
+        at += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
 int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safetensors *out,
                      char **raw, struct err *err)
 {

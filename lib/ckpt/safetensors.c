@@ -273,21 +273,25 @@ static void print_entry(const struct safetensors_entry *e, struct buf *out)
     buf_printf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", e->begin, e->end);
 }
 
-int safetensors_header(const struct safetensors_entry *entries, size_t n, const char *format,
-                       struct buf *out, struct err *err)
+int safetensors_header(const struct safetensors_entry *entries, size_t n,
+                       const struct safetensors_text *metadata, size_t n_metadata, struct buf *out,
+                       struct err *err)
 {
     size_t start = out->len;
     uint64_t json_bytes;
 
     buf_add(out, "\0\0\0\0\0\0\0", SAFETENSORS_HEAD_BYTES); /* the length, set below */
     buf_str(out, "{");
-    if (format != NULL) {
-        buf_str(out, "\"" METADATA "\":{\"format\":");
-        buf_json(out, format);
-        buf_str(out, "}");
+    for (size_t i = 0; i < n_metadata; i++) {
+        buf_str(out, i == 0 ? "\"" METADATA "\":{" : ",");
+        buf_json(out, metadata[i].key);
+        buf_str(out, ":");
+        buf_json(out, metadata[i].value);
     }
+    if (n_metadata > 0)
+        buf_str(out, "}");
     for (size_t i = 0; i < n; i++) {
-        if (i > 0 || format != NULL)
+        if (i > 0 || n_metadata > 0)
             buf_str(out, ",");
         print_entry(&entries[i], out);
     }

@@ -48,10 +48,13 @@ void safetensors_fini(struct safetensors *s);
 
 /* Returns the name of the type in the format, such as "F32"; NULL: the format has no such type. */
 const char *safetensors_dtype(enum tensor_dtype t);
-/* Appends length and JSON for these entries, which are the start of a file. `format`: value in the
- * metadata ("pt" for files that PyTorch reads); NULL: no metadata. Errors: ERR_NOMEM,
- * ERR_UNSUPPORTED (the JSON exceeds the limit of the parser). */
-int safetensors_header(const struct safetensors_entry *entries, size_t n, const char *format,
-                       struct buf *out, struct err *err);
+struct safetensors_text { /* a member of the metadata, such as "format": "pt" for files that PyTorch reads */
+    const char *key, *value;
+};
+/* Appends length and JSON for these entries, which are the start of a file. n_metadata 0: no
+ * metadata. Errors: ERR_NOMEM, ERR_UNSUPPORTED (the JSON exceeds the limit of the parser). */
+int safetensors_header(const struct safetensors_entry *entries, size_t n,
+                       const struct safetensors_text *metadata, size_t n_metadata, struct buf *out,
+                       struct err *err);
 
 #endif

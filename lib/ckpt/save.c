@@ -24,97 +24,6 @@
 #include "base/text.h"
 #include "ckpt/ckpt_priv.h"
 
-/* ---- layout ---- */
-
-static size_t bytes_of(const struct ckpt_tensor *t)
-{
-    struct tensor x = { .dtype = t->dtype, .shape = t->shape };
-
-    return tensor_bytes(&x);
-}
-
-static int check_tensor(const struct ckpt_tensor *t, size_t state_bytes, struct err *err)
-{
-    size_t bytes = bytes_of(t);
-
-    if (safetensors_dtype(t->dtype) == NULL)
-        return err_set(err, ERR_UNSUPPORTED, "tensor '%s': safetensors has no type for %s", t->name,
-                       tensor_dtype_name(t->dtype));
-    if (t->name[0] == '\0' || strcmp(t->name, "__metadata__") == 0 ||
-        !text_is_utf8(t->name, strlen(t->name)))
-        return err_set(err, ERR_INPUT, "'%s' is not a valid tensor name", t->name);
-    CHECK(bytes <= state_bytes && t->offset <= state_bytes - bytes);
-    return 0;
-}
-
-static void add_piece(struct ckpt_layout *l, size_t offset, size_t bytes)
-{
-    struct ckpt_piece *last = l->n_pieces > 0 ? &l->pieces[l->n_pieces - 1] : NULL;
-
-    if (last != NULL && last->offset + last->bytes == offset)
-        last->bytes += bytes;
-    else if (bytes > 0)
-        l->pieces[l->n_pieces++] = (struct ckpt_piece){ offset, bytes };
-}
-
-/* Places the largest element types first, so that each tensor is aligned to its element size. */
-static void place_tensors(struct ckpt_layout *l, const struct ckpt_tensor *tensors, uint32_t n,
-                          struct safetensors_entry *entries)
-{
-    uint64_t at = 0;
-    size_t n_placed = 0;
-
-    for (size_t size = 8; size > 0; size /= 2)
-        for (uint32_t i = 0; i < n; i++) {
-            const struct ckpt_tensor *t = &tensors[i];
-
-            if (tensor_dtype_bytes(t->dtype) != size)
-                continue;
-            entries[n_placed++] =
-                (struct safetensors_entry){ t->name, t->dtype, t->shape, at, at + bytes_of(t) };
-            at += bytes_of(t);
-            add_piece(l, t->offset, bytes_of(t));
-        }
-    CHECK(n_placed == n);
-    l->bytes = at;
-}
-
-int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32_t n,
-                     size_t state_bytes, struct ckpt_layout *out, struct err *err)
-{
-    struct safetensors_entry *entries = calloc(n > 0 ? n : 1, sizeof(*entries));
-    struct buf header = { 0 };
-    int rc = 0;
-
-    *out = (struct ckpt_layout){ .name = name };
-    out->pieces = calloc(n > 0 ? n : 1, sizeof(*out->pieces));
-    if (entries == NULL || out->pieces == NULL)
-        rc = err_set(err, ERR_NOMEM, "%s: out of memory", name);
-    for (uint32_t i = 0; rc == 0 && i < n; i++)
-        rc = check_tensor(&tensors[i], state_bytes, err);
-    if (rc == 0) {
-        place_tensors(out, tensors, n, entries);
-        rc = safetensors_header(entries, n, NULL, &header, err);
-    }
-    if (rc == 0) {
-        out->header_bytes = header.len;
-        out->bytes += header.len;
-        out->header = buf_detach(&header);
-    }
-    buf_fini(&header);
-    free(entries);
-    if (rc < 0)
-        ckpt_layout_fini(out);
-    return rc;
-}
-
-void ckpt_layout_fini(struct ckpt_layout *l)
-{
-    free(l->header);
-    free(l->pieces);
-    *l = (struct ckpt_layout){ 0 };
-}
-
 /* ---- one file ---- */
 
 struct out {
@@ -170,9 +79,8 @@ static int write_content(struct out *o, const struct ckpt_layout *l, const void 
     return rc;
 }
 
-/* Creates a file with this content; durable when it returns 0. *out: its entry in the manifest. */
-static int write_file(const char *folder, const struct ckpt_layout *l, const void *state,
-                      struct ckpt_watch *watch, struct ckpt_file *out, struct err *err)
+int ckpt_write_file(const char *folder, const struct ckpt_layout *l, const void *state,
+                    struct ckpt_watch *watch, struct ckpt_file *out, struct err *err)
 {
     struct out o = { .hash = XXH3_createState(), .watch = watch };
     char *path = fs_join(folder, l->name);
@@ -207,7 +115,7 @@ done:
 
 /* ---- one folder ---- */
 
-static int write_manifest(const char *folder, const struct ckpt_manifest *m, struct err *err)
+int ckpt_write_manifest(const char *folder, const struct ckpt_manifest *m, struct err *err)
 {
     struct ckpt_layout l = { .name = CKPT_MANIFEST_FILE };
     struct ckpt_file unused; /* a manifest does not list itself */
@@ -218,33 +126,41 @@ static int write_manifest(const char *folder, const struct ckpt_manifest *m, str
     l.header = text.data;
     l.header_bytes = text.len;
     rc = text.failed ? err_set(err, ERR_NOMEM, CKPT_MANIFEST_FILE ": out of memory")
-                     : write_file(folder, &l, NULL, NULL, &unused, err);
+                     : ckpt_write_file(folder, &l, NULL, NULL, &unused, err);
     buf_fini(&text);
     return rc;
 }
 
-static int write_all(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                     struct ckpt_watch *watch, const void *state, struct ckpt_manifest *m,
-                     struct err *err)
+/* The rows that are elsewhere are written first: their owner waits for it. */
+static int write_all(const char *path, const struct ckpt_layouts *layouts, struct ckpt_watch *watch,
+                     const struct ckpt_source *source, struct ckpt_manifest *m, struct err *err)
 {
+    struct ckpt_row_files rows;
     int rc = 0;
 
-    CHECK(n_layouts <= CKPT_FILES_MAX);
     if (FAULT_TRY("ckpt.mkdir", mkdir(path, 0777)) < 0)
         return err_sys(err, errno, "create directory '%s'", path);
-    for (uint32_t i = 0; rc == 0 && i < n_layouts; i++)
-        rc = write_file(path, &layouts[i], state, watch, &m->files[m->n_files++], err);
+    m->n_files = layouts->n;
+    m->has_shards = layouts->has_shards;
+    if (source->write_rows != NULL)
+        rc = ckpt_row_files_write(path, layouts, source, watch, &rows, err);
+    for (uint32_t i = 0; rc == 0 && i < layouts->n; i++)
+        if (!layouts->at[i].is_elsewhere)
+            rc = ckpt_write_file(path, &layouts->at[i], source->state, watch, &m->files[i], err);
+    for (uint32_t i = 0; rc == 0 && i < layouts->n; i++)
+        if (layouts->at[i].is_elsewhere)
+            rc = ckpt_row_file_read(&rows, &layouts->at[i], &m->files[i], err);
     if (rc == 0)
-        rc = write_manifest(path, m, err);
+        rc = ckpt_write_manifest(path, m, err);
     return rc == 0 ? fs_sync_dir(path, err) : rc;
 }
 
-int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                      struct ckpt_watch *watch, const struct ckpt_meta *meta, const void *state,
-                      uint64_t *bytes, struct err *err)
+int ckpt_write_folder(const char *path, const struct ckpt_layouts *layouts,
+                      struct ckpt_watch *watch, const struct ckpt_meta *meta,
+                      const struct ckpt_source *source, uint64_t *bytes, struct err *err)
 {
     struct ckpt_manifest m = { .meta = *meta };
-    int rc = write_all(path, layouts, n_layouts, watch, state, &m, err);
+    int rc = write_all(path, layouts, watch, source, &m, err);
 
     *bytes = 0;
     for (uint32_t i = 0; rc == 0 && i < m.n_files; i++)
@@ -369,10 +285,11 @@ int ckpt_remove(const char *directory, uint64_t step, struct err *err)
 
 /* ---- the whole save ---- */
 
+/* skips_shards: their entries in the manifest were computed from the disk. */
 static int verify_written(const char *path, const struct ckpt_meta *meta, struct ckpt_watch *watch,
-                          struct err *err)
+                          bool skips_shards, struct err *err)
 {
-    struct ckpt_progress progress = { .watch = watch };
+    struct ckpt_progress progress = { .watch = watch, .skips_shards = skips_shards };
     struct ckpt_manifest m;
     int rc = ckpt_manifest_read(path, &m, err);
 
@@ -383,15 +300,15 @@ static int verify_written(const char *path, const struct ckpt_meta *meta, struct
     return rc < 0 ? err_wrap(err, rc, "the written checkpoint does not verify") : 0;
 }
 
-static int add_free_space(const char *directory, const struct ckpt_layout *layouts,
-                          uint32_t n_layouts, int rc, struct err *err)
+static int add_free_space(const char *directory, const struct ckpt_layouts *layouts, int rc,
+                          struct err *err)
 {
     char need[32], have[32];
     struct statvfs fs;
     uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < n_layouts; i++)
-        bytes += layouts[i].bytes;
+    for (uint32_t i = 0; i < layouts->n; i++)
+        bytes += layouts->at[i].bytes;
     if (rc != ERR_FULL || statvfs(directory, &fs) < 0)
         return rc;
     text_bytes(need, sizeof(need), bytes);
@@ -400,29 +317,29 @@ static int add_free_space(const char *directory, const struct ckpt_layout *layou
 }
 
 static int save_new(const char *directory, const char *hidden, const char *visible,
-                    const struct ckpt_layout *layouts, uint32_t n_layouts, struct ckpt_right *right,
-                    const struct ckpt_meta *meta, const void *state, uint64_t *bytes,
+                    const struct ckpt_layouts *layouts, struct ckpt_right *right,
+                    const struct ckpt_meta *meta, const struct ckpt_source *source, uint64_t *bytes,
                     struct err *err)
 {
     int rc = ckpt_check_right(right, err);
 
     if (rc < 0)
         return rc;
-    rc = ckpt_write_folder(hidden, layouts, n_layouts, right->watch, meta, state, bytes, err);
+    rc = ckpt_write_folder(hidden, layouts, right->watch, meta, source, bytes, err);
     if (rc == 0)
-        rc = verify_written(hidden, meta, right->watch, err);
+        rc = verify_written(hidden, meta, right->watch, source->write_rows != NULL, err);
     if (rc == 0)
         rc = ckpt_publish(directory, hidden, visible, right, meta, err);
     if (rc == 0)
         return 0;
-    rc = add_free_space(directory, layouts, n_layouts, rc, err); /* before the space is freed */
-    (void)fs_remove_tree(hidden, NULL); /* else the next writer removes it */
+    rc = add_free_space(directory, layouts, rc, err); /* before the space is freed */
+    (void)fs_remove_tree(hidden, NULL);               /* else the next writer removes it */
     return rc;
 }
 
-int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
-              struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
-              uint64_t *bytes, bool *existed, struct err *err)
+int ckpt_save(const char *directory, const struct ckpt_layouts *layouts, struct ckpt_right *right,
+              const struct ckpt_meta *meta, const struct ckpt_source *source, uint64_t *bytes,
+              bool *existed, struct err *err)
 {
     char visible_name[CKPT_NAME_BYTES], hidden_name[CKPT_NAME_BYTES];
     char *visible = NULL, *hidden = NULL;
@@ -439,8 +356,7 @@ int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t
     else if (same_exists(visible, meta, right->watch, bytes))
         *existed = true;
     else
-        rc = save_new(directory, hidden, visible, layouts, n_layouts, right, meta, state, bytes,
-                      err);
+        rc = save_new(directory, hidden, visible, layouts, right, meta, source, bytes, err);
     right->is_lost = right->is_lost || rc == ERR_CANCELED;
     if (rc == 0)
         rc = fs_sync_dir(directory, err);

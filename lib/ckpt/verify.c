@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <stdatomic.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +14,8 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "ckpt/ckpt_priv.h"
+#include "ckpt/rows.h"
+#include "ckpt/weights.h"
 
 enum {
     LIST_BYTES = 1500,     /* limit of the list of reasons in an error text */
@@ -119,6 +122,27 @@ static int verify_file(const char *folder, const struct ckpt_file *file, bool fr
 
 /* ---- one folder ---- */
 
+/* Checks that the tables of the shard files agree, and that the index names the file of each tensor. */
+static int check_shards(const char *path, struct err *err)
+{
+    struct ckpt_weights *weights;
+    struct ckpt_rows *rows;
+    char *index = fs_join(path, CKPT_INDEX_FILE);
+    int rc = index != NULL ? ckpt_rows_open(path, &rows, err)
+                           : err_set(err, ERR_NOMEM, "'%s': out of memory", path);
+
+    if (rc == 0) {
+        ckpt_rows_close(rows);
+        rc = ckpt_weights_open(index, &weights, err);
+        if (rc == 0)
+            ckpt_weights_close(weights);
+        else if (rc == ERR_INPUT || rc == ERR_NOENT)
+            rc = ckpt_corrupt(err);
+    }
+    free(index);
+    return rc;
+}
+
 int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool from_disk,
                        struct ckpt_progress *progress, struct err *err)
 {
@@ -129,7 +153,29 @@ int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool fro
         if (__builtin_add_overflow(progress->all, m->files[i].bytes, &progress->all))
             progress->all = UINT64_MAX; /* the size check of the files fails below */
     for (uint32_t i = 0; rc == 0 && i < m->n_files; i++)
-        rc = verify_file(path, &m->files[i], from_disk, progress, err);
+        if (!progress->skips_shards || !ckpt_is_shard_file(m->files[i].name))
+            rc = verify_file(path, &m->files[i], from_disk, progress, err);
+    return rc == 0 && m->has_shards ? check_shards(path, err) : rc;
+}
+
+/* Readers of the format of Hugging Face find files by their names, so one that is not of the checkpoint would be
+ * read with it. */
+static int check_no_others(const char *path, const struct ckpt_manifest *m, struct err *err)
+{
+    struct dirent *entry;
+    DIR *d = m->has_shards ? opendir(path) : NULL;
+    int rc = 0;
+
+    if (d == NULL)
+        return m->has_shards ? err_sys(err, errno, "open directory '%s'", path) : 0;
+    while (rc == 0 && (errno = 0, entry = readdir(d)) != NULL)
+        if (strstr(entry->d_name, ".safetensors") != NULL &&
+            ckpt_manifest_file(m, entry->d_name) == NULL)
+            rc = err_set(err, ERR_CORRUPT, "'%s/%s' is not in the manifest of the checkpoint", path,
+                         entry->d_name);
+    if (rc == 0 && errno != 0)
+        rc = err_sys(err, errno, "list '%s'", path);
+    closedir(d);
     return rc;
 }
 
@@ -184,7 +230,9 @@ int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, 
     struct ckpt_manifest m;
     int rc = read_checked(path, &m, err);
 
-    return rc == 0 ? verify_read(path, &m, &progress, out, err) : rc;
+    if (rc == 0)
+        rc = verify_read(path, &m, &progress, out, err);
+    return rc == 0 ? check_no_others(path, &m, err) : rc;
 }
 
 /* ---- a directory of checkpoints ---- */

@@ -53,11 +53,8 @@ static int allocate(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, 
     if (rc == 0)
         rc = check_names(opts->slots, opts->n_slots, err);
     if (rc == 0)
-        rc = ckpt_layout_init(CKPT_MODEL_FILE, opts->model, opts->n_model, opts->state_bytes,
-                              &w->layouts[WRITER_MODEL], err);
-    if (rc == 0)
-        rc = ckpt_layout_init(CKPT_OPTIMIZER_FILE, opts->slots, opts->n_slots, opts->state_bytes,
-                              &w->layouts[WRITER_OPTIMIZER], err);
+        rc = ckpt_layouts_init(opts->model, opts->n_model, opts->slots, opts->n_slots,
+                               opts->state_bytes, &w->layouts, err);
     return rc;
 }
 
@@ -86,6 +83,7 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
     w->owner.on_event = opts->on_event;
     w->owner.may_publish = opts->may_publish;
     w->owner.wait_snapshot = opts->wait_snapshot;
+    w->owner.write_rows = opts->write_rows;
     w->owner.arg = opts->arg;
     rc = allocate(w, opts, err);
     if (rc == 0)
@@ -180,6 +178,7 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     w->pending.failures = 0;
     w->pending.retry_now = false;
     w->pending.is_discarded = false;
+    w->pending.rows = ROWS_PENDING;
     w->state = WRITER_WRITING;
     pthread_cond_broadcast(&w->thread.changed);
     pthread_mutex_unlock(&w->thread.lock);
@@ -264,6 +263,54 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_flush_limits *p, struct 
         rc = err_set(err, ERR_TIMEOUT,
                      "the checkpoint of step %" PRIu64 " was not on disk after %" PRIu64 " ms",
                      w->pending.meta.step, (clock_ns() - begin_ns) / 1000000);
+    }
+    pthread_mutex_unlock(&w->thread.lock);
+    return rc;
+}
+
+/* Calls write_rows(). Caller holds the lock, which is released during the call. */
+static int run_write_rows(struct ckpt_writer *w, struct err *err)
+{
+    struct writer_pending *p = &w->pending;
+    struct err why = { .text = "" };
+    int rc;
+
+    p->rows = ROWS_RUNNING;
+    pthread_mutex_unlock(&w->thread.lock);
+    rc = w->owner.write_rows(w->owner.arg, p->files, &why);
+    pthread_mutex_lock(&w->thread.lock);
+    p->rows = rc == 0 ? ROWS_DONE : ROWS_FAILED;
+    p->rows_err = why;
+    if (rc < 0 && err != NULL)
+        *err = why;
+    pthread_cond_broadcast(&w->thread.changed);
+    return rc;
+}
+
+int ckpt_wait_rows(struct ckpt_writer *w, uint64_t stall_ms, struct err *err)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&w->thread.lock);
+    while (rc == 0 && w->state == WRITER_WRITING && w->pending.rows < ROWS_RUNNING) {
+        struct timespec soon = clock_after_ms(FLUSH_LOOK_MS);
+
+        if (w->pending.rows == ROWS_READY) {
+            rc = run_write_rows(w, err);
+        } else if (stall_ms > 0 && stalled_ms(w) >= stall_ms) {
+            /* the thread examines this before it lets the owner write rows */
+            atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
+            rc = err_set(err, ERR_TIMEOUT,
+                         "the storage in '%.300s' has not responded for %" PRIu64 " ms",
+                         w->directory, stalled_ms(w));
+        } else {
+            (void)pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &soon); /* then checked */
+        }
+    }
+    if (rc == 0 && w->state != WRITER_WRITING && w->pending.is_discarded) {
+        rc = w->pending.last.code;
+        if (err != NULL)
+            *err = w->pending.last;
     }
     pthread_mutex_unlock(&w->thread.lock);
     return rc;

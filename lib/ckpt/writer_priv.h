@@ -6,6 +6,7 @@
  *     FILLING   the caller                  ckpt_hand_over(): WRITING
  *     WRITING   the thread                  saved: IDLE      failed: WAITING
  *                                           right to publish lost, or abandoned: IDLE
+ *                                           failed, but rows are elsewhere: IDLE
  *     WAITING   none; the state in it       retry time reached, or a flush: WRITING
  *               could not be saved          ckpt_begin(): FILLING (a newer state replaces it)
  *
@@ -25,8 +26,6 @@
 
 enum writer_state { WRITER_IDLE, WRITER_FILLING, WRITER_WRITING, WRITER_WAITING };
 
-enum { WRITER_MODEL, WRITER_OPTIMIZER, WRITER_LAYOUTS };
-
 enum { WRITER_CAUSE_BYTES = 128 };
 
 /* The callbacks of the owner of the writer. */
@@ -34,8 +33,9 @@ struct writer_owner {
     void (*on_event)(void *arg, const struct ckpt_event *e); /* NULL: not called */
     int (*may_publish)(void *arg, struct err *err);          /* NULL: always */
     int (*wait_snapshot)(void *arg, struct err *err);        /* NULL: not called */
+    ckpt_write_rows_fn *write_rows; /* NULL: all rows are in the state. Called by the owner's thread */
     void *arg;
-    pthread_mutex_t calling; /* held during a call */
+    pthread_mutex_t calling; /* held during a call by the thread */
     bool is_closed;          /* guarded by `calling`: no further calls */
 };
 
@@ -52,12 +52,16 @@ struct writer_pending {
     uint64_t failures;       /* consecutive failures of this state */
     bool retry_now;          /* a retry is due now: a flush waits, or the save is abandoned */
     bool is_discarded;       /* the last state that was handed over was discarded */
+    /* write_rows(): not yet; the thread waits for it; it runs; it has returned 0, or an error */
+    enum { ROWS_PENDING, ROWS_READY, ROWS_RUNNING, ROWS_DONE, ROWS_FAILED } rows;
+    struct ckpt_row_files *files; /* its argument; from ROWS_READY on */
+    struct err rows_err;          /* ROWS_FAILED */
     struct err last;         /* the error of WRITER_WAITING, or the reason for the discard */
 };
 
 struct ckpt_writer {
-    char *directory;                            /* owned */
-    struct ckpt_layout layouts[WRITER_LAYOUTS]; /* owned */
+    char *directory;             /* owned */
+    struct ckpt_layouts layouts; /* owned */
     _Atomic uint32_t max_to_keep;
     uint64_t retry_ms, close_ms;
     struct writer_owner owner;

@@ -181,9 +181,45 @@ static int wait_for_copy(struct ckpt_writer *w, struct err *err)
     return rc;
 }
 
+/* A ckpt_write_rows_fn: waits until the owner, in ckpt_wait_rows(), has called its write_rows(). */
+static int owner_write_rows(void *arg, struct ckpt_row_files *files, struct err *err)
+{
+    struct ckpt_writer *w = arg;
+    struct writer_pending *p = &w->pending;
+    int rc;
+
+    pthread_mutex_lock(&w->thread.lock);
+    rc = ckpt_check_canceled(&w->watch, err);
+    if (rc == 0) {
+        p->files = files;
+        p->rows = ROWS_READY;
+        pthread_cond_broadcast(&w->thread.changed);
+    }
+    while (rc == 0 && (p->rows == ROWS_READY || p->rows == ROWS_RUNNING)) {
+        if (p->rows == ROWS_READY &&
+            (w->closing || atomic_load_explicit(&w->watch.is_canceled, memory_order_acquire)))
+            rc = err_set(err, ERR_CANCELED, "the save was abandoned");
+        else
+            pthread_cond_wait(&w->thread.changed, &w->thread.lock);
+    }
+    if (rc == 0 && p->rows == ROWS_FAILED) {
+        rc = p->rows_err.code;
+        *err = p->rows_err;
+    }
+    if (rc == ERR_CANCELED)
+        p->rows = ROWS_PENDING; /* the owner calls write_rows() no more */
+    p->files = NULL;
+    pthread_mutex_unlock(&w->thread.lock);
+    return rc;
+}
+
 static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *is_lost,
                     struct err *err)
 {
+    const struct ckpt_source source = { .state = w->staging,
+                                        .write_rows = w->owner.write_rows != NULL ? owner_write_rows
+                                                                                  : NULL,
+                                        .arg = w };
     struct ckpt_right right = publish_right(w);
     uint64_t bytes = 0;
     bool existed = false;
@@ -194,8 +230,7 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
     *is_lost = rc == ERR_CANCELED;
     if (rc < 0 && rc != ERR_REFUSED) /* ckpt_save() still succeeds if the same checkpoint exists */
         return err_wrap(err, rc, "save step %" PRIu64, meta->step);
-    rc = ckpt_save(w->directory, w->layouts, WRITER_LAYOUTS, &right, meta, w->staging, &bytes,
-                   &existed, err);
+    rc = ckpt_save(w->directory, &w->layouts, &right, meta, &source, &bytes, &existed, err);
     *is_lost = right.is_lost;
     if (rc < 0) {
         w->is_prepared = false; /* the directory may have been removed */
@@ -211,7 +246,7 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
 static void save(struct ckpt_writer *w)
 {
     struct ckpt_meta meta = w->pending.meta;
-    bool is_lost;
+    bool is_lost, is_over;
     struct err err;
     int rc;
 
@@ -222,10 +257,11 @@ static void save(struct ckpt_writer *w)
         report_failed(w, meta.step, is_lost ? CKPT_DISCARDED : CKPT_FAILED, &err, false);
     pthread_mutex_lock(&w->thread.lock);
     atomic_store_explicit(&w->watch.is_canceled, false, memory_order_release);
-    w->pending.is_discarded = rc < 0 && is_lost;
-    w->state = rc == 0 || is_lost ? WRITER_IDLE : WRITER_WAITING;
+    is_over = is_lost || w->owner.write_rows != NULL; /* the rows may change from here on */
+    w->pending.is_discarded = rc < 0 && is_over;
+    w->state = rc == 0 || is_over ? WRITER_IDLE : WRITER_WAITING;
     w->pending.failures = w->state == WRITER_IDLE ? 0 : w->pending.failures + 1;
-    w->failed_saves = w->state == WRITER_IDLE ? 0 : w->failed_saves + 1;
+    w->failed_saves = rc == 0 || is_lost ? 0 : w->failed_saves + 1;
     if (rc < 0)
         w->pending.last = err;
     pthread_cond_broadcast(&w->thread.changed);
@@ -254,8 +290,7 @@ static void wait_to_retry(struct ckpt_writer *w)
 
 void writer_free(struct ckpt_writer *w)
 {
-    for (uint32_t i = 0; i < WRITER_LAYOUTS; i++)
-        ckpt_layout_fini(&w->layouts[i]);
+    ckpt_layouts_fini(&w->layouts);
     if (w->owns_staging)
         free(w->staging);
     free(w->directory);

@@ -58,7 +58,7 @@ int weights_export(const struct graph *g, const float *arena, enum tensor_dtype 
     if (tensors == NULL)
         return err_set(err, ERR_NOMEM, "export '%s': out of memory", path);
     for (uint32_t i = 0; i < n; i++) {
-        tensors[i] = (struct ckpt_export_tensor){ from[i].name, from[i].tensor };
+        tensors[i] = (struct ckpt_export_tensor){ .name = from[i].name, .tensor = from[i].tensor };
         if (from[i].is_param)
             tensors[i].tensor.data = (void *)(uintptr_t)(arena + from[i].offset);
     }

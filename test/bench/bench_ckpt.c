@@ -39,14 +39,15 @@ static uint64_t bare(const char *folder, const char *state, size_t n)
     return start;
 }
 
-static uint64_t save(const char *folder, const struct ckpt_layout *layouts, const char *state)
+static uint64_t save(const char *folder, const struct ckpt_layouts *layouts, const char *state)
 {
+    const struct ckpt_source source = { .state = state };
     struct ckpt_meta meta = { .step = 1 };
     char *path = fs_join(folder, "saved");
     uint64_t bytes, start = clock_ns();
     struct err err;
 
-    if (ckpt_write_folder(path, layouts, 2, NULL, &meta, state, &bytes, &err) < 0)
+    if (ckpt_write_folder(path, layouts, NULL, &meta, &source, &bytes, &err) < 0)
         die(&err);
     start = clock_ns() - start;
     if (fs_remove_tree(path, &err) < 0)
@@ -76,7 +77,7 @@ int main(void)
     const size_t n = 2 * (size_t)MODEL_BYTES, each = MODEL_BYTES / TENSORS / 4;
     char *state = malloc(n), *folder = NULL;
     uint64_t bare_ns[ROUNDS], save_ns[ROUNDS], copy_ns[ROUNDS], all_ns[ROUNDS];
-    struct ckpt_layout layouts[2];
+    struct ckpt_layouts layouts;
     struct ckpt_writer_opts opts = { .model = model, .n_model = TENSORS, .slots = slots,
                                      .n_slots = TENSORS, .state_bytes = n, .max_to_keep = 1 };
     struct ckpt_writer *w;
@@ -93,20 +94,19 @@ int main(void)
     for (size_t i = 0; i < TENSORS; i++) {
         snprintf(names[i], sizeof(names[i]), "layer.%zu.weight", i);
         model[i] = (struct ckpt_tensor){ names[i], TENSOR_F32, { 1, { (int64_t)each } },
-                                         i * each * 4 };
+                                         i * each * 4, 0 };
         slots[i] = model[i];
         slots[i].offset += MODEL_BYTES;
     }
     opts.directory = folder;
-    if (ckpt_layout_init(CKPT_MODEL_FILE, model, TENSORS, n, &layouts[0], &err) < 0 ||
-        ckpt_layout_init(CKPT_OPTIMIZER_FILE, slots, TENSORS, n, &layouts[1], &err) < 0 ||
+    if (ckpt_layouts_init(model, TENSORS, slots, TENSORS, n, &layouts, &err) < 0 ||
         ckpt_writer_open(&opts, &w, &err) < 0)
         die(&err);
     for (int i = 0; i < ROUNDS; i++) {
         struct ckpt_meta meta = { .step = (uint64_t)i };
 
         bare_ns[i] = bare(folder, state, n);
-        save_ns[i] = save(folder, layouts, state);
+        save_ns[i] = save(folder, &layouts, state);
         all_ns[i] = clock_ns();
         if (ckpt_write(w, &meta, state, &err) < 0)
             die(&err);
@@ -116,8 +116,7 @@ int main(void)
         all_ns[i] = clock_ns() - all_ns[i];
     }
     ckpt_writer_close(w);
-    for (int i = 0; i < 2; i++)
-        ckpt_layout_fini(&layouts[i]);
+    ckpt_layouts_fini(&layouts);
     if (fs_remove_tree(folder, &err) < 0)
         die(&err);
     printf("checkpoint of %zu MiB: bare write and fsync %.2f GB/s, saved and synced %.2f GB/s "

@@ -15,7 +15,7 @@ static void safetensors_header_equals_the_specified_bytes(void **state)
     size_t n = sizeof(json) - 1, filled = (n + 7) / 8 * 8;
 
     (void)state;
-    assert_int_equal(safetensors_header(entries, 2, NULL, &b, NULL), 0);
+    assert_int_equal(safetensors_header(entries, 2, NULL, 0, &b, NULL), 0);
     assert_int_equal(b.len, 8 + filled);
     assert_int_equal((uint8_t)b.data[0], filled & 255);
     assert_int_equal((uint8_t)b.data[1], filled >> 8);
@@ -47,7 +47,7 @@ static void safetensors_header_of_every_type_is_parsed(void **state)
         uint64_t n = 0, file;
 
         assert_string_equal(safetensors_dtype(types[i].dtype), types[i].name);
-        assert_int_equal(safetensors_header(&e, 1, NULL, &b, NULL), 0);
+        assert_int_equal(safetensors_header(&e, 1, NULL, 0, &b, NULL), 0);
         assert_non_null(strstr(b.data + 8, types[i].name));
         file = b.len + e.end;
         assert_int_equal(safetensors_json_bytes((uint8_t *)b.data, file, &n, NULL), 0);

@@ -286,8 +286,8 @@ static void export_is_read_by_weights_open(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_F32, TENSOR_BF16, TENSOR_F16 };
     const struct ckpt_export_tensor tensors[] = {
-        { "norm.weight", { TENSOR_F32, TENSOR_PLAIN, { 2, { 1, 5 } }, (void *)(uintptr_t)numbers } },
-        { "norm.num_batches_tracked", { TENSOR_I64, TENSOR_PLAIN, { 0, { 0 } }, (void *)(uintptr_t)&count } },
+        { .name = "norm.weight", .tensor = { TENSOR_F32, TENSOR_PLAIN, { 2, { 1, 5 } }, (void *)(uintptr_t)numbers } },
+        { .name = "norm.num_batches_tracked", .tensor = { TENSOR_I64, TENSOR_PLAIN, { 0, { 0 } }, (void *)(uintptr_t)&count } },
     };
     char *folder = kit_folder(), *path = fs_join(folder, "out.safetensors");
 
@@ -318,11 +318,72 @@ static void export_is_read_by_weights_open(void **state)
     kit_remove(folder);
 }
 
+enum { READ_ROWS = 100000, READ_WIDTH = 40 };
+
+struct row_log {
+    uint64_t next, most; /* rows */
+    bool fails;
+};
+
+static int read_numbered(void *arg, uint64_t first, uint64_t n, float *out, struct err *err)
+{
+    struct row_log *log = arg;
+
+    assert_int_equal(first, log->next);
+    log->next += n;
+    log->most = n > log->most ? n : log->most;
+    for (uint64_t i = 0; i < n * READ_WIDTH; i++)
+        out[i] = (float)((first * READ_WIDTH + i) % 2048);
+    return log->fails && first > 0 ? err_set(err, ERR_PEER, "ps 1 died") : 0;
+}
+
+static void export_of_a_tensor_without_data_reads_its_rows_in_parts(void **state)
+{
+    static const enum tensor_dtype types[] = { TENSOR_F32, TENSOR_F16 };
+    char *folder = kit_folder(), *path = fs_join(folder, "out.safetensors");
+    struct row_log log;
+    const struct ckpt_export_tensor tensors[] = {
+        { .name = "table", .tensor = { TENSOR_F32, TENSOR_PLAIN, { 2, { READ_ROWS, READ_WIDTH } }, NULL },
+          .read = read_numbered, .arg = &log },
+        { .name = "w", .tensor = { TENSOR_F32, TENSOR_PLAIN, { 1, { 5 } }, (void *)(uintptr_t)numbers } },
+    };
+    struct err err;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const struct mapping *m;
+        struct ckpt_weights *w;
+        struct tensor t;
+
+        log = (struct row_log){ .next = 0 };
+        if (ckpt_export(path, tensors, 2, types[i], &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(log.next, READ_ROWS);
+        assert_true(log.most * READ_WIDTH * sizeof(float) <= 4 << 20);
+        w = opened(folder, "out.safetensors");
+        assert_true(ckpt_weights_find(w, "table", &t, &m));
+        assert_int_equal(t.dtype, types[i]);
+        for (size_t k = 0; i == 0 && k < (size_t)READ_ROWS * READ_WIDTH; k++) {
+            float x;
+
+            memcpy(&x, (const char *)t.data + k * sizeof(x), sizeof(x));
+            assert_true(x == (float)(k % 2048));
+        }
+        ckpt_weights_close(w);
+    }
+    log = (struct row_log){ .fails = true };
+    assert_int_equal(ckpt_export(path, tensors, 2, TENSOR_F32, &err), ERR_PEER);
+    assert_text(err.text, "tensor 'table': ps 1 died");
+    assert_int_equal(kit_count(folder, "out"), 1); /* the earlier file */
+    free(path);
+    kit_remove(folder);
+}
+
 static void export_failure_keeps_the_earlier_file(void **state)
 {
     static const char *const faults[] = { "export.sync", "export.rename" };
     const struct ckpt_export_tensor one = {
-        "a", { TENSOR_F32, TENSOR_PLAIN, { 1, { 5 } }, (void *)(uintptr_t)numbers }
+        .name = "a", .tensor = { TENSOR_F32, TENSOR_PLAIN, { 1, { 5 } }, (void *)(uintptr_t)numbers }
     }, twice[] = { one, one };
     char *folder = kit_folder(), *path = fs_join(folder, "out.safetensors");
     struct ckpt_weights *w;
@@ -356,6 +417,7 @@ int main(void)
         cmocka_unit_test(weights_digest_depends_on_the_content_only),
         cmocka_unit_test(weights_file_truncated_after_open_is_an_error),
         cmocka_unit_test(export_is_read_by_weights_open),
+        cmocka_unit_test(export_of_a_tensor_without_data_reads_its_rows_in_parts),
         cmocka_unit_test(export_failure_keeps_the_earlier_file),
     };
 

@@ -26,7 +26,30 @@
 #define PHASE "  \"phase\": 2,\n  \"groups\": 4,\n  \"outer_step\": 7,\n" \
               "  \"has_outer_momentum\": true,\n"
 
-const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(BODY), FUZZ_SEED(BODY PLATEAU), FUZZ_SEED(BODY PHASE),
+#define FILE_ENTRY(name_)                                                                          \
+    "    \"" name_ "\": {\"bytes\": 8, \"xxh3_128\": \"0123456789abcdef0123456789abcdef\"},\n"
+#define SHARD_FILES(kind_, tens_)                                                                  \
+    FILE_ENTRY(kind_ "-000" tens_ "0-of-00016.safetensors")                                        \
+    FILE_ENTRY(kind_ "-000" tens_ "1-of-00016.safetensors")                                        \
+    FILE_ENTRY(kind_ "-000" tens_ "2-of-00016.safetensors")                                        \
+    FILE_ENTRY(kind_ "-000" tens_ "3-of-00016.safetensors")                                        \
+    FILE_ENTRY(kind_ "-000" tens_ "4-of-00016.safetensors")                                        \
+    FILE_ENTRY(kind_ "-000" tens_ "5-of-00016.safetensors")
+#define SHARDED                                                                                    \
+    "{\n  \"format\": 2,\n  \"step\": 3,\n  \"epoch\": 0,\n  \"position\": 192,\n  \"seed\": 1,\n"  \
+    "  \"lanes\": 4,\n  \"global_batch_size\": 64,\n  \"job_digest\": \"ab\",\n"                     \
+    "  \"data_digest\": \"ef\",\n  \"name\": \"x\",\n  \"complete\": false,\n"                       \
+    "  \"shards\": {\"files\": 16, \"rows\": \"" CKPT_ROWS_RULE "\"},\n  \"files\": {\n"                \
+    SHARD_FILES("model", "0")                                                                      \
+    FILE_ENTRY("model-00006-of-00016.safetensors") FILE_ENTRY("model-00007-of-00016.safetensors")  \
+    FILE_ENTRY("model-00008-of-00016.safetensors") FILE_ENTRY("model-00009-of-00016.safetensors")  \
+    SHARD_FILES("model", "1")                                                                      \
+    FILE_ENTRY("model-dense.safetensors") FILE_ENTRY("model.safetensors.index.json")               \
+    "    \"optimizer-dense.safetensors\": {\"bytes\": 8, \"xxh3_128\": "                           \
+    "\"0123456789abcdef0123456789abcdef\"}\n  },\n"
+
+const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(BODY), FUZZ_SEED(SHARDED), FUZZ_SEED(BODY PLATEAU),
+                                        FUZZ_SEED(BODY PHASE),
                                         FUZZ_SEED("{}") };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
@@ -39,7 +62,14 @@ static bool try_text(const char *text, size_t n)
         CHECK(err.text[0] != '\0');
         return false;
     }
-    CHECK(ckpt_manifest_file(&m, CKPT_MODEL_FILE) != NULL);
+    for (int kind = 0; kind < CKPT_SHARD_KINDS; kind++)
+        CHECK(ckpt_manifest_file(&m, ckpt_dense_file(&m, kind)) != NULL);
+    for (uint32_t f = 0; m.has_shards && f < CKPT_SHARD_FILES; f++) {
+        char name[CKPT_FILE_NAME_BYTES];
+
+        ckpt_shard_file_name(CKPT_SHARD_MODEL, f, name);
+        CHECK(ckpt_manifest_file(&m, name) != NULL);
+    }
     for (uint32_t i = 0; i < m.n_files; i++)
         CHECK(strchr(m.files[i].name, '/') == NULL && m.files[i].name[0] != '.');
     return true;
