@@ -74,7 +74,10 @@ static int open_ps(struct run *r, void **out, struct err *err)
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->asked, NULL);
     set_serving(w, false);
-    rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers, .on_memory = on_memory, .arg = w },
+    rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers,
+                                    .on_memory = on_memory,
+                                    .checkpoints = r->s->train.checkpoint.directory,
+                                    .arg = w },
                  &w->ps, err);
     if (rc < 0) {
         free(w);

@@ -223,12 +223,15 @@ static int receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struc
                    struct err *err)
 {
     struct comm_message in;
-    int rc = c->port.receive(&c->port, &in, err);
+    int rc;
 
-    if (rc == 0)
-        rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, m, err);
-    if (rc < 0)
-        return rc;
+    do { /* each message extends the limit */
+        rc = c->port.receive(&c->port, &in, err);
+        if (rc == 0)
+            rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, m, err);
+        if (rc < 0)
+            return rc;
+    } while (m->kind == PS_WAIT);
     *from = in.from - c->route->n_ranks;
     if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || !is_due(c, m))
         return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64

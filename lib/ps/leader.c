@@ -603,17 +603,18 @@ static int read_some(struct ps_leader *l, uint64_t version, uint32_t table, uint
 }
 
 int ps_leader_read(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
-                   uint64_t version, uint32_t table, uint32_t part, float *out, struct err *err)
+                   uint64_t version, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                   float *out, struct err *err)
 {
     uint32_t width = l->widths[table];
-    uint64_t rows = l->tables[table].rows, n;
+    uint64_t end = first + n, some;
     int rc = 0;
 
     begin_call(l, port, route);
-    for (uint64_t at = 0; rc == 0 && at < rows; at += n) {
-        n = width < READ_FLOATS ? READ_FLOATS / width : 1;
-        n = n > rows - at ? rows - at : n;
-        rc = read_some(l, version, table, part, at, n, out + at * width, err);
+    for (uint64_t at = first; rc == 0 && at < end; at += some) {
+        some = width < READ_FLOATS ? READ_FLOATS / width : 1;
+        some = some > end - at ? end - at : some;
+        rc = read_some(l, version, table, part, at, some, out + (at - first) * width, err);
     }
     return rc;
 }

@@ -81,9 +81,10 @@ struct ps_votes {
 int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
                       uint64_t step, struct ps_votes *out, struct err *err);
 
-/* Reads part `part` of all rows of a table after step `version` from the servers, at a step boundary.
- * Errors: those of comm_send() and comm_receive(). */
+/* Reads part `part` of rows [first, first + n) of a table after step `version` from the servers, at a step
+ * boundary. Errors: those of comm_send() and comm_receive(). */
 int ps_leader_read(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
-                   uint64_t version, uint32_t table, uint32_t part, float *out, struct err *err);
+                   uint64_t version, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                   float *out, struct err *err);
 
 #endif

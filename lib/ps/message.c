@@ -61,6 +61,10 @@ static const struct {
     [PS_VOTE] = { "VOTE", false, false, false, false, 0 },
     [PS_COMMIT] = { "COMMIT", false, false, false, true, 0 },
     [PS_END] = { "END", false, false, false, false, 0 },
+    [PS_SAVE] = { "SAVE", false, false, false, false, 1 },
+    [PS_SAVING] = { "SAVING", false, false, false, false, 0 },
+    [PS_SAVED] = { "SAVED", false, false, false, false, 0 },
+    [PS_WAIT] = { "WAIT", false, false, false, false, 0 },
 };
 
 /* ---- reading ---- */
@@ -198,6 +202,31 @@ static int read_setup(struct reader *r, struct ps_message *m)
     return m->tables != NULL ? read_names(r, m) : ERR_PEER;
 }
 
+/* Places, the length of the text with its NUL and padding, the text. */
+static int read_save(struct reader *r, struct ps_message *m)
+{
+    const uint64_t *n;
+    size_t len;
+
+    m->places = take(r, PS_PLACES * sizeof(*m->places));
+    n = m->places != NULL ? take(r, sizeof(*n)) : NULL;
+    if (n == NULL)
+        return ERR_PEER;
+    if (*n == 0 || *n > PS_TEXT_MAX || *n % 8 != 0)
+        return err_set(r->err, ERR_PEER, "%s: text of %" PRIu64 " bytes, expected 8 to %d", r->kind,
+                       *n, PS_TEXT_MAX);
+    m->text = take(r, *n);
+    if (m->text == NULL)
+        return ERR_PEER;
+    len = strnlen(m->text, *n);
+    for (uint64_t i = len; i < *n; i++)
+        if (m->text[i] != '\0')
+            return err_set(r->err, ERR_PEER, "%s: bytes after the end of the text", r->kind);
+    return (len + 8) / 8 * 8 == *n
+               ? 0
+               : err_set(r->err, ERR_PEER, "%s: a text of %zu bytes in %" PRIu64, r->kind, len, *n);
+}
+
 static int read_arrays(struct reader *r, struct ps_message *m)
 {
     const uint64_t **sets[] = { &m->shards, &m->copied, &m->followed };
@@ -207,6 +236,8 @@ static int read_arrays(struct reader *r, struct ps_message *m)
         if (*sets[i] == NULL)
             return ERR_PEER;
     }
+    if (m->kind == PS_SAVE || m->kind == PS_SAVED)
+        return read_save(r, m);
     if (m->kind != PS_VOTE)
         return m->kind == PS_SETUP ? read_setup(r, m) : 0;
     m->checksums = take(r, PS_SHARDS * sizeof(*m->checksums));
@@ -382,6 +413,25 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
         memcpy(at, names[i], strlen(names[i]) + 1);
         at += strlen(names[i]) + 1;
     }
+}
+
+void ps_write_save(struct ps_writer *w, const uint64_t *places, const char *text)
+{
+    size_t n = strlen(text);
+    uint64_t padded;
+    uint8_t *at;
+
+    n = n < PS_TEXT_MAX - 1 ? n : PS_TEXT_MAX - 1;
+    padded = (n + 8) / 8 * 8;
+    at = ps_write_room(w, PS_PLACES * sizeof(*places) + sizeof(padded) + padded);
+    if (at == NULL)
+        return;
+    memcpy(at, places, PS_PLACES * sizeof(*places));
+    at += PS_PLACES * sizeof(*places);
+    memcpy(at, &padded, sizeof(padded));
+    at += sizeof(padded);
+    memset(at, 0, padded);
+    memcpy(at, text, n);
 }
 
 int ps_write_copy(struct ps_writer *w, uint64_t step, uint32_t shard, unsigned flags,

@@ -38,7 +38,14 @@
  *   PUSH    rank         server       step; number: first lane; first: lanes; float: clip; sections with rows and values
  *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]
  *   COMMIT  rank         server       step; flag: 1: the step is skipped; hyper
- *   END     rank         server       flag: 1: the job is complete */
+ *   END     rank         server       flag: 1: the job is complete
+ *   SAVE    coordinator  server       step: version; shards to write; places: ckpt_row_files.data_at; text: name of
+ *                                     the folder in the directory of checkpoints
+ *   SAVING  coordinator  server       flag: 1: the save is abandoned, 0: SAVED is expected; number: 1: ranks that wait
+ *                                     for rows receive WAIT
+ *   SAVED   server       coordinator  step; flag: enum ps_saved; number: the negative error code; first: progress;
+ *                                     places: sums of the rows of each file; text: the error
+ *   WAIT    server       rank         the rows that the rank waits for follow later: a checkpoint is being written */
 #ifndef PS_MESSAGE_H
 #define PS_MESSAGE_H
 
@@ -66,6 +73,10 @@ enum ps_kind {
     PS_VOTE,
     PS_COMMIT,
     PS_END,
+    PS_SAVE,
+    PS_SAVING,
+    PS_SAVED,
+    PS_WAIT,
     PS_KINDS,
 };
 
@@ -80,7 +91,15 @@ enum ps_copy_flag {
     PS_COPY_LAST = 2,    /* the last answer to a FETCH */
 };
 
+enum ps_saved { /* the rows that SAVE requested */
+    PS_SAVED_SOME, /* are being written */
+    PS_SAVED_ALL,  /* are synced */
+    PS_SAVED_NONE, /* could not be written */
+};
+
 enum {
+    PS_PLACES = 32, /* shard files of weights, then of slots */
+    PS_TEXT_MAX = 8192,
     PS_SET_WORDS = PS_SHARDS / 64, /* a set of shards: bit s % 64 of word s / 64 */
     PS_TABLES_MAX = 4096,
     PS_WIDTH_MAX = 1 << 20, /* floats of a row */
@@ -113,8 +132,10 @@ struct ps_message {
     uint32_t n_sections;
     struct ps_section *sections; /* the caller's memory; see ps_message_read() */
     struct optim_hyper hyper;    /* BEGIN, COMMIT, SETUP */
-    /* [PS_SET_WORDS] HELD, BEGIN (all three), FOLLOW, FETCH */
+    /* [PS_SET_WORDS] HELD, BEGIN (all three), FOLLOW, FETCH, SAVE */
     const uint64_t *shards, *copied, *followed;
+    const uint64_t *places; /* [PS_PLACES] SAVE, SAVED */
+    const char *text;       /* SAVE, SAVED */
     const uint32_t *checksums;   /* [PS_SHARDS] VOTE */
     const double *squares;       /* [PS_SHARDS] VOTE */
     /* SETUP */
@@ -148,6 +169,9 @@ uint64_t ps_written_rows(const struct ps_writer *w, uint32_t i);
 void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS]);
 void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
                     const struct ps_setup_table *tables, const char *const *names, uint32_t n);
+
+/* Adds places [PS_PLACES] and text to SAVE and SAVED. */
+void ps_write_save(struct ps_writer *w, const uint64_t *places, const char *text);
 
 /* Writes the head of a COPY message; the caller writes n * width floats to *values. flags: enum
  * ps_copy_flag. Returns ERR_NOMEM or 0. */

@@ -94,7 +94,8 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
                                                       .send = send,
                                                       .exchange = exchange,
                                                       .reserve = reserve,
-                                                      .arg = s },
+                                                      .arg = s,
+                                                      .directory = opts->checkpoints },
                             &s->server, err);
     }
     if (rc < 0) {

@@ -33,6 +33,7 @@ struct ps;
 struct ps_opts {
     uint32_t n_servers; /* service threads */
     ps_memory_fn *on_memory; /* from threads of the ps, before they allocate shards; NULL: no limit */
+    const char *checkpoints; /* directory; borrowed. NULL: the job has none */
     void *arg;
 };
 

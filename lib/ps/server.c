@@ -48,6 +48,7 @@ void ps_server_close(struct ps_server *s)
     if (s == NULL)
         return;
     free_ranks(s);
+    server_save_stop(s);
     ps_store_close(s->store);
     free(s->setup.data);
     free(s->widths);
@@ -84,6 +85,7 @@ int ps_server_begin(struct ps_server *s, uint32_t n_ranks, uint32_t n_servers, u
 
 void ps_server_end(struct ps_server *s)
 {
+    server_save_stop(s);
     server_copies_end(s);
     s->is_holding = false;
     s->n_pushed = s->n_committed = 0;
@@ -140,6 +142,10 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
         return server_commit(s, from, m, err);
     case PS_END:
         return on_end(s, from, m, err);
+    case PS_SAVE:
+        return server_save(s, from, m, err);
+    case PS_SAVING:
+        return server_saving(s, from, m, err);
     default:
         return err_set(err, ERR_PEER, "a server does not expect a message of kind %d", m->kind);
     }

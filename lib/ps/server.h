@@ -22,6 +22,10 @@
  *   LOADING,     FETCH(place, shards)           same        sends COPY to another server
  *   HOLDING,
  *   PENDING
+ *   HOLDING,     SAVE(shards)                   same        writes their rows to files, on another thread; no COMMIT
+ *   PENDING                                                 of the coordinator arrives before it is done or stopped
+ *   HOLDING,     SAVING                         same        sends SAVED, or stops writing; sends WAIT
+ *   PENDING
  *   HOLDING,     QUERY                          same        sends HELD: the shards with all their rows
  *   PENDING
  *   HOLDING      END of the last rank           IDLE        the generation has ended
@@ -42,6 +46,7 @@
  *   ps.vote        the gradient is pending, the VOTE is not sent yet
  *   ps.commit      COMMIT of every rank has arrived, nothing is changed yet; ps.committed: the rows are
  *                  those of the next version
+ *   ps.saving      before each SAVED is sent; saver.h has those of the thread that writes
  *   ps.end         before each END is counted
  * Threads: one at a time per server. */
 #ifndef PS_SERVER_H
@@ -68,6 +73,7 @@ struct ps_server_opts {
      * occupy (ps_store_memory()). An error is that of BEGIN. NULL: no limit. */
     int (*reserve)(void *arg, uint64_t bytes, uint64_t memory, struct err *err);
     void *arg;
+    const char *directory; /* of checkpoints, on this host; borrowed. NULL: none, so no save succeeds */
 };
 
 int ps_server_open(const struct ps_server_opts *opts, struct ps_server **out, struct err *err);

@@ -236,27 +236,55 @@ static int check_sharded(const struct train_opts *o, const char *table, struct e
                    table);
 }
 
-/* Tables that parameter servers would hold have the numbers of graph_remotes(): those that are selected,
- * in the order of the arena. Parameter servers support no frozen rows. */
+static bool is_cut(const struct train_opts *o, const struct graph_param *p)
+{
+    for (uint32_t i = 0; i < o->model.n_frozen_rows; i++)
+        if (o->model.frozen_rows[i].n > 0 && has_frozen_rows(&o->model.frozen_rows[i], p))
+            return true;
+    return false;
+}
+
+/* Parameter servers support no frozen rows. */
+void groups_number_tables(const struct train_opts *o, const struct graph *graph, uint32_t *numbers)
+{
+    uint32_t n, n_tables, next_table = 0, n_numbered = 0;
+    size_t words;
+    const struct packed_table *tables = graph_tables(graph, &n_tables, &words);
+    const struct graph_param *p = graph_params(graph, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const struct packed_table *t =
+            p[i].kind == GRAPH_TRAINED && p[i].is_table ? &tables[next_table++] : NULL;
+
+        numbers[i] = 0;
+        if (t != NULL && o->ps_tables != NULL && !is_cut(o, &p[i]) &&
+            ps_wants(o->ps_tables, p[i].name, t->rows, t->width))
+            numbers[i] = ++n_numbered;
+    }
+}
+
 static int mark_sharded(const struct train_opts *o, const struct graph *graph, struct stretches *s,
                         struct err *err)
 {
-    uint32_t n_sharded = 0;
-    const struct graph_param *p = graph_params(graph, &(uint32_t){ 0 });
+    uint32_t n, *numbers;
+    const struct graph_param *p = graph_params(graph, &n);
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < s->n && o->ps_tables != NULL; i++) {
+    numbers = calloc((size_t)n + 1, sizeof(*numbers));
+    if (numbers == NULL)
+        return err_set(err, ERR_NOMEM, "optimizer: out of memory");
+    groups_number_tables(o, graph, numbers);
+    for (uint32_t i = 0; rc == 0 && i < s->n; i++) {
         struct optim_param *x = &s->at[i];
-        const struct packed_table *t = x->table;
-        const char *name = p[s->param_of[i]].name;
+        uint32_t number = numbers[s->param_of[i]];
 
-        if (t == NULL || x->n != t->rows * t->width ||
-            !ps_wants(o->ps_tables, name, t->rows, t->width))
+        if (number == 0)
             continue;
-        x->first_shard = shard_first(n_sharded++);
+        x->first_shard = shard_first(number - 1);
         x->is_sharded = true;
-        rc = check_sharded(o, name, err);
+        rc = check_sharded(o, p[s->param_of[i]].name, err);
     }
+    free(numbers);
     return rc;
 }
 

@@ -3,6 +3,8 @@
 #ifndef TRAIN_GROUPS_H
 #define TRAIN_GROUPS_H
 
+#include <stdint.h>
+
 struct err;
 struct graph;
 struct optim;
@@ -14,6 +16,10 @@ struct train_params;
  * over tables that parameter servers could hold, on a GPU), ERR_NOMEM. */
 int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
                 struct err *err);
+
+/* Numbers the tables that parameter servers would hold, which have the numbers of graph_remotes(): those that
+ * the job selects, in the order of the arena, from 1. numbers [graph_params()]: 0: another parameter. */
+void groups_number_tables(const struct train_opts *o, const struct graph *graph, uint32_t *numbers);
 
 /* Returns the group of a parameter or remote table: the first one of which a pattern matches the
  * name. NULL: no group. */

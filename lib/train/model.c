@@ -324,17 +324,14 @@ static int settle_steps(struct model *m, struct err *err)
 
 /* ---- initial parameters ---- */
 
-/* Imports the file again, as it was. wants_remote: with remote tables. The caller frees *out and
- * closes m->weights. */
-static int import_again(struct model *m, bool wants_remote, struct graph **out, struct err *err)
+/* Imports the file again, as it was. The caller frees *out and closes m->weights. */
+static int import_again(struct model *m, struct graph **out, struct err *err)
 {
     const struct train_opts *o = m->opts;
     struct graph_opts g = graph_options(o);
     struct graph *graph;
     int rc;
 
-    if (!wants_remote)
-        g.is_remote = NULL;
     rc = weights_open(&m->weights, o, m->events, &g, err);
     if (rc == 0)
         rc = graph_import(&g, &graph, err);
@@ -360,7 +357,7 @@ static int fill_again(struct model *m, float *params, struct err *err)
     const struct train_opts *o = m->opts;
     struct graph *graph;
     uint32_t crc;
-    int rc = import_again(m, true, &graph, err);
+    int rc = import_again(m, &graph, err);
 
     if (rc < 0)
         return rc;
@@ -381,7 +378,7 @@ static int fill_again(struct model *m, float *params, struct err *err)
 
 int model_open_initial(struct model *m, struct graph **out, struct err *err)
 {
-    return import_again(m, true, out, err);
+    return import_again(m, out, err);
 }
 
 void model_close_initial(struct model *m, struct graph *graph)
@@ -390,21 +387,10 @@ void model_close_initial(struct model *m, struct graph *graph)
     weights_close(&m->weights);
 }
 
-int model_lay_out_whole(struct model *m, const struct memory *mem, struct err *err)
+int model_name_tensors(struct model *m, const struct memory *mem, struct err *err)
 {
-    uint32_t n_remotes;
-    int rc;
-
-    (void)graph_remotes(m->graph, &n_remotes);
-    if (n_remotes > 0) {
-        rc = import_again(m, false, &m->whole_graph, err);
-        if (rc < 0)
-            return rc;
-        graph_release_initial(m->whole_graph);
-        weights_close(&m->weights);
-    }
-    whole_layout(&m->whole, n_remotes > 0 ? m->whole_graph : m->graph, mem);
-    return tensors_name(&m->tensors, &m->whole, err);
+    parts_layout(&m->parts, mem);
+    return tensors_name(&m->tensors, &m->parts, m->opts, m->graph, err);
 }
 
 int model_fill_first(struct model *m, const struct memory *mem, struct err *err)
@@ -454,7 +440,6 @@ void model_close(struct model *m)
     data_free(m->data);
     data_free(m->eval_data);
     graph_free(m->graph);
-    graph_free(m->whole_graph);
     weights_close(&m->weights);
     free(m->features);
     free(m->feeds);

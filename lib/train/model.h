@@ -13,7 +13,7 @@
 #include "graph/graph.h"
 #include "train/tensors.h"
 #include "train/weights.h"
-#include "train/whole.h"
+#include "train/parts.h"
 
 struct cancel;
 struct data_set;
@@ -32,14 +32,12 @@ struct model {
     uint64_t samples, eval_samples; /* eval_samples 0: there are no evaluations */
     uint64_t steps_per_epoch, total_steps, eval_steps;
     uint32_t lane_batch;
-    struct whole whole;     /* the state with remote tables; for checkpoints */
-    struct tensors tensors; /* the whole state as named tensors */
+    struct parts parts;     /* of the state */
+    struct tensors tensors; /* the content of a checkpoint as named tensors */
     /* Writes the initial parameters, the same as before. NULL: they are zero. */
     int (*fill)(struct model *m, float *params, struct err *err);
 
     struct graph *graph;               /* owned; NULL in a test without one */
-    /* owned; the same file without remote tables; NULL: `graph` has no remote table */
-    struct graph *whole_graph;
     struct data_set *data, *eval_data; /* owned */
     uint32_t *features;                /* owned; of each input of the plans, then of each target */
     struct plan_feed *feeds;           /* owned; the same for the plans */
@@ -54,9 +52,9 @@ int model_open(struct model *m, const struct train_opts *opts, const struct even
 void model_close(struct model *m); /* a zeroed one is allowed */
 /* Writes the initial parameters for the first time, releases their memory, and sets initial_crc. */
 int model_fill_first(struct model *m, const struct memory *mem, struct err *err);
-/* After the engine was opened: the layout of the whole state, and its tensors. Reads the model again
- * if it has remote tables. Errors: as model_open(). */
-int model_lay_out_whole(struct model *m, const struct memory *mem, struct err *err);
+/* After the engine was opened: the parts of the state, and the tensors of a checkpoint. Errors: as
+ * tensors_name(). */
+int model_name_tensors(struct model *m, const struct memory *mem, struct err *err);
 /* Reads the model again, for graph_fill_remote(). On success the caller owns *out, and calls
  * model_close_initial() before the initial parameters are needed otherwise. Errors: as model_open(). */
 int model_open_initial(struct model *m, struct graph **out, struct err *err);

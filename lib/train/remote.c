@@ -9,11 +9,13 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "ckpt/rows.h"
 #include "comm/comm.h"
 #include "ps/client.h"
 #include "ps/leader.h"
 #include "ps/port.h"
 #include "ps/route.h"
+#include "ps/save.h"
 #include "tensor/packed.h"
 #include "train/groups.h"
 #include "train/task.h"
@@ -27,11 +29,10 @@ struct remote {
     struct ps_client **clients;   /* [n_devices] owned */
     struct ps_leader *leader;     /* owned */
     struct ps_route route;        /* of the generation */
-    struct device_mem loaded;     /* owned; a whole state that was read; base NULL: none */
+    struct ckpt_rows *loaded;     /* owned; the checkpoint that was read; NULL: none */
+    uint32_t *loaded_tensors;     /* [n * PARTS_MAX] owned; its tensor of each part of each table */
     uint64_t loaded_step;
     struct graph *initial; /* owned; has the initial rows during a settlement; NULL: not opened */
-    size_t *whole_at; /* [n * WHOLE_MAX_PARTS] owned; see whole_table_at(); filled when first used */
-    bool has_whole_at;
 };
 
 /* ---- the engine's access ---- */
@@ -66,7 +67,7 @@ static void begin(void *arg, uint32_t local, bool averages)
 {
     struct remote *m = arg;
 
-    ps_client_begin(m->clients[local], averages ? m->train->model.whole.n_parts - 1 : 0);
+    ps_client_begin(m->clients[local], averages ? m->train->model.parts.n - 1 : 0);
 }
 
 static int lookup(void *arg, uint32_t local, const struct plan_lookup *lookups, uint32_t n,
@@ -142,9 +143,9 @@ static int open_tables(struct remote *m, const struct graph_remote *tables, stru
     m->compact = calloc(m->n, sizeof(*m->compact));
     m->tables = calloc(m->n, sizeof(*m->tables));
     m->clients = calloc(o->n_devices, sizeof(struct ps_client *));
-    m->whole_at = calloc((size_t)m->n * WHOLE_MAX_PARTS, sizeof(*m->whole_at));
+    m->loaded_tensors = calloc((size_t)m->n * PARTS_MAX, sizeof(*m->loaded_tensors));
     if (fills == NULL || m->compact == NULL || m->tables == NULL || m->clients == NULL ||
-        m->whole_at == NULL) {
+        m->loaded_tensors == NULL) {
         free(fills);
         return err_set(err, ERR_NOMEM, "remote tables: out of memory");
     }
@@ -188,7 +189,6 @@ int remote_open(struct train *t, struct err *err)
     t->remote = m;
     m->train = t;
     m->n = n;
-    m->loaded.fd = -1;
     rc = open_tables(m, tables, err);
     if (rc < 0)
         return rc;
@@ -210,11 +210,11 @@ void remote_close(struct remote *m)
     for (uint32_t i = 0; m->clients != NULL && i < m->train->opts->n_devices; i++)
         ps_client_close(m->clients[i]);
     ps_leader_close(m->leader);
-    device_mem_close(&m->loaded);
+    ckpt_rows_close(m->loaded);
     free(m->compact);
     free(m->tables);
     free(m->clients);
-    free(m->whole_at);
+    free(m->loaded_tensors);
     free(m);
 }
 
@@ -223,42 +223,50 @@ struct engine_remote *remote_engine(const struct train *t)
     return t->remote != NULL ? &t->remote->engine : NULL;
 }
 
-/* ---- the whole state ---- */
+/* ---- checkpoints and exports ---- */
 
-static size_t whole_at(struct remote *m, uint32_t table, uint32_t part)
+static enum ckpt_shard_kind kind_of(uint32_t part)
 {
-    const struct whole *w = &m->train->model.whole;
-
-    if (!m->has_whole_at) {
-        for (uint32_t i = 0; i < m->n; i++)
-            for (uint32_t k = 0; k < w->n_parts; k++)
-                m->whole_at[i * WHOLE_MAX_PARTS + k] = whole_table_at(w, m->tables[i].name, k);
-        m->has_whole_at = true;
-    }
-    return m->whole_at[table * WHOLE_MAX_PARTS + part];
+    return part == 0 ? CKPT_SHARD_MODEL : CKPT_SHARD_OPTIMIZER;
 }
 
-/* A ps_source_fn: the whole state that was read. */
+/* A ps_source_fn: rows of the checkpoint that was read. */
 static int read_loaded(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
                        float *out, struct err *err)
 {
-    struct remote *m = arg;
-    uint32_t width = m->tables[table].width;
+    const struct remote *m = arg;
 
-    (void)err;
-    memcpy(out, (const float *)m->loaded.base + whole_at(m, table, part) + first * width,
-           n * width * sizeof(float));
-    return 0;
+    return ckpt_rows_read(m->loaded, kind_of(part), m->loaded_tensors[table * PARTS_MAX + part],
+                          first, n, out, err);
 }
 
-void remote_loaded(struct train *t, uint64_t step, struct device_mem *whole)
+static int find_loaded(struct remote *m, uint32_t table, uint32_t part, struct err *err)
+{
+    const struct parts *parts = &m->train->model.parts;
+    char *name = NULL;
+    int rc;
+
+    if (asprintf(&name, part == 0 ? "%s" : "%s/%s", m->tables[table].name, parts->names[part]) < 0)
+        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+    rc = ckpt_rows_find(m->loaded, kind_of(part), name,
+                        &m->loaded_tensors[table * PARTS_MAX + part], err);
+    free(name);
+    return rc == ERR_NOENT ? err_wrap(err, ERR_CORRUPT, "remote tables") : rc;
+}
+
+int remote_loaded(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     struct remote *m = t->remote;
+    int rc;
 
-    device_mem_close(&m->loaded);
-    m->loaded = *whole;
-    *whole = (struct device_mem){ .fd = -1 };
-    m->loaded_step = step;
+    ckpt_rows_close(m->loaded);
+    m->loaded = NULL;
+    rc = ckpt_rows_open(info->path, &m->loaded, err);
+    for (uint32_t i = 0; rc == 0 && i < m->n; i++)
+        for (uint32_t k = 0; rc == 0 && k < t->model.parts.n; k++)
+            rc = find_loaded(m, i, k, err);
+    m->loaded_step = info->meta.step;
+    return rc;
 }
 
 /* A ps_source_fn: the initial rows, from the file of the model, which is opened when the first rows are
@@ -282,21 +290,68 @@ static void close_initial(struct remote *m)
     m->initial = NULL;
 }
 
-int remote_read(struct train *t, float *whole, struct err *err)
+int remote_can_write(const struct train *t, struct err *err)
 {
-    struct remote *m = t->remote;
-    const struct whole *w = &t->model.whole;
-    struct ps_port port = ps_comm_port(t->generation.comm, 0);
-    int rc = 0;
-
     if (t->generation.comm == NULL) /* at rest, after a generation that did not end in order */
         return err_set(err, ERR_PEER,
                        "the tables are on parameter servers, to which this task has no connection");
-    for (uint32_t i = 0; rc == 0 && i < m->n; i++)
-        for (uint32_t k = 0; rc == 0 && k < w->n_parts; k++)
-            rc = ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), i, k,
-                                whole + whole_at(m, i, k), err);
-    return rc < 0 ? err_wrap(err, rc, "read the tables from the parameter servers") : 0;
+    return 0;
+}
+
+/* Returns the name of the task of a server. */
+static const char *name_server(void *arg, uint32_t server)
+{
+    const struct train *t = arg;
+    const struct group_view *v = &t->generation.opts.view;
+
+    for (uint32_t i = 0; i < v->n_members; i++) {
+        if (server < v->members[i].n_servers)
+            return v->members[i].name;
+        server -= v->members[i].n_servers;
+    }
+    return "a parameter server";
+}
+
+int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
+{
+    struct ps_port port = ps_comm_port(t->generation.comm, 0);
+    const struct ps_save_opts o = { .step = state_held(&t->state),
+                                    .stall_ms = t->generation.opts.deadline_ms,
+                                    .files = files,
+                                    .name = name_server,
+                                    .arg = t };
+
+    return ps_save(&port, &t->remote->route, &o, err);
+}
+
+static int read_weights(struct train *t, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                        float *out, struct err *err)
+{
+    struct remote *m = t->remote;
+    struct ps_port port = ps_comm_port(t->generation.comm, 0);
+
+    return ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), table, part, first, n,
+                          out, err);
+}
+
+/* graph_row_reader.read */
+static int read_present(void *arg, uint32_t table, uint64_t first, uint64_t n, float *out,
+                        struct err *err)
+{
+    return read_weights(arg, table, 0, first, n, out, err);
+}
+
+static int read_average(void *arg, uint32_t table, uint64_t first, uint64_t n, float *out,
+                        struct err *err)
+{
+    struct train *t = arg;
+
+    return read_weights(t, table, t->model.parts.n - 1, first, n, out, err);
+}
+
+void remote_reader(struct train *t, bool averages, struct graph_row_reader *out)
+{
+    *out = (struct graph_row_reader){ averages ? read_average : read_present, t };
 }
 
 /* ---- a generation ---- */
@@ -343,10 +398,11 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
     s.is_initial = held == 0;
     if (s.is_initial)
         s.source = read_initial;
-    else if (m->loaded.base != NULL && m->loaded_step == held)
+    else if (m->loaded != NULL && m->loaded_step == held)
         s.source = read_loaded;
     rc = ps_leader_settle(m->leader, &port, &m->route, &s, &settled, err);
-    device_mem_close(&m->loaded);
+    ckpt_rows_close(m->loaded);
+    m->loaded = NULL;
     close_initial(m);
     if (rc == 0)
         report_settled(t, &settled, held);

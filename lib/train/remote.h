@@ -4,7 +4,9 @@
  *   remote_settle      when a generation begins: every server holds its shards of the agreed step
  *   remote_collect     before the last contribution to a step: all servers have its gradient
  *   remote_commit      after the commit gate: the servers apply the step, or skip it
- *   remote_read        the rows of all tables, for a checkpoint or an export
+ *   remote_write       the servers write the rows of all tables to the files of a checkpoint
+ *   remote_reader      rows of tables, for an export
+ *   remote_loaded      a checkpoint was read, from which the servers are filled
  *   remote_end         the replica leaves the generation in order
  *
  * A step is decided where it is decided without servers: by the all-reduce. The coordinator gives its
@@ -19,8 +21,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ckpt_info;
+struct ckpt_row_files;
 struct engine_remote;
 struct err;
+struct graph_row_reader;
 struct optim_hyper;
 struct remote;
 struct replica;
@@ -45,14 +50,16 @@ void remote_read_control(struct replica *r, const float *control, struct step_re
  * step is complete on this task. */
 void remote_commit(struct replica *r, uint64_t step, const struct optim_hyper *hyper);
 
-/* The first replica of the coordinator, between two steps: writes the rows of all remote tables into the
- * whole state (whole.h). Errors: ERR_PEER: no generation runs, so no server can be asked; those of
- * ps_leader_read(). */
-int remote_read(struct train *t, float *whole, struct err *err);
-/* The coordinator has read a checkpoint: keeps its whole state, which the remote takes over, for
- * remote_settle(). */
-struct device_mem;
-void remote_loaded(struct train *t, uint64_t step, struct device_mem *whole);
+/* The first replica of the coordinator, between two steps; no step ends meanwhile. The servers write all rows of
+ * remote tables, as ckpt_writer_opts.write_rows(). Errors: those of ps_save(). */
+int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err);
+/* Errors: ERR_PEER: no generation runs, so no server can be asked. */
+int remote_can_write(const struct train *t, struct err *err);
+/* Reads rows of remote tables, for an export, at the same time. averages: their moving average. */
+void remote_reader(struct train *t, bool averages, struct graph_row_reader *out);
+/* The coordinator has read its part of this checkpoint: remote_settle() fills the servers from its files.
+ * Errors: those of ckpt_rows_open(); ERR_CORRUPT (a table is absent). */
+int remote_loaded(struct train *t, const struct ckpt_info *info, struct err *err);
 /* Every replica, at the end of a generation that did not fail. */
 int remote_end(struct replica *r, struct err *err);
 

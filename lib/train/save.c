@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -19,6 +20,7 @@
 
 enum {
     RETRY_MS = 1000,
+    RETRY_DOUBLINGS = 5,
     LOAD_TRIES = 4,
     HAND_OVER_TRIES = 2, /* failures of the last save before another member writes it */
     STALL_MS_MIN = 2000,
@@ -51,9 +53,10 @@ static int wait_copy(void *arg, struct err *err)
     return t->engine->ops->wait_snapshot(t->engine, err);
 }
 
-static size_t whole_bytes(const struct train *t)
+/* A ckpt_write_rows_fn, called in hand_over(). */
+static int write_rows(void *arg, struct ckpt_row_files *files, struct err *err)
 {
-    return t->remote != NULL ? t->model.whole.bytes : t->engine->memory.state_bytes;
+    return remote_write(arg, files, err);
 }
 
 static int open_writer(struct train *t, struct err *err)
@@ -66,11 +69,12 @@ static int open_writer(struct train *t, struct err *err)
         .n_model = t->model.tensors.n_model,
         .slots = t->model.tensors.slots,
         .n_slots = t->model.tensors.n_slots,
-        .state_bytes = whole_bytes(t),
+        .state_bytes = t->engine->memory.state_bytes,
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
         .may_publish = may_publish,
         .wait_snapshot = wait_copy,
+        .write_rows = t->remote != NULL ? write_rows : NULL,
         .arg = t,
     };
     struct ckpt_writer *writer;
@@ -180,33 +184,16 @@ static int load_state(struct train *t, const struct ckpt_info *info, struct err 
     return rc;
 }
 
-/* The part of this task becomes its state; the rest is for the parameter servers. */
-static int load_whole(struct train *t, const struct ckpt_info *info, struct err *err)
-{
-    struct memory *m = &t->engine->memory;
-    struct device_mem whole;
-    int rc = device_mem_open(&whole, whole_bytes(t), false, err);
-
-    if (rc < 0)
-        return err_wrap(err, rc, "memory for a checkpoint with all tables");
-    rc = load_tensors(t, info, whole.base, err);
-    if (rc == 0) {
-        whole_take_state(&t->model.whole, t->model.graph, m, whole.base, m->state);
-        m->step = info->meta.step;
-        remote_loaded(t, info->meta.step, &whole);
-    }
-    device_mem_close(&whole);
-    return rc;
-}
-
 /* Reads a checkpoint to separate memory, so that the state does not change if the file is
  * invalid. */
 static int load(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     const struct loss_scale kept = { info->meta.loss_scale, info->meta.loss_scale_good_steps };
     struct facts facts;
-    int rc = t->remote != NULL ? load_whole(t, info, err) : load_state(t, info, err);
+    int rc = t->remote != NULL ? remote_loaded(t, info, err) : 0;
 
+    if (rc == 0)
+        rc = load_state(t, info, err);
     if (rc < 0)
         return rc;
     engine_memory_fill_average(&t->engine->memory, false);
@@ -349,14 +336,21 @@ static struct ckpt_meta meta_of(struct train *t, uint64_t step)
     return m;
 }
 
-static int copy_state(struct train *t, void *to, struct err *err)
+/* The longest time without progress of the storage while steps wait. */
+static uint64_t stall_ms(const struct train *t)
 {
-    const struct memory *m = &t->engine->memory;
+    return t->generation.opts.deadline_ms;
+}
 
-    if (t->remote == NULL)
-        return t->engine->ops->snapshot(t->engine, state_held(&t->state), to, err);
-    whole_add_state(&t->model.whole, t->model.graph, m, m->state, to);
-    return remote_read(t, to, err);
+/* Waits until the parameter servers have written their rows; the steps wait meanwhile. */
+static int wait_rows(struct train *t, struct err *err)
+{
+    int rc = ckpt_wait_rows(t->saving.writer, stall_ms(t), err);
+
+    t->saving.is_reported = rc < 0; /* as an event of the writer */
+    if (rc < 0)
+        t->saving.last_step = 0;
+    return rc;
 }
 
 /* Passes a copy of the state to the writer. ERR_EXISTS: the previous checkpoint is still being
@@ -367,12 +361,15 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     void *staging;
     int rc = open_writer(t, err);
 
+    t->saving.is_reported = false;
     if (rc == 0)
         rc = fault_error("train.save", err);
+    if (rc == 0 && t->remote != NULL)
+        rc = remote_can_write(t, err);
     if (rc == 0)
         rc = ckpt_begin(t->saving.writer, &staging, err);
     if (rc == 0) {
-        rc = copy_state(t, staging, err);
+        rc = t->engine->ops->snapshot(t->engine, state_held(&t->state), staging, err);
         if (rc < 0)
             ckpt_abandon(t->saving.writer);
     }
@@ -384,6 +381,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         t->saving.is_due = false;
         atomic_fetch_and_explicit(&t->generation.requests, ~(unsigned)TRAIN_REQUEST_CHECKPOINT,
                                   memory_order_relaxed);
+        if (t->remote != NULL)
+            rc = wait_rows(t, err);
     }
     return rc;
 }
@@ -400,6 +399,23 @@ static void mark(struct train *t, uint64_t step)
     t->saving.steps[t->saving.steps[0] > t->saving.steps[1]] = step;
 }
 
+/* The writer does not retry a save whose rows are on parameter servers: they change. Saves a later state. */
+static void retry_failed(struct train *t)
+{
+    struct ckpt_failure f;
+    uint32_t doublings;
+
+    if (t->remote == NULL)
+        return;
+    save_trouble(t, &f);
+    if (f.failures > t->saving.failures) {
+        doublings = f.failures - 1 < RETRY_DOUBLINGS ? f.failures - 1 : RETRY_DOUBLINGS;
+        t->saving.is_due = true;
+        t->saving.retry_ns = clock_ns() + (RETRY_MS * UINT64_C(1000000) << doublings);
+    }
+    t->saving.failures = f.failures;
+}
+
 /* Is a checkpoint due after the period that ends with the step, by its number or for another
  * reason? */
 static bool is_due(struct train *t, uint64_t step)
@@ -407,6 +423,7 @@ static bool is_due(struct train *t, uint64_t step)
     uint64_t before = phases_period(&t->phases, step).before;
     bool due;
 
+    retry_failed(t);
     if (atomic_exchange_explicit(&t->saving.was_discarded, false, memory_order_acq_rel))
         /* this task may save again: save now, not after a whole interval */
         t->saving.is_due = true;
@@ -446,7 +463,9 @@ bool save_if_due(struct train *t, uint64_t step)
         return false;
     rc = hand_over(t, step, &err);
     t->saving.is_due = rc < 0;
-    if (rc < 0 && rc != ERR_EXISTS) { /* the writer could not be opened */
+    if (rc < 0 && t->saving.is_reported) { /* the rows could not be written */
+        t->saving.retry_ns = clock_ns() + RETRY_MS * 1000000ull;
+    } else if (rc < 0 && rc != ERR_EXISTS) { /* the writer could not be opened */
         t->saving.retry_ns = clock_ns() + RETRY_MS * 1000000ull;
         err_wrap(&err, rc, "checkpoint of step %llu", (unsigned long long)step);
         e.text = err.text;
@@ -488,23 +507,60 @@ int save_check_storage(struct train *t, struct err *err)
     return err_set(err, ERR_DEVICE, "the storage of this task is wrong: %s", trouble.text);
 }
 
-int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
+static int save_once(struct train *t, uint64_t step, const struct ckpt_flush_limits *wait,
+                     struct err *err)
 {
-    struct ckpt_flush_limits wait = patience(t, wait_ms);
     int rc = 0;
 
-    if (t->opts->checkpoint.directory == NULL)
-        return 0;
-    events_phase(&t->events, "save", step);
-    if (t->saving.writer != NULL && t->saving.last_step != step) {
+    if (t->saving.writer != NULL && t->saving.last_step != step &&
+        (t->remote == NULL || ckpt_is_busy(t->saving.writer))) {
         /* the previous checkpoint; if it failed, this one replaces it */
-        rc = ckpt_flush(t->saving.writer, &wait, err);
+        rc = ckpt_flush(t->saving.writer, wait, err);
         rc = rc == ERR_TIMEOUT ? rc : 0;
     }
     if (rc == 0 && t->saving.last_step != step)
         rc = hand_over(t, step, err);
     if (rc == 0 && t->saving.writer != NULL)
-        rc = ckpt_flush(t->saving.writer, &wait, err);
+        rc = ckpt_flush(t->saving.writer, wait, err);
+    return rc;
+}
+
+static bool may_repeat(const struct train *t, int rc)
+{
+    return t->remote != NULL && (rc == ERR_FULL || rc == ERR_IO || rc == ERR_CORRUPT) &&
+           generation_check(&t->generation, NULL) == 0;
+}
+
+/* Saves until the limits are reached: a writer whose rows are on parameter servers does not retry by itself. */
+static int save_repeatedly(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
+{
+    struct timespec nap = { .tv_sec = RETRY_MS / 1000 };
+    uint64_t begin_ns = clock_ns(), waited_ms;
+    struct ckpt_flush_limits wait = patience(t, wait_ms);
+    uint32_t tries = 0;
+    int rc;
+
+    for (;;) {
+        rc = save_once(t, step, &wait, err);
+        waited_ms = (clock_ns() - begin_ns) / 1000000;
+        if (rc < 0 && t->remote != NULL)
+            t->saving.last_step = 0; /* that save was discarded */
+        if (!may_repeat(t, rc) || waited_ms + RETRY_MS >= wait_ms ||
+            (wait.tries > 0 && ++tries >= wait.tries))
+            return rc;
+        nanosleep(&nap, NULL);
+        wait.wait_ms = wait_ms - waited_ms;
+    }
+}
+
+int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
+{
+    int rc;
+
+    if (t->opts->checkpoint.directory == NULL)
+        return 0;
+    events_phase(&t->events, "save", step);
+    rc = save_repeatedly(t, step, wait_ms, err);
     if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* another task coordinates the group */
         t->saving.last_step = 0;                   /* the checkpoint was discarded */
         rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
@@ -543,23 +599,36 @@ static int make_folder_of(const char *path, struct err *err)
     return rc;
 }
 
-static int export_onnx(const struct train *t, const float *arena, const char *path, struct err *err)
+static int export_onnx(struct train *t, bool averages, const float *arena, const char *path,
+                       struct err *err)
 {
-    return graph_export(t->model.whole.graph, arena, path, err);
+    struct graph_row_reader rows;
+
+    if (t->remote == NULL)
+        return graph_export(t->model.graph, arena, path, err);
+    remote_reader(t, averages, &rows);
+    return graph_export_remote(t->model.graph, arena, &rows, path, err);
 }
 
-static int export_safetensors(const struct train *t, const float *arena, const char *path,
+static int export_safetensors(struct train *t, bool averages, const float *arena, const char *path,
                               struct err *err)
 {
-    return weights_export(t->model.whole.graph, arena, t->opts->export.dtype, path, err);
+    struct graph_row_reader rows;
+
+    if (t->remote != NULL)
+        remote_reader(t, averages, &rows);
+    return weights_export(t->model.graph, arena, t->remote != NULL ? &rows : NULL,
+                          t->opts->export.dtype, path, err);
 }
 
-/* Writes one file after the other. weights: the parameters of the whole state. */
-static int export_files(struct train *t, const float *weights, struct err *err)
+/* Writes one file after the other. */
+static int export_files(struct train *t, bool averages, struct err *err)
 {
+    const struct memory *m = &t->engine->memory;
     const struct {
         const char *path;
-        int (*write)(const struct train *t, const float *arena, const char *path, struct err *err);
+        int (*write)(struct train *t, bool averages, const float *arena, const char *path,
+                     struct err *err);
     } files[] = {
         { t->opts->export.onnx, export_onnx },
         { t->opts->export.safetensors, export_safetensors },
@@ -580,7 +649,7 @@ static int export_files(struct train *t, const float *weights, struct err *err)
         if (rc == 0)
             rc = t->engine->ops->sync(t->engine, state_held(&t->state), err);
         if (rc == 0)
-            rc = files[i].write(t, weights, files[i].path, err);
+            rc = files[i].write(t, averages, averages ? m->average : m->state, files[i].path, err);
         if (rc < 0)
             return err_wrap(err, rc, "export");
         events_send(&t->events, &e);
@@ -588,29 +657,12 @@ static int export_files(struct train *t, const float *weights, struct err *err)
     return 0;
 }
 
-static int export_whole(struct train *t, bool averages, struct err *err)
-{
-    const struct whole *w = &t->model.whole;
-    struct device_mem whole;
-    int rc = device_mem_open(&whole, w->bytes, false, err);
-
-    if (rc < 0)
-        return err_wrap(err, rc, "memory for an export with all tables");
-    rc = copy_state(t, whole.base, err);
-    if (rc == 0)
-        rc = export_files(t, (float *)whole.base + (averages ? w->parts_at[w->average] : 0), err);
-    device_mem_close(&whole);
-    return rc;
-}
-
 int save_export(struct train *t, struct err *err)
 {
-    const struct memory *m = &t->engine->memory;
     bool averages = t->opts->optimizer.average.decay > 0 && t->opts->optimizer.average.exported;
 
     if (t->opts->export.onnx == NULL && t->opts->export.safetensors == NULL)
         return 0;
     events_phase(&t->events, "export", t->model.total_steps);
-    return t->remote != NULL ? export_whole(t, averages, err)
-                             : export_files(t, averages ? m->average : m->state, err);
+    return export_files(t, averages, err);
 }

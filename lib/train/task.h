@@ -85,6 +85,8 @@ struct saving {                  /* save.c; the first replica's */
     bool is_due;                 /* a checkpoint is pending, at the next step that allows it */
     bool was_leading;            /* in the previous generation */
     _Atomic bool was_discarded;  /* a state that the writer received was not published */
+    bool is_reported;            /* the failure of the last hand over is an event of the writer */
+    uint32_t failures;           /* of the writer, when it was last examined */
     uint64_t steps[2];           /* steps whose states must be copied; 0: none */
 };
 

@@ -1,4 +1,6 @@
-/* tensors.h - the layout of a state as named tensors, for checkpoints. */
+/* tensors.h - the content of a checkpoint as named tensors: those of the state of the task, and the remote tables,
+ * which it does not have. The tables that the job keeps on parameter servers, whether or not the group has
+ * them, are in shard files (ckpt/shard_files.h). */
 #ifndef TRAIN_TENSORS_H
 #define TRAIN_TENSORS_H
 
@@ -6,9 +8,11 @@
 
 struct ckpt_tensor;
 struct err;
-struct whole;
+struct graph;
+struct parts;
+struct train_opts;
 
-struct tensors { /* all owned; offsets are bytes of the whole state (whole.h) */
+struct tensors { /* all owned; offsets are bytes of the state (parts.h) */
     struct ckpt_tensor *model, *slots;
     uint32_t n_model, n_slots;
     uint32_t n_inner; /* slots without the outer momentum, which is last */
@@ -16,7 +20,8 @@ struct tensors { /* all owned; offsets are bytes of the whole state (whole.h) */
 };
 
 /* On failure tensors_free() frees the rest. Errors: ERR_INPUT (a name is too long), ERR_NOMEM. */
-int tensors_name(struct tensors *t, const struct whole *w, struct err *err);
+int tensors_name(struct tensors *t, const struct parts *parts, const struct train_opts *o,
+                 const struct graph *g, struct err *err);
 void tensors_free(struct tensors *t); /* a zeroed one is allowed */
 
 #endif

@@ -284,7 +284,7 @@ int train_open(const struct train_opts *opts, const struct cancel *cancel, struc
         rc = train_open_engine(t, engine_select(&opts->devices[0]), err);
     }
     if (rc == 0)
-        rc = model_lay_out_whole(&t->model, &t->engine->memory, err);
+        rc = model_name_tensors(&t->model, &t->engine->memory, err);
     if (rc < 0) {
         train_close(t);
         return rc;

@@ -47,22 +47,45 @@ void weights_close(struct weights_file *w)
     w->file = NULL;
 }
 
-int weights_export(const struct graph *g, const float *arena, enum tensor_dtype floats,
-                   const char *path, struct err *err)
+struct remote_table {
+    const struct graph_row_reader *rows;
+    uint32_t i;
+};
+
+/* ckpt_export_tensor.read */
+static int read_remote(void *arg, uint64_t first, uint64_t n, float *out, struct err *err)
+{
+    const struct remote_table *r = arg;
+
+    return r->rows->read(r->rows->arg, r->i, first, n, out, err);
+}
+
+int weights_export(const struct graph *g, const float *arena, const struct graph_row_reader *rows,
+                   enum tensor_dtype floats, const char *path, struct err *err)
 {
     uint32_t n;
     const struct graph_tensor *from = graph_module_tensors(g, &n);
     struct ckpt_export_tensor *tensors = calloc(n > 0 ? n : 1, sizeof(*tensors));
+    struct remote_table *remotes = calloc(n > 0 ? n : 1, sizeof(*remotes));
     int rc;
 
-    if (tensors == NULL)
+    if (tensors == NULL || remotes == NULL) {
+        free(tensors);
+        free(remotes);
         return err_set(err, ERR_NOMEM, "export '%s': out of memory", path);
+    }
     for (uint32_t i = 0; i < n; i++) {
         tensors[i] = (struct ckpt_export_tensor){ .name = from[i].name, .tensor = from[i].tensor };
+        remotes[i] = (struct remote_table){ rows, from[i].remote };
+        if (from[i].is_remote) {
+            tensors[i].read = read_remote;
+            tensors[i].arg = &remotes[i];
+        }
         if (from[i].is_param)
             tensors[i].tensor.data = (void *)(uintptr_t)(arena + from[i].offset);
     }
     rc = ckpt_export(path, tensors, n, floats, err);
     free(tensors);
+    free(remotes);
     return rc;
 }

@@ -23,8 +23,9 @@ int weights_open(struct weights_file *w, const struct train_opts *o, const struc
                  struct graph_opts *opts, struct err *err);
 /* Ends the mapping: the initial values of the graph have been copied or released. */
 void weights_close(struct weights_file *w);
-/* Writes the tensors of the module with the values of `arena`. Errors: those of ckpt_export(). */
-int weights_export(const struct graph *g, const float *arena, enum tensor_dtype floats,
-                   const char *path, struct err *err);
+/* Writes the tensors of the module with the values of `arena`, and of `rows` for remote tables, which are read in
+ * parts; NULL: there are none. Errors: those of ckpt_export() and of `rows`. */
+int weights_export(const struct graph *g, const float *arena, const struct graph_row_reader *rows,
+                   enum tensor_dtype floats, const char *path, struct err *err);
 
 #endif

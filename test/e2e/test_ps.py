@@ -6,6 +6,7 @@ all files of all checkpoints, the exported model, the evaluations, and the loss 
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import time
 import urllib.request
 
 import clicks
+import shards
 from clicks import OPTIMIZERS, ROWS
 from kit import FOLDERS, SLOW, TRAINERCTL, Limit, Task, await_process, enter_namespaces, free_ports, has_namespaces, main, merge, need_namespaces, \
-    read_tree, test, use_venv, wait_until, workdir
+    test, use_venv, wait_until, workdir
 
 use_venv()
 import numpy as np  # noqa: E402
@@ -38,13 +40,18 @@ def job_file(folder, **changes):
 
 
 def checkpoints(folder):
-    """{name of a step: {name of a file: bytes}}; manifests without what differs between the jobs."""
+    """{name of a step: {"manifest.json", "model", "optimizer"}}: the tensors, wherever the files have them; manifests
+    without what differs between the jobs."""
     out = {}
-    for path, data in read_tree(os.path.join(folder, "checkpoints")).items():
-        step, name = path.split(os.sep, 1)
-        if name == "manifest.json":
-            data = {k: v for k, v in json.loads(data).items() if k not in ("job_digest", "evaluated_step")}
-        out.setdefault(step, {})[name] = data
+    for step in sorted(os.listdir(os.path.join(folder, "checkpoints"))):
+        path = os.path.join(folder, "checkpoints", step)
+        if not step.startswith("step-"):
+            continue
+        manifest = json.loads(read(os.path.join(path, "manifest.json")))
+        for name in ("job_digest", "evaluated_step", "format", "shards", "files", "checksum", "written_at"):
+            manifest.pop(name, None)
+        model, optimizer = shards.tensors(path)
+        out[step] = {"manifest.json": manifest, "model": model, "optimizer": optimizer}
     return out
 
 
@@ -570,6 +577,198 @@ def random_tasks_are_killed_all_files_are_equal():
             expect_equal(group, reference(**changes), repeated=True)
         except AssertionError as e:
             raise AssertionError("FIRST_SEED=%d: %s" % (seed, e)) from e
+
+
+# ---- checkpoints ----
+
+WITH = {"parameter_server": PS}
+
+
+def files(folder, step):
+    """{name: bytes} of a checkpoint, without the manifest, which has the time of writing."""
+    path = os.path.join(folder, "checkpoints", step)
+    return {name: read(os.path.join(path, name)) for name in sorted(os.listdir(path)) if name != "manifest.json"}
+
+
+@test
+def checkpoint_files_have_the_same_bytes_with_any_number_of_ps():
+    """In a job with the section, also if no ps task is in the cluster; the tensors are those of a job without it."""
+    optimizer = {"optimizer": OPTIMIZERS["adamw, average"]}
+    expected = reference(**WITH, **optimizer)
+    wanted = files(expected.folder, "step-00000032")
+    assert set(wanted) == {"model-dense.safetensors", "optimizer-dense.safetensors", "model.safetensors.index.json",
+                           *shards.names("model"), *shards.names("optimizer")}, sorted(wanted)
+    for workers, ps, devices in ((2, 0, {}), (1, 1, {}), (2, 3, {"ps": "cpu:2"}), (1, 5, {})):
+        group = Group(workers, ps, devices=devices, **{**WITH, **optimizer}).finish()
+        group.verify()
+        assert files(group.folder, "step-00000032") == wanted, "%d workers, %d ps\n%s" % (workers, ps, group.logs())
+        expect_equal(group, reference(**optimizer))
+    momentum = {"optimizer": {"type": "sgd", "learning_rate": 0.01}}  # without slots: no shard files of the optimizer
+    group = Group(1, 2, **momentum).finish()
+    assert set(files(group.folder, "step-00000032")) & set(shards.names("optimizer")) == set()
+    assert files(group.folder, "step-00000032") == files(reference(**WITH, **momentum).folder, "step-00000032")
+    expect_equal(group, reference(**momentum))
+
+
+@test
+def checkpoint_of_any_layout_is_resumed_with_any_number_of_ps():
+    """Saved by three ps, by one task with the section, or without the section, which has whole tensors."""
+    half, optimizer = {"train": {"epochs": 1}}, {"optimizer": OPTIMIZERS["adam"]}
+    with_section, without = reference(**WITH, **optimizer), reference(**optimizer)
+    saved = [Group(2, 3, **half, **optimizer).finish().folder, reference(**WITH, **half, **optimizer).folder,
+             reference(**half, **optimizer).folder]
+    for source, workers, ps, section in ((0, 1, 1, True), (0, 2, 2, True), (0, 1, 5, True), (0, 1, 0, True), (0, 1, 0, False),
+                                         (1, 1, 2, True), (2, 2, 2, True), (2, 1, 0, True)):
+        folder = workdir()
+        shutil.copytree(os.path.join(saved[source], "checkpoints"), os.path.join(folder, "checkpoints"))
+        group = Group(workers, ps, folder=folder, **(WITH if section else {}), **optimizer).finish()
+        group.verify()
+        assert [r["step"] for r in group.records("step")][0] == 17, group.logs()
+        expected = with_section if section else without
+        assert files(folder, "step-00000032") == files(expected.folder, "step-00000032"), (source, workers, ps, section)
+
+
+@test
+def job_selects_other_tables_than_its_checkpoint_it_resumes():
+    """The tables then have other numbers, and their rows are in other files."""
+    half = {"train": {"epochs": 1}}
+    some = {"parameter_server": {"tables": ["emb_l.[5-9].weight", "emb_l.1?.weight"], "replicas": 2}}
+    for first, then in ((WITH, some), (some, WITH)):
+        group = Group(1, 2, **{**half, **first}).finish()
+        group = Group(2, 2, folder=group.folder, **then).finish()
+        assert [r["step"] for r in group.records("step")][0] == 17, group.logs()
+        assert files(group.folder, "step-00000032") == files(reference(**then).folder, "step-00000032")
+
+
+@test
+def task_is_killed_during_a_save_the_older_checkpoint_stays_and_all_files_are_equal():
+    saves = ["ps.saving=kill@1", "ps.save=kill@5", "ps.save=kill@70", "ps.save_sync=kill@3", "ps.save_sync=kill@31"]
+    expect_kills({"ps 0": saves}, optimizer=OPTIMIZERS["momentum, weight decay"])
+    expect_kills({"ps 0": ["ps.save_sync=kill@1"], "ps 1": ["ps.save=kill@30"]}, supervised=True)
+    points = ("ckpt.mkdir@1", "ckpt.write@20", "ckpt.sync@32", "ckpt.write@34", "ckpt.read@3", "ckpt.rename@1")
+    expect_kills({"worker 0": [p.replace("@", "=kill@") for p in points]}, fault="")
+
+
+@test
+def storage_of_a_ps_fails_it_is_named_and_a_later_checkpoint_is_complete():
+    """Writes fail; the last byte of a disk is used; a file cannot be synced. Training goes on, and the last save is repeated."""
+    for fault in ("ps.save=fail@30", "ps.save_sync=fail@4"):
+        group = Group(2, 2, lives={"ps 1": [fault]}).finish()
+        failed = [r["message"] for r in group.records("checkpoint_failed")] or group.notes().splitlines()
+        assert any("ps 1: " in text and "/model-0" in text and "Input/output error" in text for text in failed), group.logs()
+        group.verify()
+        expect_equal(group, reference())
+    group = Group(1, 1, lives={"ps 0": ["ps.save=fail@1+"]}, train={"deadline_seconds": 3 * SLOW})
+    assert group.now("worker 0").wait() == 138, group.logs()
+    assert not [name for name in os.listdir(os.path.join(group.folder, "checkpoints")) if name.startswith("step-")]
+
+
+@test
+def storage_of_a_ps_hangs_the_save_is_abandoned_and_training_goes_on():
+    changes = {"train": {"deadline_seconds": 2 * SLOW}}
+    group = Group(2, 2, lives={"ps 1": ["ps.save=hang@30"]}, **changes).finish()
+    assert "ps 1: the storage has not responded for" in group.notes(), group.logs()
+    assert all(len(tasks) == 1 for tasks in group.tasks.values()), group.logs()
+    assert {r["generation"] for r in group.records("view")} == {1}, group.logs()
+    group.verify()
+    expect_equal(group, reference(**changes))
+
+
+@test
+def save_takes_longer_than_the_deadline_no_task_is_lost():
+    """Every write of ps 0 takes a while, all of them together two deadlines. The steps wait."""
+    deadline = 2 * SLOW
+    delay = int(2 * deadline * 1000 / 250)  # of more than 250 writes in a save
+    changes = {"train": {"deadline_seconds": deadline}, "checkpoint": {"every_steps": 16}}
+    group = Group(4, 2, lives={"ps 0": ["ps.save=delay:%d@1+" % delay]}, **changes).finish(120)
+    assert {r["generation"] for r in group.records("view")} == {1}, group.logs()
+    waited = [r["samples_per_second"] for r in group.records("step") if r["step"] == 17]
+    assert min(waited) < clicks.BATCH / deadline, waited  # step 17 took longer than a deadline
+    group.verify()
+    expect_equal(group, reference(**changes))
+
+
+def peak_bytes(pid):
+    with open("/proc/%d/status" % pid) as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM:"))
+
+
+@test
+def memory_of_the_coordinator_does_not_grow_with_the_tables_nor_that_of_a_ps_with_a_save():
+    """Tables of 200 MB and as many bytes of slots are saved, then read again. Each number is the largest amount of memory that
+    a task has had: worker 0 while it waits after the save; ps 0 before the save and then."""
+    peaks = {}
+    onnx = os.path.join(_kept.name, "one_row.onnx")
+    subprocess.run([TRAINERCTL, "model", "dlrm", "--set", "rows=1", "-o", onnx], check=True, stdout=subprocess.DEVNULL)
+    for rows in (1000, 120000):
+        tables = {"emb_l.%d.weight" % i: {"rows": rows} for i in range(26)}
+        changes = {"model": {"onnx": onnx, "tables": tables}, "export": {"onnx": None}, "checkpoint": {"every_steps": 8, "max_to_keep": 1},
+                   "train": {"epochs": 1, "deadline_seconds": 120}, "parameter_server": {**PS, "replicas": 1}}
+        group = Group(1, 2, fault="train.forward=delay:50@1+,train.forward=delay:%d@16" % (30000 * SLOW), **changes)
+        group.now("worker 0").until_step(4)
+        before = peak_bytes(group.now("ps 0").p.pid)
+        wait_until(lambda: group.records("checkpoint"), 120, group.logs)
+        grown = peak_bytes(group.now("ps 0").p.pid) - before
+        assert grown < 24 << 20, "ps 0 has grown by %d bytes" % grown
+        saved = peak_bytes(group.now("worker 0").p.pid)
+        assert group.records("checkpoint")[0]["bytes"] >= 26 * rows * 16 * 4 * 2
+        for name in group.names:
+            group.kill(name)
+        group = Group(1, 2, fault="train.forward=delay:%d@5" % (30000 * SLOW), folder=group.folder, **changes)
+        wait_until(lambda: newest(group) >= 11, 120, group.logs)
+        peaks[rows] = saved, peak_bytes(group.now("worker 0").p.pid)
+        group.kill(*group.names)
+    assert all(large < small + (40 << 20) for small, large in zip(peaks[1000], peaks[120000])), peaks
+
+
+@test
+def damaged_shard_files_are_named_and_the_previous_checkpoint_is_used():
+    group = Group(1, 2, **WITH).finish()
+    folder = os.path.join(group.folder, "checkpoints")
+    last = os.path.join(folder, "step-00000032")
+    for name, damage in (("model-00007-of-00016.safetensors", "flip"), ("optimizer-00000-of-00016.safetensors", "cut"),
+                         ("model-00015-of-00016.safetensors", "gone"), ("model.safetensors.index.json", "flip")):
+        copy = os.path.join(workdir(), "step-00000032")
+        shutil.copytree(last, copy)
+        path = os.path.join(copy, name)
+        data = bytearray(read(path))
+        if damage == "gone":
+            os.remove(path)
+        else:
+            data[len(data) // 2] ^= 4
+            with open(path, "wb") as f:
+                f.write(data[:-1] if damage == "cut" else data)
+        p = subprocess.run([TRAINERCTL, "verify", copy], capture_output=True, text=True, timeout=60 * SLOW)
+        assert p.returncode == 1 and "BAD" in p.stdout and name in p.stdout, p
+    with open(os.path.join(last, "model-00003-of-00016.safetensors"), "r+b") as f:
+        f.seek(5000)
+        f.write(b"damaged")
+    group = Group(1, 2, folder=group.folder, **WITH).finish()
+    assert "skipping checkpoint" in group.notes() and "model-00003-of-00016.safetensors" in group.notes(), group.logs()
+    group.verify()
+    assert files(group.folder, "step-00000032") == files(reference(**WITH).folder, "step-00000032")
+
+
+@test
+def converted_checkpoint_has_whole_tables_and_is_resumed():
+    half = {"train": {"epochs": 1}}
+    source = os.path.join(reference(**WITH, **half).folder, "checkpoints", "step-00000016")
+    folder = workdir()
+    os.mkdir(os.path.join(folder, "checkpoints"))
+    to = os.path.join(folder, "checkpoints", "step-00000016")
+
+    def convert():
+        return subprocess.run([TRAINERCTL, "convert", "--out", to, source], capture_output=True, text=True, timeout=60 * SLOW)
+    p = convert()
+    assert p.returncode == 0 and "step 16" in p.stdout, p
+    assert sorted(os.listdir(to)) == ["manifest.json", "model.safetensors", "optimizer.safetensors"]
+    assert shards.tensors(to) == shards.tensors(source)
+    p = convert()
+    assert p.returncode == 1 and "File exists" in p.stderr, p
+    group = Group(1, 0, folder=folder).finish()  # without the section, as a release that does not know shard files
+    group.verify()
+    assert [r["step"] for r in group.records("step")][0] == 17, group.logs()
+    assert files(folder, "step-00000032") == files(reference().folder, "step-00000032")
 
 
 # ---- what is refused ----

@@ -68,6 +68,7 @@ struct group {
     uint64_t random, n_events;
     uint32_t replicas;
     uint64_t batch_floats; /* of a copy between servers */
+    const char *checkpoints; /* directory of all servers; NULL: none */
     struct trainer trainers[TRAINERS];
     struct ps_task ps[PS];
     struct kill kills[KILLS];
@@ -220,6 +221,7 @@ static inline void group_start_ps(struct group *g, uint32_t i)
         struct ps_server_opts o = { .thread = t, .n_threads = threads_of[i], .send = server_sends,
                                     .batch_floats = g->batch_floats,
                                     .exchange = server_exchanges,
+                                    .directory = g->checkpoints,
                                     .arg = &group_ends[i][t] };
 
         group_ends[i][t] = (struct end){ g, i, t };
@@ -923,7 +925,8 @@ static inline void check_whole(struct group *g)
         int rc;
 
         assert_non_null(got);
-        rc = ps_leader_read(g->leads, &port, &g->route, step, table, part, got, &err);
+        rc = ps_leader_read(g->leads, &port, &g->route, step, table, part, 0,
+                            plain_tables[table].rows, got, &err);
         if (rc < 0 && !g->is_broken)
             fail_msg("%s", err.text);
         for (uint64_t row = 0; rc == 0 && row < plain_tables[table].rows; row++)

@@ -1,0 +1,338 @@
+/* test_save.c - checkpoints whose rows are written by the servers of a group (group.h): the bytes are those that
+ * one process writes from whole tables. */
+#include "ckpt/kit.h"
+
+#include "base/fault.h"
+#include "ckpt/ckpt_priv.h"
+#include "ps/group.h"
+#include "ps/save.h"
+
+enum { STEPS = 3 };
+
+/* ---- the checkpoint of one process ---- */
+
+struct named {
+    struct ckpt_tensor model[PLAIN_TABLES], slots[PLAIN_TABLES * PLAIN_PARTS];
+    char names[PLAIN_TABLES * PLAIN_PARTS][32];
+    uint32_t n_model, n_slots;
+};
+
+/* is_elsewhere: the state is empty. Else it is plain.history. */
+static void name_tensors(const struct plain *p, bool is_elsewhere, struct named *out)
+{
+    memset(out, 0, sizeof(*out));
+    for (uint32_t t = 0; t < p->n_tables; t++)
+        for (uint32_t k = 0; k < p->n_parts; k++) {
+            size_t at = k * p->first_float[p->n_tables] + p->first_float[t];
+            struct ckpt_tensor x = { plain_tables[t].name, TENSOR_F32,
+                                     { 2, { (int64_t)plain_tables[t].rows, plain_tables[t].width } },
+                                     is_elsewhere ? CKPT_ELSEWHERE : at * sizeof(float), t + 1 };
+
+            if (k == 0) {
+                out->model[out->n_model++] = x;
+                continue;
+            }
+            x.name = out->names[out->n_slots];
+            snprintf(out->names[out->n_slots], sizeof(out->names[0]), "%s/slot%u",
+                     plain_tables[t].name, k);
+            out->slots[out->n_slots++] = x;
+        }
+}
+
+static struct ckpt_writer_opts writer_opts(const struct named *n, const char *folder, size_t bytes)
+{
+    return (struct ckpt_writer_opts){ .directory = folder, .model = n->model, .n_model = n->n_model,
+                                      .slots = n->slots, .n_slots = n->n_slots,
+                                      .state_bytes = bytes, .retry_ms = 1 };
+}
+
+static void save_plain(const struct plain *p, const char *folder)
+{
+    struct named n;
+    struct ckpt_writer_opts o;
+    struct ckpt_writer *w;
+    struct ckpt_meta meta = kit_meta(STEPS);
+    struct err err;
+
+    name_tensors(p, false, &n);
+    o = writer_opts(&n, folder, p->n_parts * p->first_float[p->n_tables] * sizeof(float));
+    w = kit_open(&o);
+    assert_int_equal(ckpt_write(w, &meta, p->history[STEPS], &err), 0);
+    kit_flush(w);
+    ckpt_writer_close(w);
+}
+
+/* ---- the checkpoint of a group ---- */
+
+static const char *name_of(void *arg, uint32_t server)
+{
+    static char name[32];
+    const struct group *g = arg;
+
+    snprintf(name, sizeof(name), "ps %u", g->owner[server]);
+    return name;
+}
+
+static int write_rows(void *arg, struct ckpt_row_files *files, struct err *err)
+{
+    struct group *g = arg;
+    struct ps_port port = leader_port(g);
+    const struct ps_save_opts o = { .step = STEPS, .stall_ms = 60000, .files = files,
+                                    .name = name_of, .arg = g };
+    int rc;
+
+    g->leader_reads = true;
+    rc = ps_save(&port, &g->route, &o, err);
+    g->leader_reads = false;
+    return rc;
+}
+
+static int save_group(struct group *g, const char *folder, struct err *err)
+{
+    struct named n;
+    struct ckpt_writer_opts o;
+    struct ckpt_writer *w;
+    struct ckpt_meta meta = kit_meta(STEPS);
+    void *staging;
+    int rc;
+
+    name_tensors(g->plain, true, &n);
+    o = writer_opts(&n, folder, 0);
+    o.write_rows = write_rows;
+    o.arg = g;
+    w = kit_open(&o);
+    assert_int_equal(ckpt_begin(w, &staging, err), 0);
+    ckpt_hand_over(w, &meta);
+    rc = ckpt_wait_rows(w, 60000, err);
+    if (rc == 0)
+        rc = flush_for(w, 60000, err);
+    ckpt_writer_close(w);
+    return rc;
+}
+
+/* A group that has trained all steps, and can still be asked. */
+static struct group *trained(struct plain *plain, uint32_t n_ps, uint32_t replicas,
+                             const char *folder)
+{
+    struct group *g = calloc(1, sizeof(*g));
+
+    assert_non_null(g);
+    g->plain = plain;
+    g->replicas = replicas;
+    g->random = plain_mix(n_ps, replicas) | 1;
+    g->checkpoints = folder;
+    g->trainers[0].lives = g->trainers[1].lives = true;
+    for (uint32_t p = 0; p < n_ps; p++)
+        group_start_ps(g, p);
+    group_begin(g);
+    assert_int_equal(group_settle(g, true), 0);
+    group_train(g);
+    assert_false(g->is_broken);
+    return g;
+}
+
+static void end(struct group *g)
+{
+    group_end(g);
+    group_close(g);
+    free(g);
+}
+
+static void expect_same_files(const char *a, const char *b)
+{
+    char *step = kit_path(a, STEPS, NULL);
+    struct ckpt_manifest m;
+
+    assert_int_equal(ckpt_manifest_read(step, &m, NULL), 0);
+    for (uint32_t i = 0; i < m.n_files; i++) {
+        char *x = kit_path(a, STEPS, m.files[i].name), *y = kit_path(b, STEPS, m.files[i].name);
+        struct buf p = { 0 }, q = { 0 };
+
+        assert_int_equal(fs_read(x, 1 << 24, &p, NULL), 0);
+        assert_int_equal(fs_read(y, 1 << 24, &q, NULL), 0);
+        if (p.len != q.len || memcmp(p.data, q.data, p.len) != 0)
+            fail_msg("%s differs", m.files[i].name);
+        buf_fini(&p);
+        buf_fini(&q);
+        free(x);
+        free(y);
+    }
+    free(step);
+}
+
+static void files_of_any_number_of_servers_have_the_bytes_of_one_process(void **state)
+{
+    static const uint32_t groups[][2] = { { 1, 1 }, { 2, 2 }, { 3, 2 }, { 4, 1 } };
+    struct plain plain;
+    char *expected = kit_folder();
+
+    (void)state;
+    plain_open(&plain, OPTIM_ADAM, 4, 8, STEPS, 0.5, 0);
+    save_plain(&plain, expected);
+    for (size_t i = 0; i < sizeof(groups) / sizeof(*groups); i++) {
+        char *folder = kit_folder(), *step = kit_path(folder, STEPS, NULL);
+        struct group *g = trained(&plain, groups[i][0], groups[i][1], folder);
+        struct ckpt_info info;
+        struct err err = { .text = "" };
+
+        if (save_group(g, folder, &err) < 0 || ckpt_verify(step, NULL, NULL, &info, &err) < 0)
+            fail_msg("%u ps: %s", groups[i][0], err.text);
+        expect_same_files(expected, folder);
+        end(g);
+        free(step);
+        kit_remove(folder);
+    }
+    plain_close(&plain);
+    kit_remove(expected);
+}
+
+static void optimizer_without_slots_has_no_shard_files_of_slots(void **state)
+{
+    struct plain plain;
+    char *expected = kit_folder(), *folder = kit_folder();
+    struct group *g;
+    struct err err = { .text = "" };
+
+    (void)state;
+    plain_open(&plain, OPTIM_SGD, 3, 8, STEPS, 0, 0);
+    save_plain(&plain, expected);
+    g = trained(&plain, 3, 2, folder);
+    if (save_group(g, folder, &err) < 0)
+        fail_msg("%s", err.text);
+    expect_same_files(expected, folder);
+    end(g);
+    plain_close(&plain);
+    kit_remove(folder);
+    kit_remove(expected);
+}
+
+static void server_cannot_write_it_is_named_and_the_next_save_succeeds(void **state)
+{
+    static const struct {
+        const char *fault, *text;
+    } cases[] = { { "ps.save@7", "write '" }, { "ps.save_sync@3", "sync '" },
+                  { "thread.start@2", "start the thread that writes rows" } };
+    struct plain plain;
+
+    (void)state;
+    plain_open(&plain, OPTIM_ADAM, 3, 8, STEPS, 0, 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char *folder = kit_folder();
+        struct group *g = trained(&plain, 2, 2, folder);
+        struct err err = { .text = "" };
+
+        assert_int_equal(fault_arm(cases[i].fault, NULL), 0);
+        assert_true(save_group(g, folder, &err) < 0);
+        assert_int_equal(fault_arm(NULL, NULL), 0);
+        assert_int_equal(strncmp(err.text, "ps ", 3), 0);
+        assert_text(err.text, cases[i].text);
+        assert_int_equal(kit_count(folder, "step-"), 0);
+        if (save_group(g, folder, &err) < 0)
+            fail_msg("%s", err.text);
+        end(g);
+        kit_remove(folder);
+    }
+    plain_close(&plain);
+}
+
+static void server_without_a_directory_is_named(void **state)
+{
+    char *folder = kit_folder();
+    struct plain plain;
+    struct group *g;
+    struct err err = { .text = "" };
+
+    (void)state;
+    plain_open(&plain, OPTIM_SGD, 3, 8, STEPS, 0, 0);
+    g = trained(&plain, 1, 1, NULL);
+    assert_int_equal(save_group(g, folder, &err), ERR_NOENT);
+    assert_text(err.text, "ps 0: the job file of this task has no /checkpoint/directory");
+    end(g);
+    plain_close(&plain);
+    kit_remove(folder);
+}
+
+/* The connection to a server fails: the generation ends, and the save is no failure of the storage. */
+static void server_dies_during_a_save_the_save_is_abandoned(void **state)
+{
+    struct plain plain;
+
+    (void)state;
+    plain_open(&plain, OPTIM_SGD, 3, 8, STEPS, 0, 0);
+    for (uint32_t after = 0; after < 12; after++) {
+        char *folder = kit_folder();
+        struct group *g = trained(&plain, 2, 1, folder);
+        struct err err = { .text = "" };
+        int rc;
+
+        g->n_kills = 1;
+        g->kills[0] = (struct kill){ g->n_events + 1 + after, TRAINERS + 1 };
+        rc = save_group(g, folder, &err);
+        if (rc < 0) {
+            assert_int_equal(rc, ERR_CANCELED);
+            assert_int_equal(kit_count(folder, "step-"), 0);
+        }
+        assert_true(rc < 0 || after > 4); /* at least two messages to and from each server */
+        end(g);
+        kit_remove(folder);
+    }
+    plain_close(&plain);
+}
+
+/* ---- messages that are refused ---- */
+
+static void expect_refused(struct group *g, uint32_t from, const struct ps_message *m,
+                           const char *folder)
+{
+    uint64_t shards[PS_SET_WORDS] = { 0 }, places[PS_PLACES] = { 0 };
+    struct ps_writer w = { 0 };
+
+    ps_set_add(shards, 3);
+    ps_write_begin(&w, m, 0);
+    if (m->kind == PS_SAVE) {
+        ps_write_set(&w, shards);
+        ps_write_save(&w, places, folder);
+    }
+    assert_int_equal(ps_server_handle(server_at(g, 0), from, w.data, w.n, NULL), ERR_PEER);
+    ps_writer_fini(&w);
+}
+
+static void save_that_is_not_expected_is_refused(void **state)
+{
+    const struct ps_message save = { .kind = PS_SAVE, .step = STEPS },
+                            early = { .kind = PS_SAVE, .step = STEPS + 1 },
+                            poll = { .kind = PS_SAVING, .step = STEPS },
+                            saved = { .kind = PS_WAIT, .step = STEPS };
+    char *folder = kit_folder();
+    struct plain plain;
+    struct group *g;
+
+    (void)state;
+    plain_open(&plain, OPTIM_SGD, 3, 8, STEPS, 0, 0);
+    g = trained(&plain, 1, 1, folder); /* ps 0 has two threads: server 0 has even shards */
+    expect_refused(g, g->leader, &save, ".step-00000003.tmp-1"); /* shard 3 */
+    expect_refused(g, 1 - g->leader, &save, ".step-00000003.tmp-1");
+    expect_refused(g, g->leader, &early, ".step-00000003.tmp-1");
+    expect_refused(g, g->leader, &save, "../.step-00000003.tmp-1");
+    expect_refused(g, g->leader, &save, ".step-/../x");
+    expect_refused(g, g->leader, &save, "step-00000003");
+    expect_refused(g, g->leader, &poll, "");
+    expect_refused(g, g->leader, &saved, "");
+    end(g);
+    plain_close(&plain);
+    kit_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_of_any_number_of_servers_have_the_bytes_of_one_process),
+        cmocka_unit_test(optimizer_without_slots_has_no_shard_files_of_slots),
+        cmocka_unit_test(server_cannot_write_it_is_named_and_the_next_save_succeeds),
+        cmocka_unit_test(server_without_a_directory_is_named),
+        cmocka_unit_test(server_dies_during_a_save_the_save_is_abandoned),
+        cmocka_unit_test(save_that_is_not_expected_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
