@@ -138,12 +138,13 @@ def has_ps(group):
     return not all(t.is_trainer for t in group.tasks)
 
 
-def undisturbed(run, folder, last, job):
-    """Runs one task with one replica and no faults. Returns the task and its folder."""
+def undisturbed(run, folder, last, job, section):
+    """Runs one task with one replica and no faults. With the section of parameter servers, because it decides in which files
+    a checkpoint has tables. Returns the task and its folder."""
     alone = os.path.join(folder, "undisturbed")
     os.makedirs(alone)
     run.say("== one undisturbed task, to step %d" % last)
-    t = kit.Task(job.write(alone, last), args=("--devices", "cpu:1", "--sample-log", os.path.join(alone, "samples.txt")))
+    t = kit.Task(job.write(alone, last, **section), args=("--devices", "cpu:1", "--sample-log", os.path.join(alone, "samples.txt")))
     kit.expect_codes([t], [0], 600)
     return t, alone
 
@@ -154,7 +155,7 @@ def judge_history(run, v, group, folder, step, last, job):
     lives += [life for path in sorted(glob.glob(os.path.join(folder, strangers.SAMPLES + "*")))
               for life in sample_log.read(path, "a twin")]
     history = sample_log.History(lives, job.lanes, returns=has_ps(group))
-    alone, theirs = undisturbed(run, folder, last, job)
+    alone, theirs = undisturbed(run, folder, last, job, job.PS if has_ps(group) else {})
     reference = sample_log.History(sample_log.read(os.path.join(theirs, "samples.txt"), "undisturbed"), job.lanes)
     verdict.steps(v, history)
     v.row("last step", "%d done, %d saved at SIGTERM, %d to do" % (len(history.chain), step, last), len(history.chain) == last)
@@ -162,7 +163,7 @@ def judge_history(run, v, group, folder, step, last, job):
     verdict.losses(v, group.steps(), [(r["step"], r["loss"]) for r in alone.events("step")], NEAR if on_gpus() else 0)
     final = os.path.join("storage", "checkpoints", "step-%08d" % last)
     verdict.files(v, [] if on_gpus() else [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
-                      for f in ("model.safetensors", "optimizer.safetensors")] +
+                      for f in sorted(os.listdir(os.path.join(theirs, final))) if f != "manifest.json"] +
                   [("exported ONNX", os.path.join(folder, job.exported), os.path.join(theirs, job.exported))])
     if has_ps(group):
         verdict.returns(v, history)

@@ -227,7 +227,9 @@ class Storage:
         if len(self.all()) < 2:
             return None
         folder = self.newest()
-        with open(os.path.join(folder, "model.safetensors"), "r+b") as f:
+        names = ("model.safetensors", "model-00005-of-00016.safetensors")  # the second one with tables on ps tasks
+        name = next(name for name in names if os.path.exists(os.path.join(folder, name)))
+        with open(os.path.join(folder, name), "r+b") as f:
             f.seek(0, os.SEEK_END)
             at = f.tell() // 2
             f.seek(at)
