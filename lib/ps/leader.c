@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "comm/channel.h"
+#include "ps/files.h"
 #include "ps/message.h"
 #include "ps/port.h"
 #include "ps/route.h"
@@ -157,11 +158,17 @@ static int receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, str
 
 /* ---- settlement ---- */
 
+/* Rows without a valid holder can be filled. */
+static bool has_source(const struct ps_settlement *s)
+{
+    return s->source != NULL || s->folder != NULL;
+}
+
 /* A pending step is only applied if its update is known, and not from a checkpoint. */
 static bool is_valid(const struct ps_settlement *s, const struct ps_message *held)
 {
     return held->step == s->step ||
-           (held->step + 1 == s->step && held->flag == 1 && s->source == NULL);
+           (held->step + 1 == s->step && held->flag == 1 && !has_source(s));
 }
 
 static int query(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
@@ -379,8 +386,9 @@ static int send_follows(struct ps_leader *l, const struct held *held, uint32_t t
     return rc;
 }
 
+/* loads [n_servers]: out: the shards that each server must read from a checkpoint. */
 static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
-                       struct ps_settled *out, struct err *err)
+                       uint64_t (*loads)[PS_SET_WORDS], struct ps_settled *out, struct err *err)
 {
     int rc = 0;
 
@@ -390,7 +398,10 @@ static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const
             if (ps_set_has(held[to].copied, shard) && has_rows(l, shard) &&
                 l->sources[shard] == NO_SERVER) {
                 out->n_filled++;
-                rc = fill(l, s, to, shard, err);
+                if (s->folder != NULL)
+                    ps_set_add(loads[to], shard);
+                else
+                    rc = fill(l, s, to, shard, err);
             }
     }
     return rc;
@@ -400,7 +411,7 @@ static bool is_lost(const struct ps_leader *l, const struct ps_settlement *s)
 {
     bool lost = false;
 
-    for (uint32_t shard = 0; shard < PS_SHARDS && s->source == NULL; shard++)
+    for (uint32_t shard = 0; shard < PS_SHARDS && !has_source(s); shard++)
         lost = lost || (l->sources[shard] == NO_SERVER && has_rows(l, shard));
     return lost;
 }
@@ -426,6 +437,31 @@ static int receive_ready(struct ps_leader *l, uint64_t step, uint32_t n, uint32_
     return rc;
 }
 
+/* Adds the READY messages that arrive meanwhile to *n_ready. */
+static int fill_shards(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
+                       uint32_t *n_ready, struct ps_settled *out, struct err *err)
+{
+    uint64_t(*loads)[PS_SET_WORDS] = calloc(l->route->n_servers, sizeof(*loads));
+    const struct ps_load_opts o = { .step = s->step,
+                                    .stall_ms = s->stall_ms,
+                                    .folder = s->folder,
+                                    .shards = (const uint64_t(*)[PS_SET_WORDS])loads,
+                                    .on_progress = s->on_progress,
+                                    .name = s->name,
+                                    .arg = s->arg };
+    uint32_t more = 0;
+    int rc;
+
+    if (loads == NULL)
+        return no_memory(err);
+    rc = send_copies(l, s, held, loads, out, err);
+    if (rc == 0 && s->folder != NULL)
+        rc = ps_load(l->port, l->route, &o, &more, err);
+    *n_ready += more;
+    free(loads);
+    return rc;
+}
+
 static int settle(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
                   struct ps_settled *out, struct err *err)
 {
@@ -445,7 +481,7 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
     if (rc == 0) /* a copy must not arrive before BEGIN */
         rc = receive_ready(l, s->step, l->route->n_servers, &n_ready, err);
     if (rc == 0)
-        rc = send_copies(l, s, held, out, err);
+        rc = fill_shards(l, s, held, &n_ready, out, err);
     if (rc == 0)
         rc = receive_ready(l, s->step, l->route->n_servers - n_ready, &n_ready, err);
     return rc;

@@ -5,9 +5,9 @@
  * version that it holds, and whether the summed gradient of the next step is pending. A server of
  * version `step`, or of version step - 1 with the gradient of `step`, holds valid shards; those of
  * other servers are invalid. Each server receives the list of its shards (route.h). A shard that a
- * server lacks is copied from a valid holder, or filled by the coordinator (initial values, a
- * checkpoint). If another holder has the shard, the copy is made while the next steps run; else the
- * settlement waits for it. If a shard with rows has no valid holder and the coordinator cannot fill it, the settlement
+ * server lacks is copied from a valid holder, filled by the coordinator (initial values), or read by the server
+ * from a checkpoint (files.h). If another holder has the shard, the copy is made while the next steps run; else
+ * the settlement waits for it. If a shard with rows has no valid holder and no other source, the settlement
  * fails with ERR_REFUSED, and the group returns to the newest checkpoint.
  *
  * Threads: that of the first replica of the coordinator. */
@@ -54,6 +54,14 @@ struct ps_settlement {
      * checkpoint does not contain it */
     const struct optim_hyper *hyper;
     ps_source_fn *source; /* NULL: the coordinator holds no tables of that step */
+    /* Path of a checkpoint of that step, from which servers read shards without a valid holder; used in place of a
+     * source. NULL: none */
+    const char *folder;
+    uint64_t stall_ms; /* most time without progress while servers read */
+    const char *(*name)(void *arg, uint32_t server); /* of a server, for messages; not NULL with `folder` */
+    /* NULL, or called at least every second while servers read: other tasks wait for the settlement. Errors end
+     * it. */
+    int (*on_progress)(void *arg, struct err *err);
     void *arg;
     /* The rows of the source are initial: it is asked for part 0, the weights, alone. The slots are zero,
      * and the average equals the weights. */
@@ -63,7 +71,7 @@ struct ps_settlement {
 struct ps_settled { /* for the log */
     uint32_t n_copied; /* shards that moved between servers */
     uint32_t n_followed; /* shards that move between servers during the next steps */
-    uint32_t n_filled; /* shards that the coordinator filled */
+    uint32_t n_filled; /* shards that the coordinator filled, or servers read from a checkpoint */
     uint32_t n_committed; /* servers that applied a pending step */
 };
 

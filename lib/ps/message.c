@@ -62,8 +62,9 @@ static const struct {
     [PS_COMMIT] = { "COMMIT", false, false, false, true, 0 },
     [PS_END] = { "END", false, false, false, false, 0 },
     [PS_SAVE] = { "SAVE", false, false, false, false, 1 },
-    [PS_SAVING] = { "SAVING", false, false, false, false, 0 },
-    [PS_SAVED] = { "SAVED", false, false, false, false, 0 },
+    [PS_LOAD] = { "LOAD", false, false, false, false, 1 },
+    [PS_POLL] = { "POLL", false, false, false, false, 0 },
+    [PS_DONE] = { "DONE", false, false, false, false, 0 },
     [PS_WAIT] = { "WAIT", false, false, false, false, 0 },
 };
 
@@ -236,7 +237,7 @@ static int read_arrays(struct reader *r, struct ps_message *m)
         if (*sets[i] == NULL)
             return ERR_PEER;
     }
-    if (m->kind == PS_SAVE || m->kind == PS_SAVED)
+    if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
         return read_save(r, m);
     if (m->kind != PS_VOTE)
         return m->kind == PS_SETUP ? read_setup(r, m) : 0;

@@ -41,10 +41,12 @@
  *   END     rank         server       flag: 1: the job is complete
  *   SAVE    coordinator  server       step: version; shards to write; places: ckpt_row_files.data_at; text: name of
  *                                     the folder in the directory of checkpoints
- *   SAVING  coordinator  server       flag: 1: the save is abandoned, 0: SAVED is expected; number: 1: ranks that wait
- *                                     for rows receive WAIT
- *   SAVED   server       coordinator  step; flag: enum ps_saved; number: the negative error code; first: progress;
- *                                     places: sums of the rows of each file; text: the error
+ *   LOAD    coordinator  server       step; shards to read, of those that will be copied; places: zero; text: name of the
+ *                                     checkpoint in the directory of checkpoints
+ *   POLL    coordinator  server       after SAVE or LOAD. flag: 1: the work is abandoned, 0: DONE is expected; number: 1:
+ *                                     ranks that wait for rows receive WAIT
+ *   DONE    server       coordinator  step; flag: enum ps_done; number: the negative error code; first: progress;
+ *                                     places: of SAVE, the sums of the rows of each file; text: the error
  *   WAIT    server       rank         the rows that the rank waits for follow later: a checkpoint is being written */
 #ifndef PS_MESSAGE_H
 #define PS_MESSAGE_H
@@ -74,8 +76,9 @@ enum ps_kind {
     PS_COMMIT,
     PS_END,
     PS_SAVE,
-    PS_SAVING,
-    PS_SAVED,
+    PS_LOAD,
+    PS_POLL,
+    PS_DONE,
     PS_WAIT,
     PS_KINDS,
 };
@@ -91,10 +94,10 @@ enum ps_copy_flag {
     PS_COPY_LAST = 2,    /* the last answer to a FETCH */
 };
 
-enum ps_saved { /* the rows that SAVE requested */
-    PS_SAVED_SOME, /* are being written */
-    PS_SAVED_ALL,  /* are synced */
-    PS_SAVED_NONE, /* could not be written */
+enum ps_done { /* the rows that SAVE or LOAD requested */
+    PS_DONE_SOME, /* are being written, or read */
+    PS_DONE_ALL,  /* are synced, or in the store */
+    PS_DONE_NONE, /* could not be written or read */
 };
 
 enum {
@@ -132,10 +135,10 @@ struct ps_message {
     uint32_t n_sections;
     struct ps_section *sections; /* the caller's memory; see ps_message_read() */
     struct optim_hyper hyper;    /* BEGIN, COMMIT, SETUP */
-    /* [PS_SET_WORDS] HELD, BEGIN (all three), FOLLOW, FETCH, SAVE */
+    /* [PS_SET_WORDS] HELD, BEGIN (all three), FOLLOW, FETCH, SAVE, LOAD */
     const uint64_t *shards, *copied, *followed;
-    const uint64_t *places; /* [PS_PLACES] SAVE, SAVED */
-    const char *text;       /* SAVE, SAVED */
+    const uint64_t *places; /* [PS_PLACES] SAVE, LOAD, DONE */
+    const char *text;       /* SAVE, LOAD, DONE */
     const uint32_t *checksums;   /* [PS_SHARDS] VOTE */
     const double *squares;       /* [PS_SHARDS] VOTE */
     /* SETUP */
@@ -170,7 +173,7 @@ void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS]);
 void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
                     const struct ps_setup_table *tables, const char *const *names, uint32_t n);
 
-/* Adds places [PS_PLACES] and text to SAVE and SAVED. */
+/* Adds places [PS_PLACES] and text to SAVE, LOAD and DONE. */
 void ps_write_save(struct ps_writer *w, const uint64_t *places, const char *text);
 
 /* Writes the head of a COPY message; the caller writes n * width floats to *values. flags: enum

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,13 +11,16 @@
 
 #include "base/fault.h"
 #include "base/fs.h"
-#include "base/thread.h"
 #include "ckpt/ckpt.h"
+#include "ps/background.h"
 #include "ps/store.h"
 
 enum { CHUNK_BYTES = 4 << 20, N_FILES = CKPT_SHARD_KINDS * CKPT_SHARD_FILES };
 
-struct ps_saver {
+_Static_assert((int)N_FILES == (int)PS_PLACES, "messages have a place for each file");
+
+struct saver {
+    struct ps_background base;
     /* constant */
     struct ps_save_job job; /* its pointers, except `store`, are owned */
     uint64_t data_at[N_FILES], shards[PS_SET_WORDS];
@@ -31,66 +33,42 @@ struct ps_saver {
     size_t n_chunk, row_bytes;
     uint64_t chunk_at; /* byte of the file */
     uint32_t file;     /* index in fds */
-    struct err err;
-
-    pthread_mutex_t lock; /* guards the fields below, and the use of the store */
-    bool is_stopped;      /* the store must not be used */
-    uint32_t n_users;     /* the owner and the thread; the last one frees */
-    struct ps_saver_status status;
+    struct err *err;
+    uint64_t sums[N_FILES]; /* constant when the work is done */
 };
 
-/* ---- memory ---- */
-
-static void leave(struct ps_saver *s)
+static void free_saver(struct ps_background *b)
 {
-    bool is_last;
+    struct saver *s = (struct saver *)b;
 
-    pthread_mutex_lock(&s->lock);
-    is_last = --s->n_users == 0;
-    pthread_mutex_unlock(&s->lock);
-    if (!is_last)
-        return;
     free((char *)(uintptr_t)s->job.folder);
     free((uint64_t *)(uintptr_t)s->job.rows);
     free((uint32_t *)(uintptr_t)s->job.widths);
     free(s->path);
     free(s->chunk);
-    pthread_mutex_destroy(&s->lock);
     free(s);
-}
-
-static int canceled(struct ps_saver *s)
-{
-    return err_set(&s->err, ERR_CANCELED, "the save was abandoned");
-}
-
-static void add_progress(struct ps_saver *s)
-{
-    pthread_mutex_lock(&s->lock);
-    s->status.progress++;
-    pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- files ---- */
 
-static int name_path(struct ps_saver *s)
+static int name_path(struct saver *s)
 {
     char name[CKPT_FILE_NAME_BYTES];
 
     free(s->path);
     ckpt_shard_file_name(s->file / CKPT_SHARD_FILES, s->file % CKPT_SHARD_FILES, name);
     s->path = fs_join(s->job.folder, name);
-    return s->path != NULL ? 0 : err_set(&s->err, ERR_NOMEM, "'%s': out of memory", name);
+    return s->path != NULL ? 0 : err_set(s->err, ERR_NOMEM, "'%s': out of memory", name);
 }
 
 /* Writes the chunk. */
-static int flush(struct ps_saver *s)
+static int flush(struct saver *s)
 {
     size_t done = 0;
 
     if (s->n_chunk == 0)
         return 0;
-    s->status.sums[s->file] +=
+    s->sums[s->file] +=
         ckpt_shard_sum(s->chunk, s->n_chunk / s->row_bytes, s->row_bytes, s->chunk_at);
     while (done < s->n_chunk) {
         ssize_t n = FAULT_TRY("ps.save", pwrite(s->fds[s->file], s->chunk + done, s->n_chunk - done,
@@ -99,33 +77,33 @@ static int flush(struct ps_saver *s)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_sys(&s->err, errno, "write '%s'", s->path);
+            return err_sys(s->err, errno, "write '%s'", s->path);
         done += (size_t)n;
     }
     s->n_chunk = 0;
-    add_progress(s);
+    ps_background_progress(&s->base);
     return 0;
 }
 
 /* ---- rows ---- */
 
 /* Copies rows of a shard to the chunk. */
-static int export_rows(struct ps_saver *s, uint32_t shard, uint32_t table, uint32_t part,
+static int export_rows(struct saver *s, uint32_t shard, uint32_t table, uint32_t part,
                        uint64_t local, uint64_t n)
 {
-    int rc;
+    int rc = ps_background_enter(&s->base, s->err);
 
-    pthread_mutex_lock(&s->lock);
-    rc = s->is_stopped ? canceled(s)
-                       : ps_store_export(s->job.store, shard, table, part, local, n,
-                                         (float *)(s->chunk + s->n_chunk), &s->err);
-    pthread_mutex_unlock(&s->lock);
+    if (rc < 0)
+        return rc;
+    rc = ps_store_export(s->job.store, shard, table, part, local, n,
+                         (float *)(s->chunk + s->n_chunk), s->err);
+    ps_background_leave(&s->base);
     s->n_chunk += rc == 0 ? n * s->row_bytes : 0;
     return rc;
 }
 
 /* Adds rows of one block, which lie at byte `at` of the file. */
-static int add_rows(struct ps_saver *s, uint32_t shard, uint32_t table, uint32_t part, uint64_t row,
+static int add_rows(struct saver *s, uint32_t shard, uint32_t table, uint32_t part, uint64_t row,
                     uint64_t n, uint64_t at)
 {
     uint64_t local = ps_local_of(row), some;
@@ -148,7 +126,7 @@ static int add_rows(struct ps_saver *s, uint32_t shard, uint32_t table, uint32_t
 
 /* Writes the rows of a part of a table that are in the file, in ascending order. *at: byte of the first one; then
  * of the next tensor. */
-static int write_tensor(struct ps_saver *s, uint32_t table, uint32_t part, uint64_t *at)
+static int write_tensor(struct saver *s, uint32_t table, uint32_t part, uint64_t *at)
 {
     uint32_t first_shard = ps_first_shard(table), file = s->file % CKPT_SHARD_FILES;
     uint64_t rows = s->job.rows[table], n;
@@ -169,7 +147,7 @@ static int write_tensor(struct ps_saver *s, uint32_t table, uint32_t part, uint6
     return rc == 0 ? flush(s) : rc;
 }
 
-static int write_file(struct ps_saver *s)
+static int write_file(struct saver *s)
 {
     bool is_model = s->file < CKPT_SHARD_FILES;
     uint64_t at = s->data_at[s->file];
@@ -179,7 +157,7 @@ static int write_file(struct ps_saver *s)
         return rc;
     s->fds[s->file] = open(s->path, O_WRONLY | O_CLOEXEC);
     if (s->fds[s->file] < 0)
-        return err_sys(&s->err, errno, "open '%s'", s->path);
+        return err_sys(s->err, errno, "open '%s'", s->path);
     for (uint32_t t = 0; rc == 0 && t < s->job.n_tables; t++)
         for (uint32_t p = is_model ? 0 : 1; rc == 0 && p < (is_model ? 1 : s->n_parts); p++)
             rc = write_tensor(s, t, p, &at);
@@ -188,22 +166,22 @@ static int write_file(struct ps_saver *s)
     return rc;
 }
 
-static int sync_file(struct ps_saver *s)
+static int sync_file(struct saver *s)
 {
     int rc = name_path(s), fd = s->fds[s->file];
 
     if (rc < 0)
         return rc;
     if (FAULT_TRY("ps.save_sync", fsync(fd)) < 0)
-        return err_sys(&s->err, errno, "sync '%s'", s->path);
+        return err_sys(s->err, errno, "sync '%s'", s->path);
     s->fds[s->file] = -1;
     if (close(fd) < 0) /* network file systems report write errors here */
-        return err_sys(&s->err, errno, "close '%s'", s->path);
-    add_progress(s);
+        return err_sys(s->err, errno, "close '%s'", s->path);
+    ps_background_progress(&s->base);
     return 0;
 }
 
-static int write_all(struct ps_saver *s)
+static int write_all(struct saver *s)
 {
     int rc = 0;
 
@@ -216,21 +194,20 @@ static int write_all(struct ps_saver *s)
     return rc;
 }
 
-static void *saver_main(void *arg)
+static int run(struct ps_background *b, struct err *err)
 {
-    struct ps_saver *s = arg;
-    int rc = write_all(s);
+    struct saver *s = (struct saver *)b;
+    int rc;
 
+    s->err = err;
+    rc = write_all(s);
     for (uint32_t i = 0; i < N_FILES; i++)
         if (s->fds[i] >= 0)
             close(s->fds[i]);
-    pthread_mutex_lock(&s->lock);
-    s->status.state = rc == 0 ? PS_SAVED_ALL : PS_SAVED_NONE;
-    s->status.err = s->err;
-    pthread_mutex_unlock(&s->lock);
-    leave(s);
-    return NULL;
+    return rc;
 }
+
+static const struct ps_background_ops ops = { "writes rows", run, free_saver };
 
 /* ---- the owner ---- */
 
@@ -243,35 +220,13 @@ static void *copy(const void *from, size_t n)
     return to;
 }
 
-/* Starts the thread, or fails the save: a checkpoint that cannot be written is no reason to end the generation. */
-static void start(struct ps_saver *s)
+struct ps_background *ps_saver_start(const struct ps_save_job *job)
 {
-    pthread_t thread;
-    int rc;
-
-    if (s->job.folder == NULL) {
-        rc = err_set(&s->err, ERR_NOENT, "the job file of this task has no /checkpoint/directory");
-    } else {
-        s->n_users = 2;
-        rc = thread_start(&thread, "writes rows", saver_main, s, &s->err);
-        s->n_users -= rc < 0;
-    }
-    if (rc == 0) {
-        pthread_detach(thread); /* it may hang with the storage, longer than its owner lives */
-        return;
-    }
-    s->status.state = PS_SAVED_NONE;
-    s->status.err = s->err;
-}
-
-int ps_saver_start(const struct ps_save_job *job, struct ps_saver **out, struct err *err)
-{
-    struct ps_saver *s = calloc(1, sizeof(*s));
+    struct saver *s = calloc(1, sizeof(*s));
+    struct err why;
 
     if (s == NULL)
-        return err_set(err, ERR_NOMEM, "checkpoint of rows: out of memory");
-    pthread_mutex_init(&s->lock, NULL);
-    s->n_users = 1;
+        return NULL;
     s->n_parts = ps_store_n_parts(job->store);
     s->job = *job;
     s->job.folder = job->folder != NULL ? strdup(job->folder) : NULL;
@@ -284,27 +239,17 @@ int ps_saver_start(const struct ps_save_job *job, struct ps_saver **out, struct 
         s->fds[i] = -1;
     if ((job->folder != NULL && s->job.folder == NULL) || s->job.rows == NULL ||
         s->job.widths == NULL || s->chunk == NULL) {
-        leave(s);
-        return err_set(err, ERR_NOMEM, "checkpoint of rows: out of memory");
+        free_saver(&s->base);
+        return NULL;
     }
-    start(s);
-    *out = s;
-    return 0;
+    /* a checkpoint that cannot be written is no reason to end the generation */
+    if (s->job.folder == NULL)
+        err_set(&why, ERR_NOENT, "the job file of this task has no /checkpoint/directory");
+    ps_background_start(&s->base, &ops, s->job.folder == NULL ? &why : NULL);
+    return &s->base;
 }
 
-void ps_saver_status(struct ps_saver *s, struct ps_saver_status *out)
+void ps_saver_sums(const struct ps_background *b, uint64_t *out)
 {
-    pthread_mutex_lock(&s->lock);
-    *out = s->status;
-    pthread_mutex_unlock(&s->lock);
-}
-
-void ps_saver_stop(struct ps_saver *s)
-{
-    if (s == NULL)
-        return;
-    pthread_mutex_lock(&s->lock);
-    s->is_stopped = true;
-    pthread_mutex_unlock(&s->lock);
-    leave(s);
+    memcpy(out, ((const struct saver *)b)->sums, sizeof(((const struct saver *)b)->sums));
 }

@@ -48,7 +48,7 @@ void ps_server_close(struct ps_server *s)
     if (s == NULL)
         return;
     free_ranks(s);
-    server_save_stop(s);
+    server_stop_work(s);
     ps_store_close(s->store);
     free(s->setup.data);
     free(s->widths);
@@ -85,7 +85,7 @@ int ps_server_begin(struct ps_server *s, uint32_t n_ranks, uint32_t n_servers, u
 
 void ps_server_end(struct ps_server *s)
 {
-    server_save_stop(s);
+    server_stop_work(s);
     server_copies_end(s);
     s->is_holding = false;
     s->n_pushed = s->n_committed = 0;
@@ -144,8 +144,10 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
         return on_end(s, from, m, err);
     case PS_SAVE:
         return server_save(s, from, m, err);
-    case PS_SAVING:
-        return server_saving(s, from, m, err);
+    case PS_LOAD:
+        return server_load(s, from, m, err);
+    case PS_POLL:
+        return server_poll(s, from, m, err);
     default:
         return err_set(err, ERR_PEER, "a server does not expect a message of kind %d", m->kind);
     }

@@ -24,8 +24,9 @@
  *   PENDING
  *   HOLDING,     SAVE(shards)                   same        writes their rows to files, on another thread; no COMMIT
  *   PENDING                                                 of the coordinator arrives before it is done or stopped
- *   HOLDING,     SAVING                         same        sends SAVED, or stops writing; sends WAIT
- *   PENDING
+ *   LOADING      LOAD(shards)                   LOADING     reads their rows from a checkpoint, on another thread
+ *   any, with    POLL                           same        sends DONE, or stops the work; sends WAIT. LOAD is done:
+ *   such work                                               these shards are filled
  *   HOLDING,     QUERY                          same        sends HELD: the shards with all their rows
  *   PENDING
  *   HOLDING      END of the last rank           IDLE        the generation has ended
@@ -46,7 +47,7 @@
  *   ps.vote        the gradient is pending, the VOTE is not sent yet
  *   ps.commit      COMMIT of every rank has arrived, nothing is changed yet; ps.committed: the rows are
  *                  those of the next version
- *   ps.saving      before each SAVED is sent; saver.h has those of the thread that writes
+ *   ps.poll        before each DONE is sent; saver.h and loader.h have those of the other thread
  *   ps.end         before each END is counted
  * Threads: one at a time per server. */
 #ifndef PS_SERVER_H

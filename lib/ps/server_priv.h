@@ -7,7 +7,7 @@
  *   server_memory.c   BEGIN: the memory of the shards, before it is allocated
  *   server_step.c     PULL, PUSH, COMMIT: the steps
  *   server_rows.c     reads rows, for PULL and for readers
- *   server_save.c     SAVE, SAVING: rows to the files of a checkpoint
+ *   server_files.c    SAVE, LOAD, POLL: rows to and from the files of a checkpoint
  *   server_message.c  keeps and sends messages */
 #ifndef PS_SERVER_PRIV_H
 #define PS_SERVER_PRIV_H
@@ -20,7 +20,7 @@
 #include "ps/server.h"
 #include "ps/store.h"
 
-struct ps_saver;
+struct ps_background;
 struct table_fill;
 
 struct bytes { /* a message that is kept */
@@ -79,7 +79,9 @@ struct ps_server {
     struct bytes *fetches; /* owned [n_servers]; FETCHes that wait for the next version; n 0: none */
     uint32_t n_followers, n_followers_done; /* FOLLOWs that name this server */
 
-    struct ps_saver *saver; /* owned; NULL: no save runs. Meanwhile the rows do not change */
+    struct ps_background *work; /* owned; of SAVE or LOAD; NULL: none. Meanwhile only the work changes rows */
+    bool is_loading;            /* work: LOAD */
+    uint64_t loaded[PS_SET_WORDS]; /* shards of LOAD */
 
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
     struct ps_part *parts;       /* owned; see sum() */
@@ -122,8 +124,9 @@ int server_push(struct ps_server *s, uint32_t from, const struct ps_message *m, 
 int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
 
 int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
-int server_saving(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
-void server_save_stop(struct ps_server *s); /* the rows may change from here on */
+int server_load(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+int server_poll(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+void server_stop_work(struct ps_server *s); /* the rows may change from here on */
 
 /* ---- server_shards.c ---- */
 

@@ -197,7 +197,7 @@ int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m
     struct rank *r = &s->ranks[from];
 
     if (!s->is_holding || r->has_committed || m->step != s->version + 1 || !server_is_pending(s) ||
-        m->flag > 1 || (s->saver != NULL && s->n_committed + 1 == s->n_ranks) ||
+        m->flag > 1 || (s->work != NULL && s->n_committed + 1 == s->n_ranks) ||
         (s->n_committed > 0 && (m->flag == 1) != s->is_skipped))
         return server_unexpected(s, from, "COMMIT", m->step, err);
     if (s->n_committed > 0 && m->flag == 0 && !is_same_update(&m->hyper, &s->hyper))

@@ -8,17 +8,19 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
-#include "ckpt/rows.h"
 #include "comm/comm.h"
 #include "ps/client.h"
+#include "ps/files.h"
 #include "ps/leader.h"
 #include "ps/port.h"
 #include "ps/route.h"
-#include "ps/save.h"
 #include "tensor/packed.h"
 #include "train/groups.h"
 #include "train/task.h"
+
+enum { PROGRESS_MS = 500 }; /* between two informations of the replicas that wait for a settlement */
 
 struct remote {
     struct train *train;
@@ -29,9 +31,10 @@ struct remote {
     struct ps_client **clients;   /* [n_devices] owned */
     struct ps_leader *leader;     /* owned */
     struct ps_route route;        /* of the generation */
-    struct ckpt_rows *loaded;     /* owned; the checkpoint that was read; NULL: none */
-    uint32_t *loaded_tensors;     /* [n * PARTS_MAX] owned; its tensor of each part of each table */
+    char *loaded; /* owned; path of the checkpoint that was read; NULL: none */
     uint64_t loaded_step;
+    uint64_t shared_ns; /* when the other replicas were last informed of the settlement that runs */
+    uint32_t n_shared;  /* how many times */
     struct graph *initial; /* owned; has the initial rows during a settlement; NULL: not opened */
 };
 
@@ -143,9 +146,7 @@ static int open_tables(struct remote *m, const struct graph_remote *tables, stru
     m->compact = calloc(m->n, sizeof(*m->compact));
     m->tables = calloc(m->n, sizeof(*m->tables));
     m->clients = calloc(o->n_devices, sizeof(struct ps_client *));
-    m->loaded_tensors = calloc((size_t)m->n * PARTS_MAX, sizeof(*m->loaded_tensors));
-    if (fills == NULL || m->compact == NULL || m->tables == NULL || m->clients == NULL ||
-        m->loaded_tensors == NULL) {
+    if (fills == NULL || m->compact == NULL || m->tables == NULL || m->clients == NULL) {
         free(fills);
         return err_set(err, ERR_NOMEM, "remote tables: out of memory");
     }
@@ -210,11 +211,10 @@ void remote_close(struct remote *m)
     for (uint32_t i = 0; m->clients != NULL && i < m->train->opts->n_devices; i++)
         ps_client_close(m->clients[i]);
     ps_leader_close(m->leader);
-    ckpt_rows_close(m->loaded);
+    free(m->loaded);
     free(m->compact);
     free(m->tables);
     free(m->clients);
-    free(m->loaded_tensors);
     free(m);
 }
 
@@ -225,48 +225,14 @@ struct engine_remote *remote_engine(const struct train *t)
 
 /* ---- checkpoints and exports ---- */
 
-static enum ckpt_shard_kind kind_of(uint32_t part)
-{
-    return part == 0 ? CKPT_SHARD_MODEL : CKPT_SHARD_OPTIMIZER;
-}
-
-/* A ps_source_fn: rows of the checkpoint that was read. */
-static int read_loaded(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
-                       float *out, struct err *err)
-{
-    const struct remote *m = arg;
-
-    return ckpt_rows_read(m->loaded, kind_of(part), m->loaded_tensors[table * PARTS_MAX + part],
-                          first, n, out, err);
-}
-
-static int find_loaded(struct remote *m, uint32_t table, uint32_t part, struct err *err)
-{
-    const struct parts *parts = &m->train->model.parts;
-    char *name = NULL;
-    int rc;
-
-    if (asprintf(&name, part == 0 ? "%s" : "%s/%s", m->tables[table].name, parts->names[part]) < 0)
-        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
-    rc = ckpt_rows_find(m->loaded, kind_of(part), name,
-                        &m->loaded_tensors[table * PARTS_MAX + part], err);
-    free(name);
-    return rc == ERR_NOENT ? err_wrap(err, ERR_CORRUPT, "remote tables") : rc;
-}
-
 int remote_loaded(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     struct remote *m = t->remote;
-    int rc;
 
-    ckpt_rows_close(m->loaded);
-    m->loaded = NULL;
-    rc = ckpt_rows_open(info->path, &m->loaded, err);
-    for (uint32_t i = 0; rc == 0 && i < m->n; i++)
-        for (uint32_t k = 0; rc == 0 && k < t->model.parts.n; k++)
-            rc = find_loaded(m, i, k, err);
+    free(m->loaded);
+    m->loaded = strdup(info->path);
     m->loaded_step = info->meta.step;
-    return rc;
+    return m->loaded != NULL ? 0 : err_set(err, ERR_NOMEM, "remote tables: out of memory");
 }
 
 /* A ps_source_fn: the initial rows, from the file of the model, which is opened when the first rows are
@@ -381,16 +347,61 @@ static struct optim_hyper update_of(const struct train *t, uint64_t step)
     return h;
 }
 
+enum settling { /* what the coordinator states in an all-reduce, the maximum of which every replica receives */
+    SETTLED,
+    IS_SETTLING, /* another all-reduce follows */
+    HAS_LOST_ROWS,
+};
+
+/* n: how many times before; the place of the replica moves, so the membership sees that the group advances. */
+static int share(struct replica *r, enum settling state, uint32_t n, int64_t *out, struct err *err)
+{
+    int64_t *word = (int64_t *)engine_control(r->device);
+    int rc;
+
+    place_chunk(&r->device->place, n);
+    *word = state;
+    rc = comm_all_reduce(r->train->generation.comm, r->local, word, 1, TENSOR_I64, COMM_MAX, err);
+    *out = *word;
+    *word = 0;
+    return rc;
+}
+
+/* Called while servers read a checkpoint, which may take longer than the limit of the all-reduce in which the
+ * other replicas wait. */
+static int share_progress(void *arg, struct err *err)
+{
+    struct remote *m = arg;
+    int64_t unused;
+
+    if (clock_ns() - m->shared_ns < PROGRESS_MS * UINT64_C(1000000))
+        return 0;
+    m->shared_ns = clock_ns();
+    return share(&m->train->replicas[0], IS_SETTLING, m->n_shared++, &unused, err);
+}
+
+static const char *name_settled(void *arg, uint32_t server)
+{
+    return name_server(((struct remote *)arg)->train, server);
+}
+
 static int settle(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
     struct remote *m = t->remote;
     struct optim_hyper hyper = { 0 };
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
-    struct ps_settlement s = { .step = held, .model = t->model.initial_crc, .arg = m };
+    struct ps_settlement s = { .step = held,
+                               .model = t->model.initial_crc,
+                               .stall_ms = t->generation.opts.deadline_ms,
+                               .name = name_settled,
+                               .on_progress = share_progress,
+                               .arg = m };
     struct ps_settled settled = { 0 };
     int rc;
 
+    m->shared_ns = clock_ns();
+    m->n_shared = 0;
     if (held > 0 && !t->state.facts.is_skipped) {
         hyper = update_of(t, held);
         s.hyper = &hyper;
@@ -398,10 +409,10 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
     s.is_initial = held == 0;
     if (s.is_initial)
         s.source = read_initial;
-    else if (m->loaded != NULL && m->loaded_step == held)
-        s.source = read_loaded;
+    else if (m->loaded_step == held)
+        s.folder = m->loaded;
     rc = ps_leader_settle(m->leader, &port, &m->route, &s, &settled, err);
-    ckpt_rows_close(m->loaded);
+    free(m->loaded);
     m->loaded = NULL;
     close_initial(m);
     if (rc == 0)
@@ -409,18 +420,18 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
     return rc;
 }
 
-/* Every replica learns whether rows are lost. */
-static int share_loss(struct replica *r, bool is_lost, uint64_t held, struct err *err)
+/* Every replica learns whether rows are lost, when the coordinator has settled the servers. */
+static int share_result(struct replica *r, bool is_lost, uint64_t held, struct err *err)
 {
-    struct train *t = r->train;
-    int64_t *word = (int64_t *)engine_control(r->device);
+    uint32_t n = 0;
+    int64_t state;
     int rc;
 
-    *word = is_lost;
-    rc = comm_all_reduce(t->generation.comm, r->local, word, 1, TENSOR_I64, COMM_MAX, err);
-    if (rc < 0 || *word == 0)
+    do
+        rc = share(r, is_lost ? HAS_LOST_ROWS : SETTLED, n++, &state, err);
+    while (rc == 0 && state == IS_SETTLING);
+    if (rc < 0 || state == SETTLED)
         return rc;
-    *word = 0;
     return err_set(err, ERR_REFUSED,
                    "no parameter server that is left holds all rows after step %" PRIu64
                    "; all tasks return to the newest checkpoint",
@@ -450,7 +461,7 @@ int remote_settle(struct replica *r, uint64_t held, struct err *err)
     if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation))
         rc = settle(r, held, err);
     if (rc == 0 || rc == ERR_REFUSED)
-        rc = share_loss(r, rc == ERR_REFUSED, held, err);
+        rc = share_result(r, rc == ERR_REFUSED, held, err);
     return rc < 0 ? err_wrap(err, rc, "parameter servers") : 0;
 }
 

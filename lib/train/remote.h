@@ -6,7 +6,7 @@
  *   remote_commit      after the commit gate: the servers apply the step, or skip it
  *   remote_write       the servers write the rows of all tables to the files of a checkpoint
  *   remote_reader      rows of tables, for an export
- *   remote_loaded      a checkpoint was read, from which the servers are filled
+ *   remote_loaded      a checkpoint was read, from which the servers read their rows
  *   remote_end         the replica leaves the generation in order
  *
  * A step is decided where it is decided without servers: by the all-reduce. The coordinator gives its
@@ -57,8 +57,8 @@ int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
 int remote_can_write(const struct train *t, struct err *err);
 /* Reads rows of remote tables, for an export, at the same time. averages: their moving average. */
 void remote_reader(struct train *t, bool averages, struct graph_row_reader *out);
-/* The coordinator has read its part of this checkpoint: remote_settle() fills the servers from its files.
- * Errors: those of ckpt_rows_open(); ERR_CORRUPT (a table is absent). */
+/* The coordinator has read its part of this checkpoint: in remote_settle() the servers read theirs. Errors:
+ * ERR_NOMEM. */
 int remote_loaded(struct train *t, const struct ckpt_info *info, struct err *err);
 /* Every replica, at the end of a generation that did not fail. */
 int remote_end(struct replica *r, struct err *err);

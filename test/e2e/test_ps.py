@@ -642,7 +642,7 @@ def job_selects_other_tables_than_its_checkpoint_it_resumes():
 
 @test
 def task_is_killed_during_a_save_the_older_checkpoint_stays_and_all_files_are_equal():
-    saves = ["ps.saving=kill@1", "ps.save=kill@5", "ps.save=kill@70", "ps.save_sync=kill@3", "ps.save_sync=kill@31"]
+    saves = ["ps.poll=kill@1", "ps.save=kill@5", "ps.save=kill@70", "ps.save_sync=kill@3", "ps.save_sync=kill@31"]
     expect_kills({"ps 0": saves}, optimizer=OPTIMIZERS["momentum, weight decay"])
     expect_kills({"ps 0": ["ps.save_sync=kill@1"], "ps 1": ["ps.save=kill@30"]}, supervised=True)
     points = ("ckpt.mkdir@1", "ckpt.write@20", "ckpt.sync@32", "ckpt.write@34", "ckpt.read@3", "ckpt.rename@1")
@@ -686,6 +686,22 @@ def save_takes_longer_than_the_deadline_no_task_is_lost():
     assert min(waited) < clicks.BATCH / deadline, waited  # step 17 took longer than a deadline
     group.verify()
     expect_equal(group, reference(**changes))
+
+
+@test
+def servers_read_for_longer_than_the_deadline_no_task_is_lost():
+    """At a resume every read of ps 0 takes a while, all of them together more than two deadlines."""
+    half = {"train": {"epochs": 1}}
+    folder = workdir()
+    shutil.copytree(os.path.join(reference(**WITH, **half).folder, "checkpoints"), os.path.join(folder, "checkpoints"))
+    deadline = 2 * SLOW
+    delay = int(2 * deadline * 1000 / 52) + 1  # 26 tables with slots
+    changes = {"train": {"deadline_seconds": deadline}}
+    began = time.monotonic()
+    group = Group(4, 1, folder=folder, lives={"ps 0": ["ps.load=delay:%d@1+" % delay]}, **changes).finish(120)
+    first = group.records("view")
+    assert {r["generation"] for r in first} == {1} and time.monotonic() - began > 2 * deadline, group.logs()
+    assert files(folder, "step-00000032") == files(reference(**WITH).folder, "step-00000032")
 
 
 def peak_bytes(pid):

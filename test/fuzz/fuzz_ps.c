@@ -46,10 +46,10 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED(HEAD("\x0d", "\0", "\0", "\0")),
     FUZZ_SEED(HEAD("\x0e", "\0", "\0", "\0") SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4
                   U64("\x08") "folder\0\0"),
-    FUZZ_SEED(HEAD("\x0f", "\x01", "\0", "\0")),
-    FUZZ_SEED(HEAD("\x10", "\x0d", "\x09", "\0") SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4 U64("\x08")
+    FUZZ_SEED(HEAD("\x10", "\x01", "\0", "\0")),
+    FUZZ_SEED(HEAD("\x11", "\x0d", "\x09", "\0") SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4 U64("\x08")
               "\0\0\0\0\0\0\0\0"),
-    FUZZ_SEED(HEAD("\x11", "\0", "\0", "\0")),
+    FUZZ_SEED(HEAD("\x12", "\0", "\0", "\0")),
 };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
@@ -86,7 +86,7 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
         names[i] = name;
     if (m->kind == PS_SETUP)
         ps_write_setup(w, m->optimizer, m->average, m->tables, names, m->n_tables);
-    if (m->kind == PS_SAVE || m->kind == PS_SAVED)
+    if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
         ps_write_save(w, m->places, m->text);
     if (m->kind == PS_VOTE) {
         copy(w, m->checksums, PS_SHARDS * sizeof(*m->checksums));

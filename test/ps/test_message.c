@@ -88,7 +88,7 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
     ps_set_add(set, 5);
     ps_set_add(set, 1023);
     if (kind == PS_HELD || kind == PS_BEGIN || kind == PS_FOLLOW || kind == PS_FETCH ||
-        kind == PS_SAVE)
+        kind == PS_SAVE || kind == PS_LOAD)
         ps_write_set(w, set);
     ps_set_add(set, 64);
     if (kind == PS_BEGIN)
@@ -98,7 +98,7 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
         ps_write_set(w, set);
     if (kind == PS_SETUP)
         ps_write_setup(w, OPTIM_ADAM, 0.75, setup_tables, names, TABLES);
-    if (kind == PS_SAVE || kind == PS_SAVED) {
+    if (kind == PS_SAVE || kind == PS_LOAD || kind == PS_DONE) {
         uint64_t places[PS_PLACES];
 
         for (uint32_t i = 0; i < PS_PLACES; i++)
@@ -158,7 +158,7 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
             again[i] = again[i - 1] + strlen(again[i - 1]) + 1;
         ps_write_setup(w, m->optimizer, m->average, m->tables, again, m->n_tables);
     }
-    if (m->kind == PS_SAVE || m->kind == PS_SAVED)
+    if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
         ps_write_save(w, m->places, m->text);
     if (m->kind == PS_VOTE) {
         memcpy(ps_write_room(w, PS_SHARDS * 4), m->checksums, PS_SHARDS * 4);
@@ -343,7 +343,7 @@ static void kinds_and_sections_beyond_the_limits_are_refused(void **state)
     set_u32(&w, KIND, 0);
     expect_refused(&w, "kind 0");
     set_u32(&w, KIND, PS_KINDS);
-    expect_refused(&w, "kind 18");
+    expect_refused(&w, "kind 19");
     write_sample(&w, PS_END);
     set_u32(&w, N_SECTIONS, 1);
     expect_refused(&w, "1 sections, expected at most 0");

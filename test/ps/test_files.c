@@ -1,11 +1,11 @@
-/* test_save.c - checkpoints whose rows are written by the servers of a group (group.h): the bytes are those that
- * one process writes from whole tables. */
+/* test_files.c - checkpoints whose rows are written by the servers of a group (group.h): the bytes are those that
+ * one process writes from whole tables. Servers that read them have the rows of that step. */
 #include "ckpt/kit.h"
 
 #include "base/fault.h"
 #include "ckpt/ckpt_priv.h"
 #include "ps/group.h"
-#include "ps/save.h"
+#include "ps/files.h"
 
 enum { STEPS = 3 };
 
@@ -16,6 +16,19 @@ struct named {
     char names[PLAIN_TABLES * PLAIN_PARTS][32];
     uint32_t n_model, n_slots;
 };
+
+/* As ps_store_part_name(). */
+static const char *part_name(const struct plain *p, uint32_t part)
+{
+    const struct optim_def *def = optim_get(p->type);
+
+    for (uint32_t s = 0, k = 0; s < def->n_slots; s++) {
+        k += optim_uses(def, &p->hyper, s);
+        if (k == part)
+            return def->slots[s].name;
+    }
+    return "average";
+}
 
 /* is_elsewhere: the state is empty. Else it is plain.history. */
 static void name_tensors(const struct plain *p, bool is_elsewhere, struct named *out)
@@ -33,8 +46,8 @@ static void name_tensors(const struct plain *p, bool is_elsewhere, struct named 
                 continue;
             }
             x.name = out->names[out->n_slots];
-            snprintf(out->names[out->n_slots], sizeof(out->names[0]), "%s/slot%u",
-                     plain_tables[t].name, k);
+            snprintf(out->names[out->n_slots], sizeof(out->names[0]), "%s/%s", plain_tables[t].name,
+                     part_name(p, k));
             out->slots[out->n_slots++] = x;
         }
 }
@@ -110,9 +123,8 @@ static int save_group(struct group *g, const char *folder, struct err *err)
     return rc;
 }
 
-/* A group that has trained all steps, and can still be asked. */
-static struct group *trained(struct plain *plain, uint32_t n_ps, uint32_t replicas,
-                             const char *folder)
+static struct group *begun(struct plain *plain, uint32_t n_ps, uint32_t replicas,
+                           const char *folder)
 {
     struct group *g = calloc(1, sizeof(*g));
 
@@ -125,6 +137,15 @@ static struct group *trained(struct plain *plain, uint32_t n_ps, uint32_t replic
     for (uint32_t p = 0; p < n_ps; p++)
         group_start_ps(g, p);
     group_begin(g);
+    return g;
+}
+
+/* A group that has trained all steps, and can still be asked. */
+static struct group *trained(struct plain *plain, uint32_t n_ps, uint32_t replicas,
+                             const char *folder)
+{
+    struct group *g = begun(plain, n_ps, replicas, folder);
+
     assert_int_equal(group_settle(g, true), 0);
     group_train(g);
     assert_false(g->is_broken);
@@ -279,6 +300,116 @@ static void server_dies_during_a_save_the_save_is_abandoned(void **state)
     plain_close(&plain);
 }
 
+/* ---- loading ---- */
+
+static int count_polls(void *arg, struct err *err)
+{
+    (void)err;
+    ((struct group *)arg)->n_waits++;
+    return 0;
+}
+
+/* The servers of a new group read the checkpoint; the rest of the settlement is that of the group. */
+static int settle_from(struct group *g, const char *path, struct ps_settled *out, struct err *err)
+{
+    struct ps_settlement s = { .step = STEPS, .folder = path, .stall_ms = 60000, .name = name_of,
+                               .on_progress = count_polls, .arg = g };
+    struct ps_port port = leader_port(g);
+
+    g->trainers[0].done = g->trainers[1].done = STEPS;
+    return ps_leader_settle(g->leads, &port, &g->route, &s, out, err);
+}
+
+static void save_whole(const struct plain *p, const char *folder)
+{
+    struct named n;
+    struct ckpt_writer_opts o;
+    struct ckpt_writer *w;
+    struct ckpt_meta meta = kit_meta(STEPS);
+    struct err err;
+
+    name_tensors(p, false, &n);
+    for (uint32_t i = 0; i < n.n_model; i++)
+        n.model[i].table = 0;
+    for (uint32_t i = 0; i < n.n_slots; i++)
+        n.slots[i].table = 0;
+    o = writer_opts(&n, folder, p->n_parts * p->first_float[p->n_tables] * sizeof(float));
+    w = kit_open(&o);
+    assert_int_equal(ckpt_write(w, &meta, p->history[STEPS], &err), 0);
+    kit_flush(w);
+    ckpt_writer_close(w);
+}
+
+static void servers_read_their_rows_from_both_layouts(void **state)
+{
+    static const uint32_t groups[][2] = { { 1, 1 }, { 2, 2 }, { 4, 1 }, { 4, 3 } };
+    struct plain plain;
+
+    (void)state;
+    plain_open(&plain, OPTIM_ADAM, 4, 8, STEPS, 0.5, 0);
+    for (uint32_t i = 0; i < 8; i++) {
+        char *folder = kit_folder(), *step = kit_path(folder, STEPS, NULL);
+        struct group *g = begun(&plain, groups[i % 4][0], groups[i % 4][1], folder);
+        struct ps_settled settled = { 0 };
+        struct err err = { .text = "" };
+
+        if (i < 4)
+            save_plain(&plain, folder);
+        else
+            save_whole(&plain, folder);
+        if (settle_from(g, step, &settled, &err) < 0)
+            fail_msg("%u ps: %s", groups[i % 4][0], err.text);
+        assert_int_equal(settled.n_filled, PS_SHARDS * g->route.n_holders);
+        assert_true(g->n_waits > 0);
+        check_holders(g);
+        end(g);
+        free(step);
+        kit_remove(folder);
+    }
+    plain_close(&plain);
+}
+
+static void server_cannot_read_it_is_named_and_the_shards_are_dropped(void **state)
+{
+    char *folder = kit_folder(), *step = kit_path(folder, STEPS, NULL);
+    struct plain plain;
+
+    (void)state;
+    plain_open(&plain, OPTIM_ADAM, 3, 8, STEPS, 0, 0);
+    save_plain(&plain, folder);
+    for (int i = 0; i < 3; i++) {
+        static const char *const texts[] = { "fault point ps.load", "has 2", "No such file" };
+        struct group *g = begun(&plain, 2, 1, folder);
+        char *file = kit_path(folder, STEPS, "optimizer-00003-of-00016.safetensors");
+        struct ps_settled settled = { 0 };
+        struct ps_server_stats stats;
+        uint32_t n_empty = 0;
+        struct err err = { .text = "" };
+
+        if (i == 0)
+            assert_int_equal(fault_arm("ps.load@4", NULL), 0);
+        if (i == 1)
+            assert_int_equal(truncate(file, 2), 0);
+        if (i == 2)
+            assert_int_equal(rename(step, file = (free(file), kit_path(folder, 9, NULL))), 0);
+        assert_true(settle_from(g, step, &settled, &err) < 0);
+        assert_int_equal(fault_arm(NULL, NULL), 0);
+        assert_int_equal(strncmp(err.text, "ps ", 3), 0);
+        assert_text(err.text, texts[i]);
+        for (uint32_t s = 0; s < g->n_servers; s++) {
+            ps_server_end(server_at(g, s));
+            ps_server_stats(server_at(g, s), &stats);
+            n_empty += stats.bytes == 0; /* another one may have read all its rows before */
+        }
+        assert_true(n_empty > 0);
+        end(g);
+        free(file);
+    }
+    plain_close(&plain);
+    free(step);
+    kit_remove(folder);
+}
+
 /* ---- messages that are refused ---- */
 
 static void expect_refused(struct group *g, uint32_t from, const struct ps_message *m,
@@ -289,7 +420,7 @@ static void expect_refused(struct group *g, uint32_t from, const struct ps_messa
 
     ps_set_add(shards, 3);
     ps_write_begin(&w, m, 0);
-    if (m->kind == PS_SAVE) {
+    if (m->kind == PS_SAVE || m->kind == PS_LOAD) {
         ps_write_set(&w, shards);
         ps_write_save(&w, places, folder);
     }
@@ -301,7 +432,8 @@ static void save_that_is_not_expected_is_refused(void **state)
 {
     const struct ps_message save = { .kind = PS_SAVE, .step = STEPS },
                             early = { .kind = PS_SAVE, .step = STEPS + 1 },
-                            poll = { .kind = PS_SAVING, .step = STEPS },
+                            load = { .kind = PS_LOAD, .step = STEPS },
+                            poll = { .kind = PS_POLL, .step = STEPS },
                             saved = { .kind = PS_WAIT, .step = STEPS };
     char *folder = kit_folder();
     struct plain plain;
@@ -316,6 +448,7 @@ static void save_that_is_not_expected_is_refused(void **state)
     expect_refused(g, g->leader, &save, "../.step-00000003.tmp-1");
     expect_refused(g, g->leader, &save, ".step-/../x");
     expect_refused(g, g->leader, &save, "step-00000003");
+    expect_refused(g, g->leader, &load, "step-00000003"); /* the shards are filled */
     expect_refused(g, g->leader, &poll, "");
     expect_refused(g, g->leader, &saved, "");
     end(g);
@@ -331,6 +464,8 @@ int main(void)
         cmocka_unit_test(server_cannot_write_it_is_named_and_the_next_save_succeeds),
         cmocka_unit_test(server_without_a_directory_is_named),
         cmocka_unit_test(server_dies_during_a_save_the_save_is_abandoned),
+        cmocka_unit_test(servers_read_their_rows_from_both_layouts),
+        cmocka_unit_test(server_cannot_read_it_is_named_and_the_shards_are_dropped),
         cmocka_unit_test(save_that_is_not_expected_is_refused),
     };
 

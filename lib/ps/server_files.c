@@ -1,0 +1,169 @@
+/* server_files.c - SAVE, LOAD, POLL: rows of a server to and from the files of a checkpoint; see server.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "base/text.h"
+#include "ps/background.h"
+#include "ps/loader.h"
+#include "ps/saver.h"
+#include "ps/server_priv.h"
+
+void server_stop_work(struct ps_server *s)
+{
+    ps_background_stop(s->work);
+    s->work = NULL;
+}
+
+/* Accepts names of ckpt/ alone, so a message names no other folder of this host. Every host has its own path of
+ * the directory. *out NULL: this task has none. The caller frees *out. */
+static int folder_path(const struct ps_server *s, const char *name, const char *prefix, char **out,
+                       struct err *err)
+{
+    *out = NULL;
+    if (!text_starts(name, prefix) || strchr(name, '/') != NULL)
+        return err_set(err, ERR_PEER, "'%.100s' is not the name of a checkpoint", name);
+    if (s->opts.directory == NULL)
+        return 0;
+    *out = fs_join(s->opts.directory, name);
+    return *out != NULL ? 0 : server_no_memory(err);
+}
+
+/* ---- SAVE ---- */
+
+/* Are all shards of the set complete here? */
+static bool holds_all(const struct ps_server *s, const uint64_t *shards)
+{
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        if (ps_set_has(shards, i) && !server_has_shard(s, i))
+            return false;
+    return true;
+}
+
+int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
+{
+    struct ps_save_job job = { .store = s->store,
+                               .n_tables = s->n_tables,
+                               .rows = s->rows,
+                               .widths = s->widths,
+                               .data_at = m->places,
+                               .shards = m->shards };
+    char *folder;
+    int rc;
+
+    if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
+        !holds_all(s, m->shards))
+        return server_unexpected(s, from, "SAVE", m->step, err);
+    rc = folder_path(s, m->text, ".step-", &folder, err);
+    if (rc < 0)
+        return rc;
+    job.folder = folder;
+    s->is_loading = false;
+    s->work = ps_saver_start(&job);
+    free(folder);
+    return s->work != NULL ? 0 : server_no_memory(err);
+}
+
+/* ---- LOAD ---- */
+
+static bool awaits_all(const struct ps_server *s, const uint64_t *shards)
+{
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        if (ps_set_has(shards, i) && !ps_set_has(s->copied, i))
+            return false;
+    return true;
+}
+
+int server_load(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
+{
+    struct ps_load_job job = { .store = s->store,
+                               .n_tables = s->n_tables,
+                               .rows = s->rows,
+                               .widths = s->widths,
+                               .shards = m->shards };
+    char *folder;
+    int rc;
+
+    if (s->store == NULL || s->work != NULL || from != s->leader || m->step != s->version ||
+        !awaits_all(s, m->shards))
+        return server_unexpected(s, from, "LOAD", m->step, err);
+    rc = folder_path(s, m->text, "step-", &folder, err);
+    if (rc < 0)
+        return rc;
+    job.folder = folder;
+    s->is_loading = true;
+    memcpy(s->loaded, m->shards, sizeof(s->loaded));
+    s->work = ps_loader_start(&job);
+    free(folder);
+    return s->work != NULL ? 0 : server_no_memory(err);
+}
+
+/* All rows of the shards are there. */
+static int end_load(struct ps_server *s, struct err *err)
+{
+    for (uint32_t i = 0; i < PS_SHARDS; i++)
+        if (ps_set_has(s->loaded, i)) {
+            ps_set_remove(s->copied, i);
+            s->n_copied--;
+        }
+    return s->n_copied == 0 ? server_send_ready(s, err) : 0;
+}
+
+/* ---- POLL ---- */
+
+/* Ranks whose PULL waits for the next version extend their limits. */
+static int send_waits(struct ps_server *s, struct err *err)
+{
+    const struct ps_message m = { .kind = PS_WAIT, .step = s->version };
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < s->n_ranks; i++) {
+        if (!s->ranks[i].waits)
+            continue;
+        ps_write_begin(&s->out, &m, 0);
+        rc = server_send(s, i, err);
+    }
+    return rc;
+}
+
+static int send_done(struct ps_server *s, const struct ps_background_status *status,
+                     struct err *err)
+{
+    const struct ps_message m = { .kind = PS_DONE,
+                                  .step = s->version,
+                                  .flag = status->state,
+                                  .number = (uint32_t)-status->err.code,
+                                  .first = status->progress };
+    uint64_t sums[PS_PLACES] = { 0 };
+
+    if (status->state == PS_DONE_ALL && !s->is_loading)
+        ps_saver_sums(s->work, sums);
+    ps_write_begin(&s->out, &m, 0);
+    ps_write_save(&s->out, sums, status->err.text);
+    return server_send(s, s->leader, err);
+}
+
+int server_poll(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
+{
+    struct ps_background_status status;
+    int rc;
+
+    if (s->work == NULL || from != s->leader || m->flag > 1 || m->number > 1)
+        return server_unexpected(s, from, "POLL", m->step, err);
+    if (m->flag == 1) {
+        server_stop_work(s);
+        return 0;
+    }
+    ps_background_status(s->work, &status);
+    rc = fault_error("ps.poll", err);
+    if (rc == 0 && m->number == 1)
+        rc = send_waits(s, err);
+    if (rc == 0)
+        rc = send_done(s, &status, err);
+    if (rc < 0 || status.state == PS_DONE_SOME)
+        return rc;
+    server_stop_work(s);
+    return s->is_loading && status.state == PS_DONE_ALL ? end_load(s, err) : 0;
+}
