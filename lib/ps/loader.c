@@ -21,6 +21,7 @@ struct loader {
     struct ps_background base;
     struct ps_load_job job; /* its pointers, except `store`, are owned */
     uint64_t shards[PS_SET_WORDS];
+    uint32_t n_parts;
 
     /* used by the thread alone */
     struct ckpt_rows *from; /* owned */
@@ -133,13 +134,12 @@ static int load_tensor(struct loader *l)
 static int run(struct ps_background *b, struct err *err)
 {
     struct loader *l = (struct loader *)b;
-    uint32_t n_parts = ps_store_n_parts(l->job.store); /* constant */
     int rc;
 
     l->err = err;
     rc = ckpt_rows_open(l->job.folder, &l->from, err);
     for (l->table = 0; rc == 0 && l->table < l->job.n_tables; l->table++)
-        for (l->part = 0; rc == 0 && l->part < n_parts; l->part++) {
+        for (l->part = 0; rc == 0 && l->part < l->n_parts; l->part++) {
             rc = ps_background_enter(&l->base, err);
             if (rc < 0)
                 break;
@@ -171,6 +171,7 @@ struct ps_background *ps_loader_start(const struct ps_load_job *job)
 
     if (l == NULL)
         return NULL;
+    l->n_parts = ps_store_n_parts(job->store);
     l->job = *job;
     l->job.folder = job->folder != NULL ? strdup(job->folder) : NULL;
     l->job.rows = copy(job->rows, job->n_tables * sizeof(*job->rows));

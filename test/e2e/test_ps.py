@@ -664,6 +664,31 @@ def storage_of_a_ps_fails_it_is_named_and_a_later_checkpoint_is_complete():
 
 
 @test
+def disk_is_full_during_a_save_it_is_named_with_the_ps_and_a_later_checkpoint_is_complete():
+    need_namespaces()
+    mount = os.path.join(workdir(), "full")
+    os.mkdir(mount)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", mount], check=True)
+    try:
+        ballast = os.path.join(mount, "ballast")
+        with open(ballast, "wb") as f:
+            f.write(b"x" * (22 << 20))
+        group = Group(2, 2, fault=SLOWLY, **LONG, checkpoint={"directory": os.path.join(mount, "checkpoints"), "max_to_keep": 1})
+        wait_until(lambda: group.records("checkpoint_failed"), 60, group.logs)
+        text = group.records("checkpoint_failed")[0]["message"]
+        assert ": ps " in text and "write '%s" % mount in text and "No space left on device" in text and "but '%s" % mount in text, text
+        at = newest(group)
+        wait_until(lambda: newest(group) > at + 10, 60, group.logs)  # training goes on
+        os.remove(ballast)
+        wait_until(lambda: group.records("checkpoint"), 60, group.logs)
+        group.stop()
+        p = subprocess.run([TRAINERCTL, "verify", os.path.join(mount, "checkpoints")], capture_output=True, text=True, timeout=60 * SLOW)
+        assert p.returncode == 0, p
+    finally:
+        wait_until(lambda: subprocess.run(["umount", mount], capture_output=True).returncode == 0, 20)
+
+
+@test
 def storage_of_a_ps_hangs_the_save_is_abandoned_and_training_goes_on():
     changes = {"train": {"deadline_seconds": 2 * SLOW}}
     group = Group(2, 2, lives={"ps 1": ["ps.save=hang@30"]}, **changes).finish()
@@ -686,6 +711,16 @@ def save_takes_longer_than_the_deadline_no_task_is_lost():
     assert min(waited) < clicks.BATCH / deadline, waited  # step 17 took longer than a deadline
     group.verify()
     expect_equal(group, reference(**changes))
+
+
+@test
+def ps_is_killed_while_it_reads_a_checkpoint_all_files_are_equal():
+    half = {"train": {"epochs": 1}}
+    folder = workdir()
+    shutil.copytree(os.path.join(reference(**WITH, **half).folder, "checkpoints"), os.path.join(folder, "checkpoints"))
+    group = Group(2, 2, folder=folder, lives={"ps 0": ["ps.load=kill@3", "ps.poll=kill@1"]}, **WAITS).finish()
+    group.verify()
+    assert files(folder, "step-00000032") == files(reference(**WITH).folder, "step-00000032")
 
 
 @test
