@@ -11,6 +11,7 @@
 #include "train/agree.h"
 #include "train/agree_message.h"
 #include "train/eval.h"
+#include "train/export.h"
 #include "train/health.h"
 #include "train/outer.h"
 #include "train/remote.h"
@@ -192,7 +193,7 @@ static int finish(struct replica *r, struct err *err)
     rc = save_now(t, t->model.total_steps, t->generation.opts.deadline_ms, err);
     if (rc == 0) {
         place_enter(&r->device->place, PHASE_EXPORT);
-        rc = save_export(t, err);
+        rc = export_model(t, err);
     }
     t->generation.is_unsaved = is_storage_failure(rc);
     return rc;

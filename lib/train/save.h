@@ -1,4 +1,4 @@
-/* save.h - writes checkpoints and the exported model, on the coordinator between steps.
+/* save.h - writes checkpoints, on the coordinator between steps.
  *
  * Threads: local replica 0's, within the next step when the state was compared, and after the last
  * step; for train_save() the caller's, when no generation runs. No thread writes the state before
@@ -38,7 +38,5 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err);
 int save_before_rest(struct replica *r, uint64_t step, struct err *err);
 /* Called when another task coordinates: a checkpoint that is being written is not published. */
 void save_stop_publishing(struct train *t);
-/* Writes the trained model in the formats that the job requests. */
-int save_export(struct train *t, struct err *err);
 
 #endif

@@ -10,7 +10,8 @@
  *   transfer     sends the state to the tasks that hold an older one
  *   eval         one evaluation
  *   remote       tables on parameter servers
- *   save         checkpoints and export, on the coordinator
+ *   save         checkpoints, on the coordinator
+ *   export       the trained model, on the coordinator
  *   apply        applies or skips a step
  *   locate       locates the first non-finite number
  *   health       compares checksums and checks for non-finite numbers
