@@ -42,11 +42,6 @@ struct work {
     uint64_t moved_ns, told_ns;
 };
 
-uint32_t ps_save_server_of(const struct ps_route *route, uint32_t shard)
-{
-    return ps_route_holders(route, shard)[0];
-}
-
 static int open_work(struct work *w, struct err *err)
 {
     w->moved_ns = w->told_ns = clock_ns();
@@ -245,7 +240,7 @@ static void stop_all(struct work *w)
 
 /* ---- saving ---- */
 
-static int request_saves(struct work *w, struct err *err)
+static int request_saves(struct work *w, const uint32_t *servers, struct err *err)
 {
     uint64_t(*shards)[PS_SET_WORDS] = calloc(w->route->n_servers, sizeof(*shards));
     int rc = 0;
@@ -253,7 +248,7 @@ static int request_saves(struct work *w, struct err *err)
     if (shards == NULL)
         return err_set(err, ERR_NOMEM, "parameter servers: out of memory");
     for (uint32_t s = 0; s < PS_SHARDS; s++)
-        ps_set_add(shards[ps_save_server_of(w->route, s)], s);
+        ps_set_add(shards[servers[s]], s);
     for (uint32_t i = 0; rc == 0 && i < w->route->n_servers; i++)
         rc = request(w, i, PS_SAVE, shards[i], &w->files->data_at[0][0], w->files->folder, err);
     free(shards);
@@ -278,7 +273,7 @@ int ps_save(const struct ps_port *port, const struct ps_route *route, const stru
     int rc = open_work(&w, err);
 
     if (rc == 0)
-        rc = request_saves(&w, err);
+        rc = request_saves(&w, o->servers, err);
     if (rc == 0)
         rc = wait_done(&w, check_files, o->files, err);
     if (rc < 0)

@@ -27,6 +27,7 @@ struct ps_save_opts {
     uint64_t step;     /* the version of the rows */
     uint64_t stall_ms; /* most time without progress of any server */
     struct ckpt_row_files *files;
+    const uint32_t *servers; /* [PS_SHARDS] the server that writes the rows of a shard; it has all of them */
     ps_server_name_fn *name;
     void *arg;
 };
@@ -36,9 +37,6 @@ struct ps_save_opts {
  * server: training goes on; ERR_TIMEOUT: no progress. */
 int ps_save(const struct ps_port *port, const struct ps_route *route, const struct ps_save_opts *o,
             struct err *err);
-
-/* Returns the server that writes a shard. */
-uint32_t ps_save_server_of(const struct ps_route *route, uint32_t shard);
 
 struct ps_load_opts {
     uint64_t step;

@@ -37,7 +37,8 @@ struct ps_leader {
     double *squares;             /* owned [PS_SHARDS] */
     uint32_t *voter;             /* owned [PS_SHARDS]; server that voted first */
     uint32_t *sources;           /* owned [PS_SHARDS]; server that others copy the shard from */
-    uint32_t *readers;           /* owned [PS_SHARDS]; server that ps_leader_read() asks */
+    uint32_t *readers;           /* owned [PS_SHARDS]; server that has all rows of the shard */
+    bool is_copying;             /* the first holder of a shard may lack rows */
 
     /* of the call that runs */
     const struct ps_port *port;
@@ -477,6 +478,7 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
                        "no parameter server that is left holds all rows after step %" PRIu64,
                        s->step);
     plan(l, s, held);
+    l->is_copying = true;
     rc = send_begins(l, s, held, &out->n_committed, err);
     if (rc == 0) /* a copy must not arrive before BEGIN */
         rc = receive_ready(l, s->step, l->route->n_servers, &n_ready, err);
@@ -565,6 +567,41 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
 }
 
 /* ---- reading whole tables ---- */
+
+/* The first holders read from now on if they are complete. */
+static int update_readers(struct ps_leader *l, struct err *err)
+{
+    struct ps_message m = { .kind = PS_QUERY };
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
+        ps_write_begin(&l->out, &m, 0);
+        rc = send_out(l, i, err);
+    }
+    l->is_copying = false;
+    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
+        uint32_t server;
+
+        rc = receive(l, PS_HELD, &server, &m, err);
+        for (uint32_t s = 0; rc == 0 && s < PS_SHARDS; s++) {
+            if (ps_route_holders(l->route, s)[0] != server)
+                continue;
+            if (ps_set_has(m.shards, s))
+                l->readers[s] = server;
+            else
+                l->is_copying = true;
+        }
+    }
+    return rc;
+}
+
+int ps_leader_find_readers(struct ps_leader *l, const struct ps_port *port,
+                           const struct ps_route *route, const uint32_t **out, struct err *err)
+{
+    begin_call(l, port, route);
+    *out = l->readers;
+    return l->is_copying ? update_readers(l, err) : 0;
+}
 
 static int request_rows(struct ps_leader *l, uint64_t version, uint32_t table, uint32_t part,
                         uint64_t first, uint64_t n, uint32_t server, uint64_t *found,

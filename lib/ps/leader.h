@@ -89,6 +89,12 @@ struct ps_votes {
 int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
                       uint64_t step, struct ps_votes *out, struct err *err);
 
+/* Asks the servers for the shards that they have while copies run, at a step boundary. Sets *out [PS_SHARDS]: for each
+ * shard a server that has all its rows, the first holder if possible. Valid until the next call or settlement.
+ * Errors: those of comm_send() and comm_receive(). */
+int ps_leader_find_readers(struct ps_leader *l, const struct ps_port *port,
+                           const struct ps_route *route, const uint32_t **out, struct err *err);
+
 /* Reads part `part` of rows [first, first + n) of a table after step `version` from the servers, at a step
  * boundary. Errors: those of comm_send() and comm_receive(). */
 int ps_leader_read(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,

@@ -47,8 +47,8 @@ void ps_server_close(struct ps_server *s)
 {
     if (s == NULL)
         return;
-    free_ranks(s);
     server_stop_work(s);
+    free_ranks(s);
     ps_store_close(s->store);
     free(s->setup.data);
     free(s->widths);
@@ -143,7 +143,7 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
     case PS_END:
         return on_end(s, from, m, err);
     case PS_SAVE:
-        return server_save(s, from, m, err);
+        return server_save(s, from, m, data, n, err);
     case PS_LOAD:
         return server_load(s, from, m, err);
     case PS_POLL:

@@ -23,7 +23,8 @@
  *   HOLDING,
  *   PENDING
  *   HOLDING,     SAVE(shards)                   same        writes their rows to files, on another thread; no COMMIT
- *   PENDING                                                 of the coordinator arrives before it is done or stopped
+ *   PENDING                                                 of the coordinator arrives before it is done or stopped;
+ *                                                           waits if its version is the next one
  *   LOADING      LOAD(shards)                   LOADING     reads their rows from a checkpoint, on another thread
  *   any, with    POLL                           same        sends DONE, or stops the work; sends WAIT. LOAD is done:
  *   such work                                               these shards are filled

@@ -15,6 +15,8 @@ void server_stop_work(struct ps_server *s)
 {
     ps_background_stop(s->work);
     s->work = NULL;
+    if (s->save_waits)
+        s->ranks[s->leader].waits = s->save_waits = false;
 }
 
 /* Accepts names of ckpt/ alone, so a message names no other folder of this host. Every host has its own path of
@@ -42,7 +44,15 @@ static bool holds_all(const struct ps_server *s, const uint64_t *shards)
     return true;
 }
 
-int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
+/* The coordinator has committed a step that other ranks have not, or that waits for copied rows. */
+static bool must_wait(const struct ps_server *s, uint32_t from, const struct ps_message *m)
+{
+    return s->is_holding && from == s->leader && s->work == NULL && m->step == s->version + 1 &&
+           s->ranks[from].has_committed && !s->ranks[from].waits;
+}
+
+int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err)
 {
     struct ps_save_job job = { .store = s->store,
                                .n_tables = s->n_tables,
@@ -53,9 +63,14 @@ int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     char *folder;
     int rc;
 
+    if (must_wait(s, from, m)) {
+        s->ranks[from].waits = s->save_waits = true;
+        return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
+    }
     if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
         !holds_all(s, m->shards))
         return server_unexpected(s, from, "SAVE", m->step, err);
+    s->save_waits = false;
     rc = folder_path(s, m->text, ".step-", &folder, err);
     if (rc < 0)
         return rc;
@@ -128,11 +143,11 @@ static int send_waits(struct ps_server *s, struct err *err)
     return rc;
 }
 
-static int send_done(struct ps_server *s, const struct ps_background_status *status,
+static int send_done(struct ps_server *s, uint64_t step, const struct ps_background_status *status,
                      struct err *err)
 {
     const struct ps_message m = { .kind = PS_DONE,
-                                  .step = s->version,
+                                  .step = step,
                                   .flag = status->state,
                                   .number = (uint32_t)-status->err.code,
                                   .first = status->progress };
@@ -147,21 +162,22 @@ static int send_done(struct ps_server *s, const struct ps_background_status *sta
 
 int server_poll(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
-    struct ps_background_status status;
+    struct ps_background_status status = { .state = PS_DONE_SOME };
     int rc;
 
-    if (s->work == NULL || from != s->leader || m->flag > 1 || m->number > 1)
+    if ((s->work == NULL && !s->save_waits) || from != s->leader || m->flag > 1 || m->number > 1)
         return server_unexpected(s, from, "POLL", m->step, err);
     if (m->flag == 1) {
         server_stop_work(s);
         return 0;
     }
-    ps_background_status(s->work, &status);
+    if (!s->save_waits)
+        ps_background_status(s->work, &status);
     rc = fault_error("ps.poll", err);
     if (rc == 0 && m->number == 1)
         rc = send_waits(s, err);
     if (rc == 0)
-        rc = send_done(s, &status, err);
+        rc = send_done(s, m->step, &status, err);
     if (rc < 0 || status.state == PS_DONE_SOME)
         return rc;
     server_stop_work(s);

@@ -80,6 +80,7 @@ struct ps_server {
     uint32_t n_followers, n_followers_done; /* FOLLOWs that name this server */
 
     struct ps_background *work; /* owned; of SAVE or LOAD; NULL: none. Meanwhile only the work changes rows */
+    bool save_waits;            /* SAVE waits for the version of its rows, as `later` of the coordinator */
     bool is_loading;            /* work: LOAD */
     uint64_t loaded[PS_SET_WORDS]; /* shards of LOAD */
 
@@ -123,7 +124,8 @@ int server_push(struct ps_server *s, uint32_t from, const struct ps_message *m, 
                 size_t n, struct err *err);
 int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
 
-int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err);
 int server_load(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
 int server_poll(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
 void server_stop_work(struct ps_server *s); /* the rows may change from here on */

@@ -162,6 +162,21 @@ int server_push(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     return ++s->n_pushed < s->n_ranks ? 0 : sum(s, err);
 }
 
+static int handle_kept(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                       struct err *err)
+{
+    const struct bytes *b = &s->ranks[from].later;
+
+    switch (m->kind) {
+    case PS_PULL:
+        return server_pull(s, from, m, b->data, b->n, err);
+    case PS_PUSH:
+        return server_push(s, from, m, b->data, b->n, err);
+    default:
+        return server_save(s, from, m, b->data, b->n, err);
+    }
+}
+
 /* Handles the messages that arrived before the version that they need. */
 static int handle_later(struct ps_server *s, struct err *err)
 {
@@ -176,8 +191,7 @@ static int handle_later(struct ps_server *s, struct err *err)
         rc = ps_message_read(r->later.data, r->later.n, s->widths, s->n_tables, s->sections, &m,
                              err);
         if (rc == 0)
-            rc = m.kind == PS_PULL ? server_pull(s, i, &m, r->later.data, r->later.n, err)
-                                   : server_push(s, i, &m, r->later.data, r->later.n, err);
+            rc = handle_kept(s, i, &m, err);
         if (rc < 0)
             return rc;
     }

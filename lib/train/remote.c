@@ -281,13 +281,16 @@ static const char *name_server(void *arg, uint32_t server)
 int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
 {
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
-    const struct ps_save_opts o = { .step = state_held(&t->state),
-                                    .stall_ms = t->generation.opts.deadline_ms,
-                                    .files = files,
-                                    .name = name_server,
-                                    .arg = t };
+    struct ps_save_opts o = { .step = state_held(&t->state),
+                              .stall_ms = t->generation.opts.deadline_ms,
+                              .files = files,
+                              .name = name_server,
+                              .arg = t };
+    int rc = ps_leader_find_readers(t->remote->leader, &port, &t->remote->route, &o.servers, err);
 
-    return ps_save(&port, &t->remote->route, &o, err);
+    /* a connection fails: the generation ends, which is no failure of the storage */
+    return rc < 0 ? err_wrap(err, ERR_CANCELED, "parameter servers")
+                  : ps_save(&port, &t->remote->route, &o, err);
 }
 
 static int read_weights(struct train *t, uint32_t table, uint32_t part, uint64_t first, uint64_t n,

@@ -343,7 +343,7 @@ static void kinds_and_sections_beyond_the_limits_are_refused(void **state)
     set_u32(&w, KIND, 0);
     expect_refused(&w, "kind 0");
     set_u32(&w, KIND, PS_KINDS);
-    expect_refused(&w, "kind 19");
+    expect_refused(&w, "kind 20");
     write_sample(&w, PS_END);
     set_u32(&w, N_SECTIONS, 1);
     expect_refused(&w, "1 sections, expected at most 0");

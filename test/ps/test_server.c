@@ -690,6 +690,80 @@ static void follow_is_accepted_from_the_coordinator_for_another_server(void **st
     bench_close(&b);
 }
 
+/* ---- files ---- */
+
+static int give_save(struct bench *b, uint32_t from, uint64_t step)
+{
+    const struct ps_message m = { .kind = PS_SAVE, .step = step };
+    static const uint64_t places[PS_PLACES];
+
+    ps_write_begin(&b->w, &m, 0);
+    write_list(b, LIST(0));
+    ps_write_save(&b->w, places, ".step-5");
+    return give(b, from);
+}
+
+/* Returns the state of the work. */
+static uint32_t poll_save(struct bench *b, uint64_t step)
+{
+    struct sent *s;
+    uint32_t flag;
+
+    assert_int_equal(give_head(b, LEADER, (struct ps_message){ .kind = PS_POLL, .step = step }), 0);
+    s = expect_sent(b, LEADER, PS_DONE, step);
+    flag = s->m.flag;
+    free_sent(s);
+    return flag;
+}
+
+/* The coordinator is ahead of another rank, or the server waits for copied rows. */
+static void save_waits_for_its_version(void **state)
+{
+    struct bench b;
+    uint32_t flag;
+
+    (void)state;
+    to_pending(&b);
+    expect_refused(&b, give_save(&b, LEADER, 5), "SAVE of step 5"); /* not committed */
+    assert_int_equal(give_commit(&b, LEADER, 5, 0), 0);
+    assert_int_equal(give_save(&b, LEADER, 5), 0);
+    expect_refused(&b, give_save(&b, LEADER, 5), "SAVE of step 5"); /* one waits already */
+    assert_int_equal(poll_save(&b, 5), PS_DONE_SOME);
+    assert_int_equal(ps_server_version(b.server), 4);
+    assert_int_equal(give_commit(&b, 0, 5, 0), 0);
+    do
+        flag = poll_save(&b, 5);
+    while (flag == PS_DONE_SOME);
+    assert_int_equal(flag, PS_DONE_NONE); /* this server has no directory */
+    bench_close(&b);
+}
+
+static void save_that_waits_is_stopped(void **state)
+{
+    struct ps_message stop = { .kind = PS_POLL, .step = 5, .flag = 1 };
+    struct bench b;
+
+    (void)state;
+    to_pending(&b);
+    assert_int_equal(give_commit(&b, LEADER, 5, 0), 0);
+    assert_int_equal(give_save(&b, LEADER, 5), 0);
+    assert_int_equal(give_head(&b, LEADER, stop), 0);
+    assert_int_equal(give_commit(&b, 0, 5, 0), 0);
+    expect_refused(&b, give_head(&b, LEADER, stop), "POLL");
+    assert_int_equal(give_save(&b, LEADER, 5), 0);
+    bench_close(&b);
+}
+
+static void shard_that_is_not_complete_is_not_saved(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_following(&b, true);
+    expect_refused(&b, give_save(&b, LEADER, 4), "SAVE of step 4");
+    bench_close(&b);
+}
+
 /* ---- the source ---- */
 
 static void to_source(struct bench *b, uint32_t n_followers)
@@ -1178,6 +1252,9 @@ int main(void)
         cmocka_unit_test(copies_stop_at_the_first_end),
         cmocka_unit_test(answers_that_were_not_requested_are_refused),
         cmocka_unit_test(follow_is_accepted_from_the_coordinator_for_another_server),
+        cmocka_unit_test(save_waits_for_its_version),
+        cmocka_unit_test(save_that_waits_is_stopped),
+        cmocka_unit_test(shard_that_is_not_complete_is_not_saved),
         cmocka_unit_test(source_sends_the_rows_of_its_version),
         cmocka_unit_test(source_ends_when_no_server_copies_from_it),
         cmocka_unit_test(wrong_fetches_are_refused),
