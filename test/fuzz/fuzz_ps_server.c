@@ -29,7 +29,8 @@ static const uint32_t shards[] = { 0, 1, 389, 390, 778, 5, 1023 };
 
 enum op {
     OP_SETUP, OP_QUERY, OP_BEGIN, OP_FOLLOW, OP_COPY, OP_FILL, OP_PULL, OP_PUSH,
-    OP_COMMIT, OP_END, OP_GENERATION, OP_RAW, OP_DAMAGE, OP_STEP, OP_FETCH, OPS
+    OP_COMMIT, OP_END, OP_GENERATION, OP_RAW, OP_DAMAGE, OP_STEP, OP_FETCH,
+    OP_FILES, OP_POLL, OPS
 };
 
 #define BEGIN_ALL "\x02\0\0\0\0\x7f\x7f\0"
@@ -44,6 +45,9 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED("\0\0\0" "\x02\0\0\0\x01\x7f\0\x7f" "\x03\0\x03\x7f" "\x04\x03\0\0\0\0\x40\x02"
               "\x0d\0\x0e\x03\0\0\0\0\0\x01\x09\0\x09\x01"),
     FUZZ_SEED("\x0c\0\x04\x01\0\0\0\x0b\0\x28tps\x02\x0d\0\0\0"),
+    /* SAVE when all shards are filled, LOAD before; the server has no directory of checkpoints */
+    FUZZ_SEED("\0\0\0" BEGIN_ALL FILL("\x02") "\x0f\0\0\0\x7f\x10\0\x01\x10\0\0\x0d\0"),
+    FUZZ_SEED("\0\0\0" BEGIN_ALL "\x0f\0\0\x01\x7f\x10\0\x01" FILL("\x02") "\x0d\0"),
 };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
@@ -310,6 +314,26 @@ static void operate(struct bench *b, struct input *in)
         ps_write_begin(&b->w, &m, 1);
         ps_write_section(&b->w, 0, next(in) % TABLES, next(in) % 4, 0);
         write_set(b, next(in));
+        give_written(b, from);
+        break;
+    case OP_FILES: {
+        static const uint64_t places[PS_PLACES] = { 400, 500 };
+        bool loads;
+
+        m = head(b, PS_SAVE, next(in));
+        loads = next(in) % 2 == 1;
+        m.kind = loads ? PS_LOAD : PS_SAVE;
+        ps_write_begin(&b->w, &m, 0);
+        write_set(b, next(in));
+        ps_write_save(&b->w, places, loads ? "step-00000009" : ".step-00000009.tmp-1");
+        give_written(b, from);
+        break;
+    }
+    case OP_POLL:
+        m = head(b, PS_POLL, 0);
+        m.number = next(in) % 3;
+        m.flag = m.number == 2;
+        ps_write_begin(&b->w, &m, 0);
         give_written(b, from);
         break;
     case OPS: break;
