@@ -2,7 +2,8 @@
 alternation.
 
     scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
-                                          operation ps faults; alarms (takes ten minutes, runs only if named);
+                                          operation ps faults; alarms (takes ten minutes), tables (needs 14 GB of
+                                          memory, 26 GB of disk): only if named;
                                           default: all; --quick: small and once, to check that everything runs
     The name of a network (resnet50 gpt2 transformers_llama mlp dlrm lstm ...) restricts nets and peak to the
     networks that are named.
@@ -29,6 +30,7 @@ import bench_faults  # noqa: E402
 import bench_nets  # noqa: E402
 import bench_operation  # noqa: E402
 import bench_ps  # noqa: E402
+import bench_tables  # noqa: E402
 import kit  # noqa: E402
 import peers  # noqa: E402
 import samples  # noqa: E402
@@ -289,7 +291,7 @@ GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files
           "data": bench_data.data, **bench_nets.GROUPS, "operation": bench_operation.operation, "ps": bench_ps.ps,
           "faults": lambda table, folder: bench_faults.faults(table, folder, mlp_job)}
 
-LONG = {"alarms": bench_faults.alarms}  # runs only if named
+LONG = {"alarms": bench_faults.alarms, "tables": bench_tables.tables}  # runs only if named
 
 
 def busy_share():

@@ -3,7 +3,6 @@ ps, the start, and the loss of a ps. The peer is TensorFlow's ParameterServerStr
 import json
 import os
 import re
-import re
 import statistics
 import tempfile
 import time
