@@ -107,8 +107,8 @@ static void on_copied(void *arg, uint32_t n, uint64_t ms)
     struct ps_work *w = arg;
     char text[128];
 
-    snprintf(text, sizeof(text), "the rows of %u shards were received in %llu ms: all are complete", n,
-             (unsigned long long)ms);
+    snprintf(text, sizeof(text), "the rows of %u shards were received in %llu ms: all are complete",
+             n, (unsigned long long)ms);
     w->run->train_opts.on_event(w->run, &(struct train_event){ .kind = TRAIN_NOTE, .text = text });
 }
 

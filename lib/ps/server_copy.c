@@ -26,7 +26,6 @@
 #include "base/fault.h"
 #include "ps/server_priv.h"
 
-
 /* ---- a generation ---- */
 
 int server_copies_begin(struct ps_server *s, uint32_t n_servers, struct err *err)
@@ -129,9 +128,9 @@ static bool is_next_copy(const struct cursor *at, const struct ps_message *m)
     const struct ps_section *x = m->sections;
     bool is_initial = (m->flag & PS_COPY_INITIAL) != 0;
 
-    return m->n_sections == 1 && m->flag <= (PS_COPY_INITIAL | PS_COPY_LAST) && x->table == at->table && x->part == at->part &&
-           m->first == at->first && x->n > 0 && (x->part == 0 || x->n == at->n) &&
-           (!at->has_begun || is_initial == at->is_initial);
+    return m->n_sections == 1 && m->flag <= (PS_COPY_INITIAL | PS_COPY_LAST) &&
+           x->table == at->table && x->part == at->part && m->first == at->first && x->n > 0 &&
+           (x->part == 0 || x->n == at->n) && (!at->has_begun || is_initial == at->is_initial);
 }
 
 static int import(struct ps_server *s, const struct ps_message *m, struct err *err)
@@ -265,8 +264,8 @@ static int answer(struct ps_server *s, uint32_t to, const struct ps_message *m, 
         at.n = n;
         at.part++;
         sent += n * width;
-        is_last = !find_rows(s, m->shards, &shard, &at) ||
-                  (at.part == 0 && sent >= s->opts.batch_floats);
+        is_last =
+            !find_rows(s, m->shards, &shard, &at) || (at.part == 0 && sent >= s->opts.batch_floats);
         if (ps_write_copy(&s->out, s->version, of, is_last ? PS_COPY_LAST : 0, from.table,
                           from.part, from.first, n, width, &values) < 0)
             return server_no_memory(err);
@@ -285,7 +284,8 @@ int server_fetch(struct ps_server *s, uint32_t from, const struct ps_message *m,
     bool has_shards = ps_set_next(m->shards, 0) < PS_SHARDS;
 
     if (from < s->n_ranks || from == s->self || s->store == NULL || server_is_idle(s) ||
-        m->n_sections != 1 || m->sections[0].n != 0 || m->sections[0].part != 0 || s->fetches[from - s->n_ranks].n > 0 ||
+        m->n_sections != 1 || m->sections[0].n != 0 || m->sections[0].part != 0 ||
+        s->fetches[from - s->n_ranks].n > 0 ||
         (!has_shards && s->n_followers_done == s->n_followers))
         return server_unexpected(s, from, "FETCH", m->step, err);
     if (!has_shards) {

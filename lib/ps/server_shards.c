@@ -36,7 +36,8 @@ bool server_find_place(const struct ps_server *s, uint32_t shard, struct cursor 
 
 void server_drop_incomplete(struct ps_server *s)
 {
-    for (uint32_t i = ps_set_next(s->followed, 0); i < PS_SHARDS; i = ps_set_next(s->followed, i + 1))
+    for (uint32_t i = ps_set_next(s->followed, 0); i < PS_SHARDS;
+         i = ps_set_next(s->followed, i + 1))
         ps_store_drop_shard(s->store, i);
     memset(s->followed, 0, sizeof(s->followed));
     s->n_followed = 0;

@@ -643,7 +643,9 @@ def job_selects_other_tables_than_its_checkpoint_it_resumes():
 @test
 def task_is_killed_during_a_save_the_older_checkpoint_stays_and_all_files_are_equal():
     saves = ["ps.poll=kill@1", "ps.save=kill@5", "ps.save=kill@70", "ps.save_sync=kill@3", "ps.save_sync=kill@31"]
-    expect_kills({"ps 0": saves}, optimizer=OPTIMIZERS["momentum, weight decay"], train={"epochs": 4}, checkpoint={"every_steps": 4})
+    # a ps that returns writes no files until its rows are copied, and a save takes as long as the storage needs: the steps are slow
+    expect_kills({"ps 0": saves}, fault="train.forward=delay:20@1+", optimizer=OPTIMIZERS["momentum, weight decay"], train={"epochs": 4},
+                 checkpoint={"every_steps": 4})
     expect_kills({"ps 0": ["ps.save_sync=kill@1"], "ps 1": ["ps.save=kill@30"]}, supervised=True)
     points = ("ckpt.mkdir@1", "ckpt.write@20", "ckpt.sync@32", "ckpt.write@34", "ckpt.read@3", "ckpt.rename@1")
     expect_kills({"worker 0": [p.replace("@", "=kill@") for p in points]}, fault="")

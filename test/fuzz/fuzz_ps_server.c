@@ -170,8 +170,8 @@ static void copy_rows(struct bench *b, uint32_t from, uint8_t flags, uint64_t st
 {
     float *values;
 
-    CHECK(ps_write_copy(&b->w, step, shard, flags, table, part, first, n, widths[table],
-                        &values) == 0);
+    CHECK(ps_write_copy(&b->w, step, shard, flags, table, part, first, n, widths[table], &values) ==
+          0);
     for (uint64_t i = 0; i < n * widths[table]; i++)
         values[i] = (float)i;
     give_written(b, from);
@@ -185,7 +185,8 @@ static void fill(struct bench *b, uint8_t n_parts)
             uint64_t n = ps_local_rows(setup_tables[table].rows, ps_first_shard(table), shards[i]);
 
             for (uint32_t part = 0; n > 0 && part < n_parts && !b->has_failed; part++)
-                copy_rows(b, b->leader, 0, ps_server_version(b->server), shards[i], table, part, 0, n);
+                copy_rows(b, b->leader, 0, ps_server_version(b->server), shards[i], table, part, 0,
+                          n);
         }
 }
 
@@ -270,8 +271,8 @@ static void operate(struct bench *b, struct input *in)
         uint32_t shard = shards[next(in) % COUNT_OF(shards)], table = next(in) % TABLES;
         uint32_t part = next(in) % 5, first = next(in), n = next(in), more = next(in);
 
-        copy_rows(b, from, more % 4, ps_server_version(b->server) + more / 4 % 3, shard, table, part,
-                  first, n);
+        copy_rows(b, from, more % 4, ps_server_version(b->server) + more / 4 % 3, shard, table,
+                  part, first, n);
         break;
     }
     case OP_FILL: fill(b, 1 + from % 4); break;

@@ -759,8 +759,8 @@ static inline void ask_held(struct group *g, uint32_t server, uint64_t set[PS_SE
     free(mail);
 }
 
-static inline bool has_held(const struct group *g, const uint64_t *has, uint32_t table, uint64_t row,
-                            uint32_t server)
+static inline bool has_held(const struct group *g, const uint64_t *has, uint32_t table,
+                            uint64_t row, uint32_t server)
 {
     uint32_t shard = ps_shard_of(ps_first_shard(table), row);
 

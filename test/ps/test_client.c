@@ -646,7 +646,8 @@ static void different_sums_of_two_holders_are_an_error_that_names_them(void **st
 }
 
 /* Both servers hold their shards. */
-static void settle_at(struct ps_leader *l, const struct ps_port *port, struct fake *f, uint64_t step)
+static void settle_at(struct ps_leader *l, const struct ps_port *port, struct fake *f,
+                      uint64_t step)
 {
     struct ps_message ready = { .kind = PS_READY, .step = step, .flag = 1 };
     struct ps_settlement s = { .step = step };

@@ -94,7 +94,9 @@ static int copy(struct ps_server *s, struct ps_writer *w, uint32_t shard, bool i
 {
     float *values;
 
-    assert_int_equal(ps_write_copy(w, 0, shard, is_initial ? PS_COPY_INITIAL : 0, 0, part, first, n, WIDTH, &values), 0);
+    assert_int_equal(ps_write_copy(w, 0, shard, is_initial ? PS_COPY_INITIAL : 0, 0, part, first, n,
+                                   WIDTH, &values),
+                     0);
     for (uint64_t i = 0; i < n * WIDTH; i++)
         values[i] = value(shard, part, first * WIDTH + i);
     return pass(s, w, err);

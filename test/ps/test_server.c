@@ -202,9 +202,8 @@ static int give_copy_of(struct bench *b, uint32_t from, uint64_t step, unsigned 
 {
     float *values;
 
-    assert_int_equal(ps_write_copy(&b->w, step, shard, flags, table, part, first, n, widths[table],
-                                   &values),
-                     0);
+    assert_int_equal(
+        ps_write_copy(&b->w, step, shard, flags, table, part, first, n, widths[table], &values), 0);
     for (uint64_t i = 0; i < n * widths[table]; i++)
         values[i] = (float)(first + i / widths[table]);
     return give(b, from);
@@ -771,8 +770,8 @@ static void to_source(struct bench *b, uint32_t n_followers)
     to_holding(b);
     ps_server_end(b->server);
     begin_generation(b);
-    assert_int_equal(give_begin_all(b, LEADER, 4, PS_DROP, LIST(0, 1, 5), empty, empty, n_followers),
-                     0);
+    assert_int_equal(
+        give_begin_all(b, LEADER, 4, PS_DROP, LIST(0, 1, 5), empty, empty, n_followers), 0);
     expect_kind(b, LEADER, PS_READY, 4, 1);
 }
 
