@@ -25,7 +25,7 @@ int server_read_rows(struct ps_server *s, const struct ps_section *x, float *to,
     if (rc < 0)
         return rc;
     if (x->part == 0)
-        return ps_store_read(s->store, x->table, x->rows, x->n, to, err);
+        return ps_store_read(s->store, x->table, 0, x->rows, x->n, to, err);
     for (uint64_t i = 0; i < x->n; i++) {
         uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);
 

@@ -108,15 +108,21 @@ int server_query(struct ps_server *s, uint32_t from, struct err *err)
     return server_send(s, from, err);
 }
 
-static void settle_pending(struct ps_server *s, const struct ps_message *m)
+static int settle_pending(struct ps_server *s, const struct ps_message *m, struct err *err)
 {
+    bool is_step = m->flag != PS_DROP && m->step == s->version + 1;
+    int rc = 0;
+
     if (!server_is_pending(s))
-        return;
-    if (m->flag == PS_APPLY && m->step == s->version + 1)
-        ps_store_commit(s->store, &m->hyper);
-    else
+        return 0;
+    if (!is_step)
         ps_store_discard(s->store);
-    s->version += m->flag != PS_DROP && m->step == s->version + 1;
+    else if (m->flag == PS_APPLY)
+        rc = ps_store_commit(s->store, &m->hyper, err);
+    else
+        ps_store_skip(s->store);
+    s->version += is_step && rc == 0;
+    return rc;
 }
 
 static bool will_be_copied(const struct ps_message *m, uint32_t shard)
@@ -178,7 +184,9 @@ int server_begin(struct ps_server *s, uint32_t from, const struct ps_message *m,
     if (rc < 0)
         return rc;
     s->n_followers = m->number;
-    settle_pending(s, m);
+    rc = settle_pending(s, m, err);
+    if (rc < 0)
+        return rc;
     server_drop_incomplete(s);
     rc = drop_invalid(s, m, err);
     if (rc == 0)

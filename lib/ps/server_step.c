@@ -234,12 +234,12 @@ int server_apply(struct ps_server *s, struct err *err)
     int rc = fault_error("ps.commit", err);
 
     s->commit_waits = false;
+    if (rc == 0 && s->is_skipped)
+        ps_store_skip(s->store);
+    else if (rc == 0)
+        rc = ps_store_commit(s->store, &s->hyper, err);
     if (rc < 0)
         return rc;
-    if (s->is_skipped)
-        ps_store_discard(s->store);
-    else
-        ps_store_commit(s->store, &s->hyper);
     s->version++;
     s->n_pushed = s->n_committed = 0;
     for (uint32_t i = 0; i < s->n_ranks; i++)

@@ -10,8 +10,11 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/crc32c.h"
 #include "base/err.h"
 #include "ps/store_priv.h"
+
+static const char *const delayed[PS_STALENESS_MAX] = { "delayed.1", "delayed.2", "delayed.3", "delayed.4" };
 
 /* Copies the tables and assigns offsets. */
 static int place_tables(struct ps_store *s, const struct ps_table *tables, struct err *err)
@@ -63,6 +66,10 @@ static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct e
         }
     if (s->opts.average > 0)
         s->part_names[s->n_parts++] = "average";
+    for (uint32_t i = 0; i < s->opts.staleness; i++)
+        s->part_names[s->n_parts + i] = delayed[i];
+    for (uint32_t i = 0; i < s->n_tables; i++)
+        s->tables[i].skips_rows = store_skips_rows(s, &s->tables[i], hyper);
     s->wants_huge_pages = 2 * floats >= (uint64_t)PS_SHARDS * s->part_floats;
     s->place_floats = (s->n_parts * s->part_floats + page - 1) / page * page;
     s->arena_bytes = (places * s->place_floats + page) * sizeof(float); /* never 0 */
@@ -87,6 +94,7 @@ int ps_store_open(const struct ps_store_opts *opts, struct ps_store **out, struc
     int rc;
 
     CHECK(opts->n_threads == 0 || opts->thread < opts->n_threads);
+    CHECK(opts->staleness <= PS_STALENESS_MAX);
     if (opts->optimizer->measure != NULL)
         return err_set(err, ERR_UNSUPPORTED,
                        "parameter server: optimizer '%s' needs norms over whole tables, which are "
@@ -106,7 +114,8 @@ int ps_store_open(const struct ps_store_opts *opts, struct ps_store **out, struc
         if (opts->tables[i].width > whole)
             whole = opts->tables[i].width;
     s->whole = calloc(whole, sizeof(*s->whole));
-    rc = s->tables == NULL || s->whole == NULL
+    s->logs = calloc((size_t)PS_SHARDS * opts->staleness + 1, sizeof(*s->logs));
+    rc = s->tables == NULL || s->whole == NULL || s->logs == NULL
              ? err_set(err, ERR_NOMEM, "parameter server: out of memory")
              : place_tables(s, opts->tables, err);
     if (rc == 0)
@@ -128,8 +137,11 @@ void ps_store_close(struct ps_store *s)
         free(s->tables[i].pending.rows);
         free(s->tables[i].pending.values);
     }
+    for (uint32_t shard = 0; s->logs != NULL && shard < PS_SHARDS; shard++)
+        store_drop_logs(s, shard);
     if (s->arena != NULL)
         munmap(s->arena, s->arena_bytes);
+    free(s->logs);
     free(s->tables);
     free(s->whole);
     free(s->nodes);
@@ -140,11 +152,6 @@ void ps_store_close(struct ps_store *s)
 }
 
 /* ---- shards ---- */
-
-static float *place_of(const struct ps_store *s, uint32_t shard)
-{
-    return s->arena + (size_t)(shard / s->opts.n_threads) * s->place_floats;
-}
 
 /* Fills the weights of a table's rows in the shard, block by block, and copies them to the
  * average. */
@@ -169,12 +176,17 @@ static int fill_table(struct ps_store *s, uint32_t table, uint32_t shard, struct
 
 static uint64_t bytes_of(const struct ps_store *s, uint32_t shard)
 {
-    uint64_t floats = 0;
+    uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < s->n_tables; i++)
-        floats += ps_local_rows(s->tables[i].is.rows, s->tables[i].is.first_shard, shard) *
-                  s->tables[i].is.width;
-    return floats * s->n_parts * sizeof(float);
+    for (uint32_t i = 0; i < s->n_tables; i++) {
+        const struct store_table *t = &s->tables[i];
+        uint64_t of_row = t->is.width * sizeof(float);
+        uint64_t of_log = t->skips_rows ? 0 : of_row + sizeof(struct store_log_row);
+
+        bytes += ps_local_rows(t->is.rows, t->is.first_shard, shard) *
+                 (s->n_parts * of_row + s->opts.staleness * of_log);
+    }
+    return bytes;
 }
 
 uint64_t ps_store_shard_bytes(const struct ps_store *s, uint32_t shard)
@@ -195,10 +207,10 @@ int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err
 
     CHECK(shard < PS_SHARDS && shard % s->opts.n_threads == s->opts.thread);
     CHECK(!store_holds(s, shard) && !s->is_pending);
-    if (bytes > 0 && mprotect(place_of(s, shard), bytes, PROT_READ | PROT_WRITE) < 0)
+    if (bytes > 0 && mprotect(store_place(s, shard), bytes, PROT_READ | PROT_WRITE) < 0)
         return err_sys(err, errno, "parameter server: memory for shard %" PRIu32, shard);
     if (s->wants_huge_pages) /* no effect where the system has none */
-        (void)madvise(place_of(s, shard), bytes, MADV_HUGEPAGE);
+        (void)madvise(store_place(s, shard), bytes, MADV_HUGEPAGE);
     s->held[shard / 64] |= (uint64_t)1 << shard % 64;
     s->bytes += bytes_of(s, shard);
     for (uint32_t i = 0; fill && rc == 0 && i < s->n_tables; i++)
@@ -217,9 +229,10 @@ void ps_store_drop_shard(struct ps_store *s, uint32_t shard)
         return;
     s->held[shard / 64] &= ~((uint64_t)1 << shard % 64);
     s->bytes -= bytes_of(s, shard);
+    store_drop_logs(s, shard);
     /* Replaces the pages by a fresh reservation, which also frees them. */
     CHECK(bytes == 0 ||
-          mmap(place_of(s, shard), bytes, PROT_NONE,
+          mmap(store_place(s, shard), bytes, PROT_NONE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED);
 }
 
@@ -253,8 +266,30 @@ static int unknown_table(const struct ps_store *s, uint32_t table, struct err *e
                    s->n_tables);
 }
 
-int ps_store_read(const struct ps_store *s, uint32_t table, const uint64_t *rows, uint64_t n,
-                  float *out, struct err *err)
+/* Older weights are searched in the logs of the shard. */
+static int read_older(const struct ps_store *s, const struct store_table *t, uint32_t age,
+                      const uint64_t *rows, uint64_t n, float *out, struct err *err)
+{
+    size_t width = t->is.width;
+
+    if (age > s->opts.staleness)
+        return err_set(err, ERR_PEER,
+                       "parameter server: weights before the last %" PRIu32 " steps; the staleness is %" PRIu32,
+                       age, s->opts.staleness);
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t shard = ps_shard_of(t->is.first_shard, rows[i]);
+
+        if (!store_has_row(s, t, rows[i]))
+            return store_bad_row(t, rows[i], err);
+        memcpy(out + i * width,
+               store_older(s, shard, t->offset + (size_t)ps_local_of(rows[i]) * width, age),
+               width * sizeof(*out));
+    }
+    return 0;
+}
+
+int ps_store_read(const struct ps_store *s, uint32_t table, uint32_t age, const uint64_t *rows,
+                  uint64_t n, float *out, struct err *err)
 {
     enum { AHEAD = 16 }; /* rows that are prefetched */
     const struct store_table *t = &s->tables[table];
@@ -262,6 +297,8 @@ int ps_store_read(const struct ps_store *s, uint32_t table, const uint64_t *rows
 
     if (table >= s->n_tables)
         return unknown_table(s, table, err);
+    if (age > 0)
+        return read_older(s, t, age, rows, n, out, err);
     width = t->is.width;
     for (uint64_t i = 0; i < n + AHEAD; i++) {
         if (i >= AHEAD)
@@ -286,16 +323,16 @@ const char *ps_store_table_name(const struct ps_store *s, uint32_t table)
 
 uint32_t ps_store_n_parts(const struct ps_store *s)
 {
-    return s->n_parts;
+    return s->n_parts + s->opts.staleness;
 }
 
 const char *ps_store_part_name(const struct ps_store *s, uint32_t part)
 {
-    CHECK(part < s->n_parts);
+    CHECK(part < ps_store_n_parts(s));
     return s->part_names[part];
 }
 
-/* Finds n rows of a part of a table in a shard: *at floats from the start of the arena. */
+/* Finds n rows of a table in a shard: *at floats from the start of a part. */
 static int locate(const struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
                   uint64_t first_local, uint64_t n, size_t *at, struct err *err)
 {
@@ -304,9 +341,9 @@ static int locate(const struct ps_store *s, uint32_t shard, uint32_t table, uint
 
     if (table >= s->n_tables)
         return unknown_table(s, table, err);
-    if (part >= s->n_parts)
+    if (part >= ps_store_n_parts(s))
         return err_set(err, ERR_PEER, "parameter server: part %" PRIu32 " of %" PRIu32, part,
-                       s->n_parts);
+                       ps_store_n_parts(s));
     if (!ps_store_has(s, shard))
         return err_set(err, ERR_PEER,
                        "parameter server: shard %" PRIu32 " is not held by this server", shard);
@@ -316,30 +353,41 @@ static int locate(const struct ps_store *s, uint32_t shard, uint32_t table, uint
                        "parameter server: table '%s', shard %" PRIu32 ": %" PRIu64
                        " rows from local row %" PRIu64 " of %" PRIu64,
                        t->is.name, shard, n, first_local, rows);
-    *at = store_base(s, t, shard) + part * s->part_floats + (size_t)first_local * t->is.width;
+    *at = t->offset + (size_t)first_local * t->is.width;
     return 0;
 }
 
 int ps_store_export(const struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
                     uint64_t first_local, uint64_t n, float *out, struct err *err)
 {
-    size_t at;
+    size_t at, width = 0;
     int rc = locate(s, shard, table, part, first_local, n, &at, err);
 
-    if (rc == 0 && n > 0)
-        memcpy(out, s->arena + at, (size_t)n * s->tables[table].is.width * sizeof(*out));
-    return rc;
+    if (rc < 0 || n == 0)
+        return rc;
+    width = s->tables[table].is.width;
+    if (part < s->n_parts)
+        memcpy(out, store_place(s, shard) + part * s->part_floats + at,
+               (size_t)n * width * sizeof(*out));
+    for (uint64_t i = 0; part >= s->n_parts && i < n; i++)
+        memcpy(out + i * width, store_older(s, shard, at + i * width, part - s->n_parts + 1),
+               width * sizeof(*out));
+    return 0;
 }
 
 int ps_store_import(struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
                     uint64_t first_local, uint64_t n, const float *in, struct err *err)
 {
-    size_t at;
+    size_t at, width = 0;
     int rc = locate(s, shard, table, part, first_local, n, &at, err);
 
-    if (rc == 0 && n > 0)
-        memcpy(s->arena + at, in, (size_t)n * s->tables[table].is.width * sizeof(*in));
-    return rc;
+    if (rc < 0 || n == 0)
+        return rc;
+    width = s->tables[table].is.width;
+    if (part >= s->n_parts)
+        return store_import_older(s, shard, at, part - s->n_parts + 1, n, width, in, err);
+    memcpy(store_place(s, shard) + part * s->part_floats + at, in, (size_t)n * width * sizeof(*in));
+    return 0;
 }
 
 int ps_store_import_initial(struct ps_store *s, uint32_t shard, uint32_t table,
@@ -352,10 +400,28 @@ int ps_store_import_initial(struct ps_store *s, uint32_t shard, uint32_t table,
     return rc;
 }
 
+/* The older weights of all rows, also of those that are not in a log: two stores may log different rows that a
+ * step left unchanged. */
+static uint32_t checksum_older(const struct ps_store *s, uint32_t shard, uint32_t sum)
+{
+    for (uint32_t age = 1; age <= s->opts.staleness; age++)
+        for (uint32_t i = 0; i < s->n_tables; i++) {
+            const struct store_table *t = &s->tables[i];
+            uint64_t n = ps_local_rows(t->is.rows, t->is.first_shard, shard);
+
+            for (uint64_t k = 0; k < n; k++)
+                sum = crc32c(sum, store_older(s, shard, t->offset + (size_t)k * t->is.width, age),
+                             t->is.width * sizeof(float));
+        }
+    return sum;
+}
+
 uint32_t ps_store_checksum(const struct ps_store *s, uint32_t shard)
 {
     bool is_finite = true; /* not used */
+    uint32_t sum;
 
     CHECK(ps_store_has(s, shard));
-    return checksum_part(place_of(s, shard), s->n_parts * s->part_floats, 0, &is_finite);
+    sum = checksum_part(store_place(s, shard), s->n_parts * s->part_floats, 0, &is_finite);
+    return s->opts.staleness > 0 ? checksum_older(s, shard, sum) : sum;
 }

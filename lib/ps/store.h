@@ -6,14 +6,19 @@
  *     ps_store_reduce()      adds the gradients of all ranks: the pending gradient
  *     ps_store_clip()        optional: limits its elements
  *     ps_store_verdict()     is it finite; checksums and squares per shard
- *     ps_store_commit()      updates the rows, or ps_store_discard(): the step is skipped
+ *     ps_store_commit()      updates the rows, or ps_store_skip(): the step leaves them unchanged,
+ *                            or ps_store_discard(): the step will be repeated
  *
  * Weights, slots and averages have the bits of the same step on whole tables in a trainer
  * (optim_update(), tensor/packed.h), for every distribution of the shards. The sums follow the tree
  * over the lanes (micro-batch slots) of the batch, in which each rank is an aligned subtree.
  *
+ * With staleness k the weights after each of the last k steps can be read too. Before the first step
+ * all of them are the initial ones.
+ *
  * Memory: one range of addresses for all shards that the store may hold is reserved; only pages
- * that are written need memory. A warm step allocates nothing.
+ * that are written need memory. A warm step allocates nothing. The older weights need memory for the rows that
+ * the last k steps changed, 16 bytes and the weights of each.
  * Threads: one at a time per store. */
 #ifndef PS_STORE_H
 #define PS_STORE_H
@@ -22,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "opts/ps.h"
 #include "ps/map.h"
 
 struct err;
@@ -51,6 +57,7 @@ struct ps_store_opts {
     const struct optim_def *optimizer;
     const struct optim_hyper *hyper; /* of the job: decide which slots exist; copied */
     double average;                  /* decay of the moving average of the weights; 0: no average */
+    uint32_t staleness; /* steps whose weights before them are kept, <= PS_STALENESS_MAX */
     /* The store may hold shards s with s mod n_threads = thread. n_threads 0: all shards. */
     uint32_t thread, n_threads;
     ps_fill_fn *fill;
@@ -70,17 +77,19 @@ void ps_store_close(struct ps_store *s); /* NULL is allowed */
 int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err *err);
 void ps_store_drop_shard(struct ps_store *s, uint32_t shard); /* no effect if it is not held */
 bool ps_store_has(const struct ps_store *s, uint32_t shard);
-/* Bytes of the weights, slots and averages of the shards held. */
+/* Bytes of the weights, slots and averages of the shards held, and of the older weights of tables of which
+ * each step changes every row. Those of other tables depend on the gradients. */
 uint64_t ps_store_bytes(const struct ps_store *s);
 uint64_t ps_store_shard_bytes(const struct ps_store *s, uint32_t shard); /* the same of a shard, held or not */
 /* Returns the memory that n shards with these bytes can occupy. All shards have places of one size, that
  * of the shard with the most rows, and huge pages also fill the unused part of a place. */
 uint64_t ps_store_memory(const struct ps_store *s, uint32_t n_shards, uint64_t bytes);
 
-/* Copies the weights of n rows, in any order, to out [n * width]. Errors: ERR_PEER (a row that the
- * table does not have, or whose shard is not held); then `out` is undefined. */
-int ps_store_read(const struct ps_store *s, uint32_t table, const uint64_t *rows, uint64_t n,
-                  float *out, struct err *err);
+/* Copies the weights of n rows before the last `age` steps, in any order, to out [n * width]; age 0: the weights
+ * of now. Errors: ERR_PEER (a row that the table does not have, or whose shard is not held; an age above the
+ * staleness); then `out` is undefined. */
+int ps_store_read(const struct ps_store *s, uint32_t table, uint32_t age, const uint64_t *rows,
+                  uint64_t n, float *out, struct err *err);
 
 /* ---- a step ---- */
 
@@ -120,16 +129,21 @@ struct ps_verdict {
 void ps_store_verdict(const struct ps_store *s, struct ps_verdict *out);
 
 /* Updates the rows with the pending gradient. `hyper` is that of the step, with grad_scale and
- * step; the factors of each table are applied here. */
-void ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper);
-void ps_store_discard(struct ps_store *s); /* no effect if nothing is pending */
+ * step; the factors of each table are applied here. Errors: ERR_NOMEM, only with staleness; then nothing has
+ * changed. */
+int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, struct err *err);
+/* Drops the pending gradient. skip: the step leaves all rows unchanged; discard: it is no step; no effect if
+ * nothing is pending. */
+void ps_store_skip(struct ps_store *s);
+void ps_store_discard(struct ps_store *s);
 
 /* ---- the state of a shard: for copies, checkpoints and comparison ---- */
 
-/* The parts of the state: 0 the weights, then the slots that are used, then the average. */
+/* The parts of the state: 0 the weights, then the slots that are used, then the average, then the weights before
+ * the last 1, 2, ... staleness steps. The older weights are imported after the weights, newest first. */
 const char *ps_store_table_name(const struct ps_store *s, uint32_t table);
 uint32_t ps_store_n_parts(const struct ps_store *s);
-/* "weights", the name of the slot, or "average". */
+/* "weights", the name of the slot, "average", or "delayed.AGE". */
 const char *ps_store_part_name(const struct ps_store *s, uint32_t part);
 /* Copies rows [first_local, first_local + n) of a table in a shard. Errors: ERR_PEER (a shard that
  * is not held, unknown table or part, rows out of range). */
@@ -137,7 +151,7 @@ int ps_store_export(const struct ps_store *s, uint32_t shard, uint32_t table, ui
                     uint64_t first_local, uint64_t n, float *out, struct err *err);
 int ps_store_import(struct ps_store *s, uint32_t shard, uint32_t table, uint32_t part,
                     uint64_t first_local, uint64_t n, const float *in, struct err *err);
-/* As ps_store_import() of the weights, and the average becomes equal. The slots stay: those of an added
+/* As ps_store_import() of the weights, and the average becomes equal, in a shard without older weights. The slots stay: those of an added
  * shard are zero, so its rows are then initial. */
 int ps_store_import_initial(struct ps_store *s, uint32_t shard, uint32_t table,
                             uint64_t first_local, uint64_t n, const float *in, struct err *err);

@@ -88,9 +88,14 @@ static void update_all(struct ps_store *s, const struct store_table *t,
                          first[shard + 1] - first[shard]);
 }
 
-void ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper)
+int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, struct err *err)
 {
+    int rc;
+
     CHECK(s->is_pending);
+    rc = store_log_step(s, hyper, err);
+    if (rc < 0)
+        return rc;
     for (uint32_t i = 0; i < s->n_tables; i++) {
         const struct store_table *t = &s->tables[i];
         struct optim_hyper own = optim_own_hyper(hyper, t->is.rate_factor, t->is.weight_decay);
@@ -103,5 +108,13 @@ void ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper)
             update_all(s, t, &own);
         }
     }
+    ps_store_discard(s);
+    return 0;
+}
+
+void ps_store_skip(struct ps_store *s)
+{
+    CHECK(s->is_pending);
+    store_log_nothing(s);
     ps_store_discard(s);
 }

@@ -4,6 +4,7 @@
  *   store_reduce.c   the pending gradient: sums
  *   store_verdict.c  the pending gradient: clipping, verdict
  *   store_commit.c   the update
+ *   store_history.c  the weights before the last steps
  *
  * The arena is one range of addresses with a place for each shard that the store may hold. All
  * places have the same layout, that of a shard with the most rows, so one offset leads from the
@@ -13,7 +14,11 @@
  *     place   | weights | slot | ... | average | rest of the last page    part_floats per part
  *     part    | local rows of table 0 | local rows of table 1 | ...       tables[i].offset
  *
- * Only the places of shards that are held can be accessed. */
+ * Only the places of shards that are held can be accessed.
+ *
+ * With staleness k each shard also has k logs, one for each of the last k steps: the rows that the step changed,
+ * with their weights before it. A step that changes every row of a table, as with weight decay, logs all of
+ * them. */
 #ifndef PS_STORE_PRIV_H
 #define PS_STORE_PRIV_H
 
@@ -33,14 +38,27 @@ struct pending {
 struct store_table {
     struct ps_table is; /* its name is owned */
     size_t offset;      /* floats from the start of a part to its first row */
+    bool skips_rows;    /* with the hyper-parameters of the job: store_skips_rows() */
     struct pending pending;
+};
+
+struct store_log_row {
+    size_t at;    /* floats from the start of a part to the row */
+    size_t value; /* index of its weights in the values of the log */
+};
+
+struct store_log { /* of a shard and a step */
+    struct store_log_row *rows; /* owned [n], ascending */
+    float *values;              /* owned [n_values] */
+    size_t n, n_values, room_rows, room_values;
 };
 
 struct ps_store {
     struct ps_store_opts opts; /* its pointers to tables and hyper-parameters are NULL */
-    uint32_t n_tables, n_parts;
+    uint32_t n_tables;
+    uint32_t n_parts; /* of a place; the parts of older weights follow them, and are in the logs */
     struct store_table *tables; /* [n_tables] owned */
-    const char *part_names[OPTIM_MAX_SLOTS + 2];
+    const char *part_names[OPTIM_MAX_SLOTS + 2 + PS_STALENESS_MAX];
     float *arena; /* owned; mapped; NULL: not yet */
     size_t arena_bytes, part_floats, place_floats;
     /* A step reads random rows, each on a page of its own: huge pages save the page walks. Of tables with few
@@ -50,6 +68,8 @@ struct ps_store {
     uint64_t held[PS_SHARDS / 64]; /* bit s % 64 of word s / 64 */
     uint64_t bytes; /* of the shards held */
     bool is_pending;
+    struct store_log *logs; /* owned [PS_SHARDS * staleness] */
+    uint32_t newest_log;    /* < staleness: of the last step; the one before it is the next, circularly */
     /* Memory that steps use again */
     struct node *nodes; /* owned; see store_reduce.c */
     uint64_t room_nodes;
@@ -61,6 +81,12 @@ struct ps_store {
     uint64_t room_order;
     float *whole; /* owned; gradients of a range of rows; zero between the calls */
 };
+
+/* Returns the first float of a shard's place. */
+static inline float *store_place(const struct ps_store *s, uint32_t shard)
+{
+    return s->arena + (size_t)(shard / s->opts.n_threads) * s->place_floats;
+}
 
 static inline bool store_holds(const struct ps_store *s, uint32_t shard)
 {
@@ -90,6 +116,29 @@ static inline bool store_has_row(const struct ps_store *s, const struct store_ta
 
 /* Reports that store_has_row() is false; returns ERR_PEER. */
 int store_bad_row(const struct store_table *t, uint64_t row, struct err *err);
+
+/* Does a step with these hyper-parameters leave the rows of a table without a gradient unchanged? */
+static inline bool store_skips_rows(const struct ps_store *s, const struct store_table *t,
+                                    const struct optim_hyper *hyper)
+{
+    struct optim_hyper own = optim_own_hyper(hyper, t->is.rate_factor, t->is.weight_decay);
+
+    return optim_skips_rows(s->opts.optimizer, &own, t->is.lazy);
+}
+
+/* ---- store_history.c ---- */
+
+/* Returns the weights of a row before the last `age` <= staleness steps; `at`: floats from the start of a part
+ * to the row. Valid until the store changes. */
+const float *store_older(const struct ps_store *s, uint32_t shard, size_t at, uint32_t age);
+/* Logs the rows that the pending gradient will change. Errors: ERR_NOMEM; then nothing has changed. */
+int store_log_step(struct ps_store *s, const struct optim_hyper *hyper, struct err *err);
+void store_log_nothing(struct ps_store *s); /* the step changes no row */
+/* Sets the weights of n rows from `at` on before the last `age` steps, age > 0. Those of age - 1 are set before,
+ * and not after. Errors: ERR_NOMEM. */
+int store_import_older(struct ps_store *s, uint32_t shard, size_t at, uint32_t age, uint64_t n,
+                       size_t width, const float *in, struct err *err);
+void store_drop_logs(struct ps_store *s, uint32_t shard);
 
 /* Number of rows that one call of optim_update_range() updates where all rows of a table are
  * updated. */

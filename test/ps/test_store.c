@@ -123,6 +123,7 @@ struct oracle {
     float *memory, *sums; /* sums: dense, of all tables */
     uint8_t *marked;      /* [all rows] */
     void *marks;
+    float *older[PS_STALENESS_MAX]; /* owned; the weights before the last 1, 2, ... steps */
     size_t first_float[TABLES + 1], first_row[TABLES + 1];
 };
 
@@ -164,11 +165,29 @@ static void oracle_open(struct oracle *o, const struct ps_store_opts *opts,
     for (uint32_t t = 0; t < TABLES; t++)
         for (size_t i = o->first_float[t]; i < o->first_float[t + 1]; i++)
             o->state.w[i] = o->state.average[i] = initial(t, i - o->first_float[t]);
+    for (uint32_t i = 0; i < PS_STALENESS_MAX; i++) {
+        o->older[i] = malloc(n * sizeof(float));
+        assert_non_null(o->older[i]);
+        memcpy(o->older[i], o->state.w, n * sizeof(float));
+    }
     assert_int_equal(optim_new(&oo, &o->optim, NULL), 0);
+}
+
+/* Before a step. */
+static void oracle_keep(struct oracle *o)
+{
+    float *oldest = o->older[PS_STALENESS_MAX - 1];
+
+    for (uint32_t i = PS_STALENESS_MAX - 1; i > 0; i--)
+        o->older[i] = o->older[i - 1];
+    o->older[0] = oldest;
+    memcpy(oldest, o->state.w, o->first_float[TABLES] * sizeof(float));
 }
 
 static void oracle_close(struct oracle *o)
 {
+    for (uint32_t i = 0; i < PS_STALENESS_MAX; i++)
+        free(o->older[i]);
     optim_free(o->optim);
     free(o->marks);
     free(o->memory);
@@ -349,9 +368,10 @@ static void check_bits(const float *a, const float *b, size_t n, const char *wha
 }
 
 /* Compares all parts of the shards of a store with the whole tables. */
-static void check_state(const struct ps_store *s, const struct oracle *o, double average)
+static void check_state(const struct ps_store *s, const struct oracle *o, double average,
+                        uint32_t staleness)
 {
-    const float *parts[PARTS_MAX] = { o->state.w };
+    const float *parts[PARTS_MAX + PS_STALENESS_MAX] = { o->state.w };
     uint32_t n_parts = 1;
     float *got = malloc(70001 * sizeof(*got));
 
@@ -361,6 +381,8 @@ static void check_state(const struct ps_store *s, const struct oracle *o, double
             parts[n_parts++] = o->state.slots[k];
     if (average > 0)
         parts[n_parts++] = o->state.average;
+    for (uint32_t i = 0; i < staleness; i++)
+        parts[n_parts++] = o->older[i];
     assert_int_equal(ps_store_n_parts(s), n_parts);
     for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
         for (uint32_t t = 0; ps_store_has(s, shard) && t < TABLES; t++) {
@@ -410,7 +432,49 @@ struct way {
     float clip_value;
     bool nesterov, centered;
     double momentum;
+    uint32_t staleness;
 };
+
+/* Reads rows of each age, some of them twice, in descending order. */
+static void check_older_reads(const struct ps_store *s, const struct oracle *o, uint32_t staleness)
+{
+    uint64_t rows[67];
+    float got[67 * 8];
+
+    for (uint32_t age = 0; age <= staleness; age++) {
+        const float *w = age > 0 ? o->older[age - 1] : o->state.w;
+
+        for (uint64_t i = 0; i < 67; i++)
+            rows[i] = 4999 - i / 2 * 113;
+        assert_int_equal(ps_store_read(s, 0, age, rows, 67, got, NULL), 0);
+        for (uint64_t i = 0; i < 67; i++)
+            check_bits(got + i * 8, w + o->first_float[0] + rows[i] * 8, 8, "a read", 0, rows[i]);
+    }
+    assert_int_equal(ps_store_read(s, 0, staleness + 1, rows, 1, got, NULL), ERR_PEER);
+}
+
+/* Replaces a store by a new one with the parts of all shards. */
+static void move_store(struct ps_store **s, const struct ps_store_opts *opts)
+{
+    struct ps_store *to = NULL;
+    float *rows = malloc(70001 * sizeof(*rows));
+
+    assert_non_null(rows);
+    assert_int_equal(ps_store_open(opts, &to, NULL), 0);
+    for (uint32_t shard = 0; shard < PS_SHARDS; shard++) {
+        assert_int_equal(ps_store_add_shard(to, shard, false, NULL), 0);
+        for (uint32_t t = 0; t < TABLES; t++)
+            for (uint32_t part = 0; part < ps_store_n_parts(*s); part++) {
+                uint64_t n = ps_local_rows(tables[t].rows, tables[t].first_shard, shard);
+
+                assert_int_equal(ps_store_export(*s, shard, t, part, 0, n, rows, NULL), 0);
+                assert_int_equal(ps_store_import(to, shard, t, part, 0, n, rows, NULL), 0);
+            }
+    }
+    free(rows);
+    ps_store_close(*s);
+    *s = to;
+}
 
 static void train(enum optim_type type, const struct way *way, uint32_t n_ranks, uint32_t steps)
 {
@@ -419,7 +483,8 @@ static void train(enum optim_type type, const struct way *way, uint32_t n_ranks,
                              .beta2 = 0.97, .epsilon = 1e-8, .nesterov = way->nesterov,
                              .centered = way->centered, .trust = 7 };
     struct ps_store_opts opts = { .tables = own, .n_tables = TABLES, .optimizer = optim_get(type),
-                                  .hyper = &h, .average = way->average, .fill = fill };
+                                  .hyper = &h, .average = way->average,
+                                  .staleness = way->staleness, .fill = fill };
     struct ps_store *stores[STORES];
     struct oracle o;
     uint64_t x = 88172645463325252u + n_ranks;
@@ -450,19 +515,24 @@ static void train(enum optim_type type, const struct way *way, uint32_t n_ranks,
             optim_clip_values(o.optim, 0, &o.state, way->clip_value);
         if (step < 4)
             check_verdicts(stores, &o, way->clip_value);
+        oracle_keep(&o);
         if (!skip)
             optim_update(o.optim, 0, &h, &o.state);
         for (uint32_t k = 0; k < STORES; k++) {
             if (skip)
-                ps_store_discard(stores[k]);
+                ps_store_skip(stores[k]);
             else
-                ps_store_commit(stores[k], &h);
+                assert_int_equal(ps_store_commit(stores[k], &h, NULL), 0);
             assert_false(ps_store_is_pending(stores[k]));
         }
         draws_free(&d);
+        if (way->staleness > 0)
+            check_older_reads(stores[3], &o, way->staleness);
+        if (way->staleness > 0 && step == 4)
+            move_store(&stores[3], &opts);
     }
     for (uint32_t k = 0; k < STORES; k++)
-        check_state(stores[k], &o, way->average);
+        check_state(stores[k], &o, way->average, way->staleness);
     for (uint32_t shard = 0; shard < PS_SHARDS; shard++) /* holders can be compared */
         for (uint32_t k = 0; k < 3; k++)
             if (belongs(k, shard))
@@ -489,6 +559,22 @@ static void stores_train_to_the_bits_of_whole_tables(void **state)
     for (size_t k = 0; k < sizeof(types) / sizeof(*types); k++)
         for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++)
             train(types[k], &ways[i], 1 + (uint32_t)(k + 2 * i) % MAX_RANKS, i == 0 ? 30 : 6);
+}
+
+static void staleness_keeps_the_weights_before_the_last_steps(void **state)
+{
+    static const struct way ways[] = {
+        { .staleness = 1 },
+        { .staleness = 2, .average = 0.9 },
+        { .staleness = 4, .lazy = true },
+        { .staleness = 3, .decays = true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
+        train(OPTIM_ADAGRAD, &ways[i], 3, 11);
+        train(OPTIM_ADAM, &ways[i], 2, 5 + (uint32_t)i);
+    }
 }
 
 static void every_number_of_ranks_gives_the_sums_of_the_tree(void **state)
@@ -564,8 +650,8 @@ static void a_large_table_needs_memory_only_for_its_shards(void **state)
     assert_int_equal(ps_store_add_shard(s, ps_shard_of(5, row), false, NULL), 0);
     assert_int_equal(ps_store_bytes(s), UINT64_C(3) << (33 - 10 + 6));
     assert_int_equal(ps_store_reduce(s, &part, 1, NULL), 0);
-    ps_store_commit(s, &h);
-    assert_int_equal(ps_store_read(s, 0, &row, 1, out, NULL), 0);
+    assert_int_equal(ps_store_commit(s, &h, NULL), 0);
+    assert_int_equal(ps_store_read(s, 0, 0, &row, 1, out, NULL), 0);
     assert_true(out[0] < 0 && out[1] == 0);
     ps_store_close(s);
 }
@@ -607,20 +693,20 @@ static void reads_give_rows_in_the_requested_order(void **state)
         assert_int_equal(ps_store_add_shard(s, shard, true, NULL), 0);
     for (uint32_t i = 0; i < 100; i++)
         rows[i] = draw(&x, 39) * 128 + draw(&x, 64); /* blocks 0, 2, 4, ... */
-    assert_int_equal(ps_store_read(s, 0, rows, 100, out, NULL), 0);
+    assert_int_equal(ps_store_read(s, 0, 0, rows, 100, out, NULL), 0);
     for (uint32_t i = 0; i < 800; i++)
         assert_true(out[i] == initial(0, rows[i / 8] * 8 + i % 8));
-    assert_int_equal(ps_store_read(s, 0, NULL, 0, NULL, NULL), 0);
+    assert_int_equal(ps_store_read(s, 0, 0, NULL, 0, NULL, NULL), 0);
     rows[50] = 64;
-    assert_int_equal(ps_store_read(s, 0, rows, 100, out, &err), ERR_PEER);
+    assert_int_equal(ps_store_read(s, 0, 0, rows, 100, out, &err), ERR_PEER);
     assert_non_null(strstr(err.text, "shard 1"));
     rows[50] = 5000;
-    assert_int_equal(ps_store_read(s, 0, rows, 100, out, &err), ERR_PEER);
-    assert_int_equal(ps_store_read(s, TABLES, rows, 1, out, &err), ERR_PEER);
+    assert_int_equal(ps_store_read(s, 0, 0, rows, 100, out, &err), ERR_PEER);
+    assert_int_equal(ps_store_read(s, TABLES, 0, rows, 1, out, &err), ERR_PEER);
     ps_store_drop_shard(s, 0);
     assert_false(ps_store_has(s, 0));
     rows[0] = 1;
-    assert_int_equal(ps_store_read(s, 0, rows, 1, out, &err), ERR_PEER);
+    assert_int_equal(ps_store_read(s, 0, 0, rows, 1, out, &err), ERR_PEER);
     ps_store_close(s);
 }
 
@@ -698,7 +784,7 @@ static void verdict_reports_a_gradient_that_is_not_finite(void **state)
         ps_store_verdict(s, v);
         assert_false(v->is_finite);
         ps_store_discard(s);
-        assert_int_equal(ps_store_read(s, 0, &row, 1, out, NULL), 0);
+        assert_int_equal(ps_store_read(s, 0, 0, &row, 1, out, NULL), 0);
         for (uint32_t i = 0; i < 8; i++)
             assert_true(out[i] == initial(0, row * 8 + i));
     }
@@ -730,7 +816,7 @@ static void exported_state_is_imported_with_its_bits(void **state)
     assert_int_equal(ps_store_n_parts(from), 4);
     assert_int_equal(ps_store_add_shard(from, 0, true, NULL), 0);
     assert_int_equal(ps_store_reduce(from, &part, 1, NULL), 0);
-    ps_store_commit(from, &h);
+    assert_int_equal(ps_store_commit(from, &h, NULL), 0);
     assert_int_equal(ps_store_add_shard(to, 0, false, NULL), 0);
     assert_int_not_equal(ps_store_checksum(from, 0), ps_store_checksum(to, 0));
     for (uint32_t t = 0; t < TABLES; t++)
@@ -787,6 +873,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stores_train_to_the_bits_of_whole_tables),
+        cmocka_unit_test(staleness_keeps_the_weights_before_the_last_steps),
         cmocka_unit_test(every_number_of_ranks_gives_the_sums_of_the_tree),
         cmocka_unit_test(optimizers_with_norms_are_refused),
         cmocka_unit_test(table_beyond_the_address_space_is_an_error),
