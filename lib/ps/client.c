@@ -54,6 +54,8 @@ struct ps_client {
     bool is_copying;   /* the preferred holder of a shard lacks rows: the holders are found again */
     uint64_t find_at, find_steps; /* at that version, and after so many steps more */
     uint64_t version;
+    uint32_t staleness;
+    bool in_step;  /* rows are read for the lanes of a step */
     uint32_t part; /* of the state of the rows that are read; see ps_client_begin() */
 };
 
@@ -97,6 +99,7 @@ int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, st
         return no_memory(err);
     CHECK(opts->n_tables <= PS_TABLES_MAX);
     c->n_tables = opts->n_tables;
+    c->staleness = opts->staleness;
     c->tables = calloc(opts->n_tables, sizeof(*c->tables));
     c->widths = calloc(opts->n_tables, sizeof(*c->widths));
     c->values = calloc(opts->n_tables, sizeof(*c->values));
@@ -170,8 +173,23 @@ int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, 
 void ps_client_begin(struct ps_client *c, uint32_t part)
 {
     c->part = part;
+    c->in_step = false;
     for (uint32_t i = 0; i < c->n_tables; i++)
         ps_slots_clear(&c->tables[i].slots);
+}
+
+void ps_client_begin_step(struct ps_client *c)
+{
+    ps_client_begin(c, 0);
+    c->in_step = true;
+}
+
+/* Returns the version of the rows that are read. */
+static uint64_t read_version(const struct ps_client *c)
+{
+    uint64_t age = c->in_step ? c->staleness : 0;
+
+    return c->version > age ? c->version - age : 0;
 }
 
 void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_t n)
@@ -215,7 +233,8 @@ static const uint32_t *holders_of(const struct ps_client *c, const struct table 
  * newest step yet. */
 static bool is_due(const struct ps_client *c, const struct ps_message *m)
 {
-    return m->step == c->version || (m->kind == PS_HELD && m->step + 1 == c->version);
+    return m->kind == PS_HELD ? m->step == c->version || m->step + 1 == c->version
+                              : m->step == read_version(c);
 }
 
 /* Receives a message of a server that owes one. */
@@ -236,7 +255,7 @@ static int receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struc
     if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || !is_due(c, m))
         return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
                                       ", expected kind %d of step %" PRIu64,
-                       *from, m->kind, m->step, kind, c->version);
+                       *from, m->kind, m->step, kind, read_version(c));
     c->peers[*from].owes = false;
     return 0;
 }
@@ -401,7 +420,7 @@ static int receive_rows(struct ps_client *c, struct err *err)
 
 int ps_client_fetch(struct ps_client *c, struct err *err)
 {
-    struct ps_message m = { .kind = PS_PULL, .step = c->version };
+    struct ps_message m = { .kind = PS_PULL, .step = read_version(c), .flag = c->in_step };
     bool is_complete = true;
     uint32_t n_owed;
     int rc = 0;

@@ -6,6 +6,9 @@
  *              shard (PUSH); each server receives one message per step, even an empty one
  *     commit   the step is applied, or skipped, on all servers (COMMIT), once every rank has sent it
  *
+ * With staleness k the lanes of step t read the rows after step max(0, t - 1 - k). The servers have them before
+ * all ranks have committed step t - 1, so a PULL does not wait for the slowest rank.
+ *
  * Rows are read from the holder with number rank mod holders, so the holders share the work. While rows are
  * still copied to that holder (leader.h), the next one that has the shard sends them. The client asks the
  * servers what they have (QUERY -> HELD) before its first rows, then after 1, 2, 4, ... steps while copies run.
@@ -29,6 +32,7 @@ struct ps_client_opts {
     uint32_t n_tables;
     const uint32_t *widths, *first_shards; /* [n_tables] copied */
     const size_t *rooms;                   /* [n_tables] slots; copied */
+    uint32_t staleness;
 };
 
 /* On success the caller owns *out. Errors: ERR_NOMEM. */
@@ -36,13 +40,16 @@ int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, st
 void ps_client_close(struct ps_client *c); /* NULL is allowed */
 
 /* Begins a generation as `rank`; the port is copied, the route is borrowed until the next call. The
- * rank has the lanes [first_lane, first_lane + n_lanes). `version`: the step whose rows are read. Errors: ERR_NOMEM. */
+ * rank has the lanes [first_lane, first_lane + n_lanes). `version`: the step that the group holds. Errors: ERR_NOMEM. */
 int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, uint32_t rank,
                                const struct ps_route *route, uint32_t first_lane, uint32_t n_lanes,
                                uint64_t version, struct err *err);
 
-/* Frees all slots. part: of the state of the rows that follow (store.h); 0: the weights. */
+/* Frees all slots. The rows that follow are those of the version: a part of their state (store.h); 0: the
+ * weights. */
 void ps_client_begin(struct ps_client *c, uint32_t part);
+/* The same for the lanes of a step: the rows that follow are the weights `staleness` steps before the version. */
+void ps_client_begin_step(struct ps_client *c);
 /* Replaces row numbers of a table by slots; ps_client_fetch() then fetches the values of slots that
  * have none. Errors: those of comm_send() and comm_receive(); ERR_PEER: a server answers wrongly. */
 void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_t n);
@@ -53,7 +60,7 @@ float *const *ps_client_values(struct ps_client *c); /* [n_tables] compact table
  * [-clip, clip]; 0: no limit. Errors: those of comm_send(). */
 int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
                    const float *values, float clip, struct err *err);
-/* hyper NULL: the step is skipped. The next rows are those after `step`. Errors as above. */
+/* hyper NULL: the step is skipped. The version is `step`. Errors as above. */
 int ps_client_commit(struct ps_client *c, uint64_t step, const struct optim_hyper *hyper,
                      struct err *err);
 /* The rank leaves the generation in order. is_complete: the job is complete. */

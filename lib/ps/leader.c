@@ -31,6 +31,7 @@ struct ps_leader {
     uint32_t optimizer;
     struct optim_hyper hyper;
     double average;
+    uint32_t staleness;
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
     struct ps_writer out;        /* owned */
     uint32_t *checksums;         /* owned [PS_SHARDS]; of a step */
@@ -55,7 +56,7 @@ static int no_memory(struct err *err)
 static uint32_t count_parts(const struct ps_leader_opts *o)
 {
     const struct optim_def *def = optim_get(o->optimizer);
-    uint32_t n = 1 + (o->average > 0);
+    uint32_t n = 1 + (o->average > 0) + o->staleness;
 
     for (uint32_t s = 0; s < def->n_slots; s++)
         n += optim_uses(def, o->hyper, s);
@@ -72,6 +73,7 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     l->optimizer = opts->optimizer;
     l->hyper = *opts->hyper;
     l->average = opts->average;
+    l->staleness = opts->staleness;
     l->n_parts = count_parts(opts);
     l->widths = calloc(opts->n_tables, sizeof(*l->widths));
     l->tables = calloc(opts->n_tables, sizeof(*l->tables));
@@ -180,10 +182,12 @@ static int query(struct ps_leader *l, const struct ps_settlement *s, struct held
 
     for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
         m.kind = PS_SETUP;
+        m.flag = l->staleness;
         ps_write_begin(&l->out, &m, 0);
         ps_write_setup(&l->out, l->optimizer, l->average, l->tables, l->names, l->n_tables);
         rc = send_out(l, i, err);
         m.kind = PS_QUERY;
+        m.flag = 0;
         ps_write_begin(&l->out, &m, 0);
         if (rc == 0)
             rc = send_out(l, i, err);

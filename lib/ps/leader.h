@@ -33,6 +33,7 @@ struct ps_leader_opts {
     uint32_t optimizer; /* enum optim_type */
     const struct optim_hyper *hyper;
     double average; /* decay; 0: none */
+    uint32_t staleness;
     /* [n_tables] how initial rows are generated; those of kind TABLE_FROM_FILE come from the source.
      * Borrowed during the call; NULL: all of that kind */
     const struct table_fill *fills;

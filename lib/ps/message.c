@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "opts/ps.h"
 #include "opts/graph.h"
 
 enum {
@@ -186,9 +187,10 @@ static int read_setup(struct reader *r, struct ps_message *m)
     m->n_tables = counts[1];
     m->average = *average;
     if (m->optimizer >= OPTIM_TYPES || m->n_tables == 0 || m->n_tables > PS_TABLES_MAX ||
-        !(m->average >= 0 && m->average < 1))
-        return err_set(r->err, ERR_PEER, "SETUP: optimizer %u, %u tables, average %g: out of range",
-                       m->optimizer, m->n_tables, m->average);
+        !(m->average >= 0 && m->average < 1) || m->flag > PS_STALENESS_MAX)
+        return err_set(r->err, ERR_PEER,
+                       "SETUP: optimizer %u, %u tables, average %g, staleness %u: out of range",
+                       m->optimizer, m->n_tables, m->average, m->flag);
     m->tables = take(r, m->n_tables * sizeof(*m->tables));
     for (uint32_t i = 0; m->tables != NULL && i < m->n_tables; i++) {
         const struct ps_setup_table *t = &m->tables[i];

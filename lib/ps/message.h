@@ -19,7 +19,8 @@
  *          ...    kinds without sections: the arrays of the kind
  *
  *   kind    from         to           fields
- *   SETUP   coordinator  server       number: identifies the model; hyper; the tables and the optimizer
+ *   SETUP   coordinator  server       number: identifies the model; flag: staleness; hyper; the tables and the
+ *                                     optimizer
  *   QUERY   coordinator, server       -
  *           rank
  *   HELD    server       coordinator, step: version; flag: the gradient of step + 1 is pending; shards u64 [16]:
@@ -33,7 +34,8 @@
  *   COPY    coordinator, server       step: version; number: shard; flag: enum ps_copy_flag; first: local row; one
  *           server                    section with values. At step 0 no table that SETUP describes as generated
  *   READY   server       coordinator  step; flag: 1: all shards are filled, 0: copies are awaited
- *   PULL    rank         server       step: version; sections with rows
+ *   PULL    rank         server       step: version; flag: 1: the rows are for the lanes of a step, 0: they are not;
+ *                                     sections with rows
  *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
  *   PUSH    rank         server       step; number: first lane; first: lanes; float: clip; sections with rows and values
  *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]

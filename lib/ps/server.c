@@ -178,6 +178,7 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
                                      .bytes = s->store != NULL ? ps_store_bytes(s->store) : 0,
                                      .rows_read = s->rows_read,
                                      .rows_updated = s->rows_updated };
+    memcpy(out->rows_stale, s->rows_stale, sizeof(out->rows_stale));
     for (uint32_t i = 0; s->store != NULL && i < PS_SHARDS; i++)
         out->n_shards += ps_store_has(s->store, i);
     if (s->store != NULL)

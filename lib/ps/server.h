@@ -17,8 +17,8 @@
  *                                                           sends VOTE
  *   PENDING      COMMIT of a rank               PENDING     counts it
  *   PENDING      COMMIT of the last rank        HOLDING     updates, or skips; answers the PULLs that wait
- *   HOLDING,     PULL                           same        sends ROWS; waits if its version is the next one
- *   PENDING
+ *   HOLDING,     PULL                           same        sends ROWS, of an older version with staleness; waits
+ *   PENDING                                                 if its version is the next one
  *   LOADING,     FETCH(place, shards)           same        sends COPY to another server
  *   HOLDING,
  *   PENDING
@@ -58,6 +58,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
+
+#include "opts/ps.h"
 
 struct err;
 struct ps_server;
@@ -106,6 +108,7 @@ struct ps_server_stats {
     uint64_t bytes;      /* of rows, slots and averages */
     uint64_t memory;     /* that they can occupy (ps_store_memory()) */
     uint64_t rows_read, rows_updated; /* since ps_server_open() */
+    uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* rows that lanes read, by the steps that they are older */
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out);
 

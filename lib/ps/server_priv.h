@@ -54,6 +54,7 @@ struct ps_server {
     struct table_fill *fills;   /* owned [n_tables] */
     bool generates;             /* a table has generated rows */
     uint64_t version;
+    uint32_t staleness;
     /* of the pending gradient, which is in the store */
     struct ps_verdict *verdict; /* owned */
 
@@ -91,6 +92,7 @@ struct ps_server {
     struct ps_section *push_sections;
     struct ps_writer out;      /* owned */
     uint64_t rows_read, rows_updated;
+    uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* rows of steps by their age */
 };
 
 /* ---- server_message.c ---- */
@@ -172,7 +174,9 @@ int server_reserve(const struct ps_server *s, struct err *err);
 
 /* ---- server_rows.c ---- */
 
-/* Copies the rows of a section to `to`. Errors: as ps_store_read(). */
-int server_read_rows(struct ps_server *s, const struct ps_section *x, float *to, struct err *err);
+/* Copies the rows of a section after step `version` to `to`. Errors: as ps_store_read(); ERR_PEER: an older
+ * version of another part than the weights. */
+int server_read_rows(struct ps_server *s, const struct ps_section *x, uint64_t version, float *to,
+                     struct err *err);
 
 #endif

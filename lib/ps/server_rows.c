@@ -18,14 +18,19 @@ static int check_rows(const struct ps_server *s, const struct ps_section *x, str
     return 0;
 }
 
-int server_read_rows(struct ps_server *s, const struct ps_section *x, float *to, struct err *err)
+int server_read_rows(struct ps_server *s, const struct ps_section *x, uint64_t version, float *to,
+                     struct err *err)
 {
     int rc = check_rows(s, x, err);
 
     if (rc < 0)
         return rc;
     if (x->part == 0)
-        return ps_store_read(s->store, x->table, 0, x->rows, x->n, to, err);
+        return ps_store_read(s->store, x->table, (uint32_t)(s->version - version), x->rows, x->n,
+                             to, err);
+    if (version != s->version)
+        return err_set(err, ERR_PEER, "part %u of the rows after step %" PRIu64 ": the rows are of step %" PRIu64,
+                       x->part, version, s->version);
     for (uint64_t i = 0; i < x->n; i++) {
         uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);
 
@@ -89,5 +94,5 @@ int ps_server_read_row(struct ps_server *s, const struct ps_place *at, uint64_t 
 {
     const struct ps_section x = { .table = at->table, .part = at->part, .n = 1, .rows = &row };
 
-    return server_read_rows(s, &x, out, err);
+    return server_read_rows(s, &x, s->version, out, err);
 }

@@ -32,6 +32,7 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
                                .optimizer = optim_get(m->optimizer),
                                .hyper = &m->hyper,
                                .average = m->average,
+                               .staleness = m->flag,
                                .thread = s->opts.thread,
                                .n_threads = s->opts.n_threads,
                                .fill = generate,
@@ -66,6 +67,7 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
         name += strlen(name) + 1;
     }
     s->n_tables = rc == 0 ? m->n_tables : 0;
+    s->staleness = m->flag;
     if (rc == 0)
         rc = ps_store_open(&o, &s->store, err);
     free(tables);

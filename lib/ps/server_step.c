@@ -9,9 +9,11 @@
 
 /* ---- PULL ---- */
 
-static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *m, struct err *err)
+/* `age`: committed steps of the rank that the rows do not contain. */
+static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *m, uint64_t age,
+                     struct err *err)
 {
-    struct ps_message reply = { .kind = PS_ROWS, .step = s->version };
+    struct ps_message reply = { .kind = PS_ROWS, .step = m->step };
     int rc = fault_error("ps.rows", err);
 
     if (rc < 0)
@@ -26,24 +28,30 @@ static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *
             return server_no_memory(err);
         if (floats % 2 != 0)
             values[floats] = 0;
-        rc = server_read_rows(s, x, values, err);
+        rc = server_read_rows(s, x, m->step, values, err);
         if (rc < 0)
             return rc;
         ps_write_section(&s->out, i, x->table, x->part, x->n);
         s->rows_read += x->n;
+        s->rows_stale[age] += m->flag == 1 ? x->n : 0;
     }
     return server_send(s, to, err);
 }
 
+/* The rule of versions. A rank that has committed step t reads the rows after step t, apart from the lanes of
+ * step t + 1, which read those after step t - staleness. The server is at t, or at t - 1 if other ranks have not
+ * committed t. */
 int server_pull(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
                 size_t n, struct err *err)
 {
     struct rank *r = &s->ranks[from];
+    uint64_t newest = s->version + r->has_committed;
+    uint64_t age = m->flag == 0 ? 0 : newest < s->staleness ? newest : s->staleness;
 
-    if (s->is_holding && m->step == s->version)
-        return send_rows(s, from, m, err);
-    if (!s->is_holding || r->waits || !r->has_committed || m->step != s->version + 1)
+    if (!s->is_holding || r->waits || m->flag > 1 || m->step != newest - age)
         return server_unexpected(s, from, "PULL", m->step, err);
+    if (m->step <= s->version)
+        return send_rows(s, from, m, age, err);
     r->waits = true;
     return server_keep(s, r, &r->later, data, n, err);
 }

@@ -314,7 +314,8 @@ static inline void list_rows(struct group *g, uint32_t rank, uint32_t server)
 static inline void send_pull(struct group *g, uint32_t rank, uint32_t server)
 {
     struct trainer *t = &g->trainers[g->ranks[rank]];
-    struct ps_message m = { .kind = PS_PULL, .step = t->done };
+    struct ps_message m = { .kind = PS_PULL, .flag = 1,
+                            .step = plain_read_by_lanes(g->plain, t->done) };
     struct ps_writer w = { 0 };
     uint32_t i = 0;
 
@@ -370,6 +371,7 @@ static inline void rank_receives(struct group *g, uint32_t rank, const struct ma
     static struct ps_section sections[PS_TABLES_MAX];
     struct trainer *t = &g->trainers[g->ranks[rank]];
     uint32_t server = mail->from - g->n_ranks, at = 0;
+    uint64_t version = plain_read_by_lanes(g->plain, t->done);
     struct ps_message m;
 
     read_message(g, mail, sections, &m);
@@ -381,7 +383,7 @@ static inline void rank_receives(struct group *g, uint32_t rank, const struct ma
         return;
     }
     assert_int_equal(m.kind, PS_ROWS);
-    assert_int_equal(m.step, t->done);
+    assert_int_equal(m.step, version);
     assert_int_equal(t->state, READS);
     for (uint32_t i = 0; i < m.n_sections; i++)
         for (uint64_t k = 0; k < sections[i].n; k++, at++) {
@@ -390,8 +392,8 @@ static inline void rank_receives(struct group *g, uint32_t rank, const struct ma
 
             assert_int_equal(sections[i].table, table);
             check_bits(sections[i].values + k * plain_tables[table].width,
-                       plain_row(g->plain, t->done, 0, table, row), plain_tables[table].width,
-                       "a rank reads", t->done, table, row);
+                       plain_row(g->plain, version, 0, table, row), plain_tables[table].width,
+                       "a rank reads", version, table, row);
         }
     assert_int_equal(at, t->n_asked[server]);
     if (--t->n_owed == 0)
@@ -676,7 +678,8 @@ static inline void group_begin(struct group *g)
 {
     struct ps_leader_opts o = { .tables = plain_tables, .n_tables = g->plain->n_tables,
                                 .optimizer = g->plain->type, .hyper = &g->plain->hyper,
-                                .average = g->plain->average };
+                                .average = g->plain->average,
+                                .staleness = g->plain->staleness };
 
     begin_members(g);
     g->is_broken = g->leader_reads = false;
@@ -774,7 +777,7 @@ static inline void check_holders(struct group *g)
     uint64_t step = g->trainers[g->ranks[0]].done;
     uint32_t reader = (g->leader + 1) % g->n_ranks;
 
-    for (uint32_t i = 0; i < g->n_servers * g->plain->n_tables * g->plain->n_parts; i++) {
+    for (uint32_t i = 0; i < g->n_servers * g->plain->n_tables * plain_all_parts(g->plain); i++) {
         uint32_t server = i % g->n_servers, table = i / g->n_servers % g->plain->n_tables;
         uint32_t part = i / g->n_servers / g->plain->n_tables, width = plain_tables[table].width;
         struct ps_message m = { .kind = PS_PULL, .step = step };
@@ -917,8 +920,9 @@ static inline void check_whole(struct group *g)
     uint64_t step = g->trainers[g->ranks[0]].done;
 
     g->leader_reads = true;
-    for (uint32_t i = 0; !g->is_broken && i < g->plain->n_tables * g->plain->n_parts; i++) {
-        uint32_t table = i / g->plain->n_parts, part = i % g->plain->n_parts;
+    for (uint32_t i = 0; !g->is_broken && i < g->plain->n_tables * plain_all_parts(g->plain); i++) {
+        uint32_t n_parts = plain_all_parts(g->plain);
+        uint32_t table = i / n_parts, part = i % n_parts;
         uint32_t width = plain_tables[table].width;
         float *got = malloc(plain_tables[table].rows * width * sizeof(*got));
         struct err err = { 0 };

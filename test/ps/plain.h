@@ -29,6 +29,7 @@ static const struct ps_table plain_tables[PLAIN_TABLES] = {
 
 struct plain {
     uint32_t n_tables, lanes, n_parts;
+    uint32_t staleness; /* set by the test: the parts from n_parts on are older weights */
     enum optim_type type;
     double average;
     float clip;
@@ -116,9 +117,26 @@ static inline bool plain_gradient(uint64_t step, uint32_t table, uint64_t row, u
     return plain_sum(step, table, row, 0, 64, first, first + n, out);
 }
 
+/* Returns the version that the lanes of step t + 1 read. */
+static inline uint64_t plain_read_by_lanes(const struct plain *p, uint64_t t)
+{
+    return t > p->staleness ? t - p->staleness : 0;
+}
+
+static inline uint32_t plain_all_parts(const struct plain *p)
+{
+    return p->n_parts + p->staleness;
+}
+
 static inline const float *plain_row(const struct plain *p, uint64_t step, uint32_t part,
                                      uint32_t table, uint64_t row)
 {
+    if (part >= p->n_parts) {
+        uint64_t age = part - p->n_parts + 1;
+
+        step = step > age ? step - age : 0;
+        part = 0;
+    }
     return p->history[step] + part * p->first_float[p->n_tables] + p->first_float[table] +
            row * plain_tables[table].width;
 }

@@ -82,7 +82,8 @@ struct replica {
     uint32_t n[TABLES];
 };
 
-static void look_up(struct replica *r, uint64_t step, uint32_t lane, uint32_t part)
+/* Compares the rows with those after step `version`. */
+static void look_up(struct replica *r, uint64_t step, uint64_t version, uint32_t lane, uint32_t part)
 {
     float values[PLAIN_WIDTH];
     struct err err;
@@ -106,7 +107,7 @@ static void look_up(struct replica *r, uint64_t step, uint32_t lane, uint32_t pa
     for (uint32_t t = 0; t < TABLES; t++)
         for (uint32_t slot = 0; slot < r->n[t]; slot++)
             EXPECT(memcmp(ps_client_values(r->client)[t] + slot * plain_tables[t].width,
-                          plain_row(&plain, step, part, t, (uint64_t)r->rows[t][slot]),
+                          plain_row(&plain, version, part, t, (uint64_t)r->rows[t][slot]),
                           plain_tables[t].width * sizeof(float)) == 0,
                    "part %u of table %u, row %d, after step %u", part, t, (int)r->rows[t][slot],
                    (unsigned)step);
@@ -152,7 +153,7 @@ static void read_whole(struct ps_leader *l, const struct ps_port *port)
 
     EXPECT(got != NULL, "memory");
     for (uint32_t t = 0; t < TABLES; t++)
-        for (uint32_t part = 0; part < plain.n_parts; part++) {
+        for (uint32_t part = 0; part < plain_all_parts(&plain); part++) {
             EXPECT(ps_leader_read(l, port, &route, plain.steps, t, part, 0, plain_tables[t].rows,
                                   got, &err) == 0,
                    "%s", err.text);
@@ -169,10 +170,10 @@ static void train(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
     static const size_t rooms[] = { ROOM, ROOM, ROOM };
     uint32_t firsts[TABLES], rank = comm_first_rank(c) + local, share = LANES / comm_world(c);
     struct ps_client_opts o = { .n_tables = TABLES, .widths = widths, .first_shards = firsts,
-                                .rooms = rooms };
+                                .rooms = rooms, .staleness = plain.staleness };
     struct ps_leader_opts lo = { .tables = plain_tables, .n_tables = TABLES,
                                  .optimizer = plain.type, .hyper = &plain.hyper,
-                                 .average = plain.average };
+                                 .average = plain.average, .staleness = plain.staleness };
     struct ps_port port = ps_comm_port(c, local);
     struct plain_source source = { &plain, 0 };
     struct ps_settlement s = { .source = plain_read, .arg = &source };
@@ -201,8 +202,9 @@ static void train(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
         struct optim_hyper hyper = plain_hyper(&plain, step);
 
         clear(r, 0);
+        ps_client_begin_step(r->client);
         for (uint32_t lane = 0; lane < share; lane++)
-            look_up(r, step - 1, r->first_lane + lane, 0);
+            look_up(r, step - 1, plain_read_by_lanes(&plain, step - 1), r->first_lane + lane, 0);
         push(r, step);
         if (rank == 0)
             EXPECT(ps_leader_collect(leader, &port, &route, step, &votes, &err) == 0 &&
@@ -213,7 +215,7 @@ static void train(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
                "%s", err.text);
     }
     clear(r, plain.n_parts - 1); /* evaluates the averages */
-    look_up(r, plain.steps, 0, plain.n_parts - 1);
+    look_up(r, plain.steps, plain.steps, 0, plain.n_parts - 1);
     if (rank == 0)
         read_whole(leader, &port);
     wait_for_all(k, c, self, local);
@@ -249,6 +251,7 @@ static void trainers_and_servers_train_to_the_bits_of_whole_tables(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         struct cast k;
 
+        plain.staleness = 2 * (i % 2);
         cast_init(&k, layouts[i], true, 4096);
         for (uint32_t m = 0; m < k.n; m++)
             k.members[m].rank = m;

@@ -110,6 +110,7 @@ static void run(struct group *g, enum change how)
 static void groups_of_any_size_train_to_the_bits_of_whole_tables(void **state)
 {
     static const enum optim_type types[] = { OPTIM_SGD, OPTIM_ADAM, OPTIM_ADAGRAD, OPTIM_RMSPROP };
+    static const uint32_t staleness[] = { 0, 1, 0, 2, 0, 4, 3 };
     uint32_t n_later = 0, n_waits = 0, n_skipped = 0;
 
     (void)state;
@@ -119,6 +120,7 @@ static void groups_of_any_size_train_to_the_bits_of_whole_tables(void **state)
 
         plain_open(&plain, types[i % 4], 3, 7 + i % 2, 8, i % 3 == 0 ? 0.9 : 0,
                    i % 5 == 0 ? 0.5f : 0);
+        plain.staleness = staleness[i % 7];
         g = open_group(&plain, 1 + i % 4, 1 + i / 4 % 4, 1 + i / 16, i);
         run(g, NO_CHANGE);
         n_later += g->n_later;
@@ -186,6 +188,22 @@ static void death_of_any_task_at_any_event_changes_no_bit(void **state)
     plain_close(&plain);
 }
 
+/* Lanes read the rows after step max(0, t - 1 - staleness), wherever the shards move. */
+static void death_of_any_task_at_any_event_changes_no_version_that_lanes_read(void **state)
+{
+    struct plain plain;
+
+    (void)state;
+    plain_open(&plain, OPTIM_ADAM, 3, 8, 6, 0, 0);
+    plain.staleness = 1;
+    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 53 : 17);
+    plain.staleness = 2;
+    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 41 : 13);
+    plain.staleness = 4;
+    every_boundary(&plain, 3, 3, 2, SANITIZED_ADDRESS ? 61 : 23);
+    plain_close(&plain);
+}
+
 static void random_deaths_and_changes_of_the_group_change_no_bit(void **state)
 {
     const char *asked = getenv("SEEDS");
@@ -196,9 +214,10 @@ static void random_deaths_and_changes_of_the_group_change_no_bit(void **state)
     plain_open(&plain, OPTIM_ADAM, 3, 8, 6, 0.9, 0.5f);
     for (uint64_t seed = 0; seed < n; seed++) {
         uint64_t x = plain_mix(seed, 11);
-        struct group *g =
-            open_group(&plain, 1 + x % 4, 1 + x / 4 % 4, 1 + (uint32_t)(x / 16 % 3), seed);
+        struct group *g;
 
+        plain.staleness = x / 512 % 2 == 0 ? 0 : 1 + (uint32_t)(x / 1024 % PS_STALENESS_MAX);
+        g = open_group(&plain, 1 + x % 4, 1 + x / 4 % 4, 1 + (uint32_t)(x / 16 % 3), seed);
         g->n_kills = KILLS;
         for (uint32_t k = 0; k < KILLS; k++) {
             g->kills[k].at = 1 + group_draw(g, 900);
@@ -218,6 +237,7 @@ int main(void)
         cmocka_unit_test(groups_of_any_size_train_to_the_bits_of_whole_tables),
         cmocka_unit_test(rows_in_every_shard_and_two_blocks),
         cmocka_unit_test(death_of_any_task_at_any_event_changes_no_bit),
+        cmocka_unit_test(death_of_any_task_at_any_event_changes_no_version_that_lanes_read),
         cmocka_unit_test(random_deaths_and_changes_of_the_group_change_no_bit),
     };
 

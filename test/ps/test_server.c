@@ -40,6 +40,7 @@ struct bench {
     struct sent sent[SENT];
     uint32_t n_sent;
     bool send_fails, reserve_fails;
+    uint32_t staleness; /* of SETUP */
     uint64_t reserved; /* bytes of the last BEGIN */
     struct err err;
 };
@@ -122,7 +123,7 @@ static int give_head(struct bench *b, uint32_t from, struct ps_message m)
 
 static int give_setup(struct bench *b, uint32_t from, enum optim_type type, uint32_t n_tables)
 {
-    struct ps_message m = { .kind = PS_SETUP, .hyper = sgd };
+    struct ps_message m = { .kind = PS_SETUP, .flag = b->staleness, .hyper = sgd };
 
     ps_write_begin(&b->w, &m, 0);
     ps_write_setup(&b->w, type, 0, setup_tables, names, n_tables);
@@ -1202,6 +1203,116 @@ static void wrong_commits_are_refused(void **state)
     bench_close(&b);
 }
 
+/* A server with all rows after step 4, the same after the steps before. */
+static void to_holding_with(struct bench *b, uint32_t staleness)
+{
+    bench_open(b);
+    b->staleness = staleness;
+    assert_int_equal(give_setup(b, LEADER, OPTIM_SGD, TABLES), 0);
+    assert_int_equal(give_begin(b, LEADER, 4, PS_DROP, LIST(0, 1), LIST(0, 1)), 0);
+    expect_kind(b, LEADER, PS_READY, 4, 0);
+    for (uint32_t shard = 0; shard < 2; shard++)
+        for (uint32_t part = 0; part <= staleness; part++) /* the weights, then the older ones */
+            assert_int_equal(give_copy(b, LEADER, shard, 0, part, 0, shard == 0 ? 64 : 6), 0);
+    expect_kind(b, LEADER, PS_READY, 4, 1);
+}
+
+static int give_lane_pull(struct bench *b, uint32_t rank, uint64_t step, uint64_t row)
+{
+    return give_row(b, rank, (struct ps_message){ .kind = PS_PULL, .step = step, .flag = 1 }, 0, row);
+}
+
+/* Both ranks subtract 0.5 from a row. */
+static void make_step(struct bench *b, uint64_t step, uint64_t row)
+{
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(give_push(b, rank, step, row), 0);
+    free_sent(expect_sent(b, LEADER, PS_VOTE, step));
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(give_commit(b, rank, step, 0), 0);
+}
+
+static void lanes_read_rows_of_the_version_that_the_staleness_names(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_holding_with(&b, 2);
+    assert_int_equal(give_lane_pull(&b, 0, 2, 3), 0);
+    expect_row(&b, 0, 2, 3);
+    for (uint64_t step = 0; step < 8; step++)
+        if (step != 2)
+            expect_refused(&b, give_lane_pull(&b, 0, step, 3), "PULL of step");
+    for (uint64_t step = 0; step < 8; step++) /* not for a lane */
+        if (step != 4)
+            expect_refused(&b, give_pull(&b, 0, step, 3), "PULL of step");
+    expect_refused(&b, give_row(&b, 0, (struct ps_message){ .kind = PS_PULL, .step = 2, .flag = 2 }, 0, 3),
+                   "PULL of step 2");
+    make_step(&b, 5, 3);
+    make_step(&b, 6, 3);
+    assert_int_equal(give_lane_pull(&b, 1, 4, 3), 0);
+    expect_row(&b, 1, 4, 3);
+    make_step(&b, 7, 3);
+    assert_int_equal(give_lane_pull(&b, 1, 5, 3), 0);
+    expect_row(&b, 1, 5, 2);
+    assert_int_equal(give_pull(&b, 1, 7, 3), 0);
+    expect_row(&b, 1, 7, 0);
+    bench_close(&b);
+}
+
+/* A rank that has committed a step does not wait for the other one. */
+static void lanes_read_older_rows_before_other_ranks_commit(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_holding_with(&b, 1);
+    make_step(&b, 5, 3);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(give_push(&b, rank, 6, 3), 0);
+    free_sent(expect_sent(&b, LEADER, PS_VOTE, 6));
+    assert_int_equal(give_commit(&b, 0, 6, 0), 0);
+    assert_int_equal(ps_server_version(b.server), 5);
+    assert_int_equal(give_lane_pull(&b, 0, 5, 3), 0);
+    expect_row(&b, 0, 5, 2);
+    expect_refused(&b, give_lane_pull(&b, 0, 4, 3), "PULL of step 4");
+    assert_int_equal(give_lane_pull(&b, 1, 4, 3), 0); /* of a lane that asks late */
+    expect_row(&b, 1, 4, 3);
+    assert_int_equal(give_commit(&b, 1, 6, 0), 0);
+    assert_int_equal(give_lane_pull(&b, 0, 5, 3), 0);
+    expect_row(&b, 0, 5, 2);
+    bench_close(&b);
+}
+
+static void rows_that_lanes_read_are_counted_by_their_age(void **state)
+{
+    struct ps_server_stats stats;
+    struct bench b;
+
+    (void)state;
+    to_holding_with(&b, 2);
+    assert_int_equal(give_lane_pull(&b, 0, 2, 3), 0);
+    assert_int_equal(give_lane_pull(&b, 1, 2, 5), 0);
+    assert_int_equal(give_pull(&b, 0, 4, 3), 0); /* an evaluation or a checkpoint */
+    forget_sent(&b);
+    ps_server_stats(b.server, &stats);
+    for (uint32_t age = 0; age <= PS_STALENESS_MAX; age++)
+        assert_int_equal(stats.rows_stale[age], age == 2 ? 2 : 0);
+    assert_int_equal(stats.rows_read, 3);
+    bench_close(&b);
+}
+
+static void staleness_beyond_the_limit_is_refused(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    bench_open(&b);
+    b.staleness = PS_STALENESS_MAX + 1;
+    expect_refused(&b, give_setup(&b, LEADER, OPTIM_SGD, TABLES), "staleness 5");
+    bench_close(&b);
+}
+
 static void wrong_pulls_are_refused(void **state)
 {
     struct bench b;
@@ -1272,6 +1383,10 @@ int main(void)
         cmocka_unit_test(wrong_pushes_are_refused),
         cmocka_unit_test(sections_out_of_the_order_of_tables_are_refused),
         cmocka_unit_test(wrong_commits_are_refused),
+        cmocka_unit_test(lanes_read_rows_of_the_version_that_the_staleness_names),
+        cmocka_unit_test(lanes_read_older_rows_before_other_ranks_commit),
+        cmocka_unit_test(rows_that_lanes_read_are_counted_by_their_age),
+        cmocka_unit_test(staleness_beyond_the_limit_is_refused),
         cmocka_unit_test(wrong_pulls_are_refused),
         cmocka_unit_test(failed_send_is_returned),
     };
