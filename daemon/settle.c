@@ -469,6 +469,8 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     }
     if (s->ps != NULL)
         settled_print_ps(s, out);
+    if (s->conf != NULL && s->conf->has_ps)
+        settled_print_staleness(s, out);
     if (s->conf != NULL && settled_is_evaluator(s))
         settled_print_evaluator(s, out);
     if (f != NULL)

@@ -111,6 +111,7 @@ bool settle_is_ps_task(const struct settled *s); /* needs only the cluster */
 int settle_ps(struct settled *s, struct err *err);
 void settle_ps_options(struct settled *s); /* in place of lanes, losses and data */
 void settled_print_ps(const struct settled *s, struct buf *out);
+void settled_print_staleness(const struct settled *s, struct buf *out); /* nothing if it is 0 */
 
 /* settle_phases.c: the phases of the job. `f`: of this task. */
 void settled_print_phases(const struct settled *s, const struct train_facts *f, struct buf *out);

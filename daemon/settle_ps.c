@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "daemon/settle.h"
 #include "member/node.h"
+#include "ps/wants.h"
 
 bool settle_is_ps_task(const struct settled *s)
 {
@@ -72,4 +73,15 @@ void settled_print_ps(const struct settled *s, struct buf *out)
     if (s->is_ps)
         buf_printf(out, ", \"threads\": %u", s->n_servers);
     buf_str(out, "}");
+}
+
+void settled_print_staleness(const struct settled *s, struct buf *out)
+{
+    uint32_t k = ps_staleness_of(&s->conf->ps);
+
+    if (k > 0)
+        buf_printf(out,
+                   ",\n  \"staleness\": {\"steps\": %u, \"kind\": \"exact\", \"meaning\": \"step t computes with the "
+                   "rows of tables after step max(0, t - %u), and with all other parameters after step t - 1\"}",
+                   k, k + 1);
 }

@@ -38,7 +38,7 @@
  *            "job_digest", "model_digest", "data_digest", "name", "complete", "written_at",
  *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
- *            "phase", "groups", "outer_step", "has_outer_momentum",
+ *            "phase", "groups", "outer_step", "has_outer_momentum", "staleness",
  *            with shard files "shards": {"files": 16, "rows": the rule that divides the rows},
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the preceding text
@@ -84,6 +84,7 @@ struct ckpt_meta {
     uint32_t groups;     /* of local SGD in that phase; 0: it is synchronous */
     uint64_t outer_step; /* outer steps completed */
     bool has_outer_momentum; /* a slot of every trained parameter */
+    uint32_t staleness; /* older versions of tables, which are slots too */
 };
 
 #define CKPT_ELSEWHERE SIZE_MAX

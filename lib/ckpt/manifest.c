@@ -59,6 +59,7 @@ static const struct member {
     OPTION(groups, U32),
     OPTION(outer_step, U64),
     OPTION(has_outer_momentum, FLAG),
+    OPTION(staleness, U32),
 };
 
 static bool is_zero(const struct ckpt_meta *meta, const struct member *m)

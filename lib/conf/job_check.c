@@ -580,7 +580,6 @@ static int check_ps(const struct checker *k)
         const char *supported;
     } rows[] = {
         { "/parameter_server/dense", p->dense != PS_DENSE_WORKERS, "\"workers\"" },
-        { "/parameter_server/staleness", p->staleness > 0, "0" },
         { "/parameter_server/staleness_kind", p->staleness_kind != PS_STALENESS_EXACT, "\"exact\"" },
         /* the default has no effect yet, so that jobs may already state it */
         { "/parameter_server/lookahead_steps", p->lookahead_steps != 0 && p->lookahead_steps != 2, "0 or 2" },

@@ -167,6 +167,14 @@ static int cpu_begin(struct engine_replica *r, struct err *err)
     return 0;
 }
 
+static void bind_train(struct engine_replica *r)
+{
+    struct memory *m = &r->engine->memory;
+
+    plan_bind(r->plans->train, m->state, cpu_of(r)->work.base);
+    plan_bind_delayed(r->plans->train, engine_memory_delayed(m, m->opts.n_delayed));
+}
+
 static int cpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
 {
     struct engine *e = r->engine;
@@ -178,7 +186,7 @@ static int cpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
     if (rc < 0)
         return rc;
     plan_watch(p->train, NULL, NULL);
-    plan_bind(p->train, e->memory.state, c->work.base);
+    bind_train(r);
     if (p->eval != NULL)
         plan_bind(p->eval, e->opts->evaluate_average ? e->memory.average : e->memory.state,
                   c->eval_work.base);
@@ -190,7 +198,7 @@ static void cpu_select(struct engine_replica *r, float *model)
     struct engine *e = r->engine;
 
     engine_memory_select(&e->memory, model);
-    plan_bind(r->plans->train, e->memory.state, cpu_of(r)->work.base);
+    bind_train(r);
 }
 
 static int cpu_end(struct engine_replica *r, struct err *err)
@@ -205,8 +213,9 @@ static int cpu_end(struct engine_replica *r, struct err *err)
 
 static void cpu_skip_update(struct engine_replica *r, uint64_t step)
 {
-    (void)r;
     (void)step;
+    if (r->local == 0)
+        engine_memory_delay(&r->engine->memory);
 }
 
 static int cpu_end_step(struct engine_replica *r, struct err *err)

@@ -70,12 +70,12 @@ static int forward(struct engine_replica *r, struct plan *plan, const struct op_
     return rc < 0 ? rc : plan_forward(plan, run, err);
 }
 
-static void begin_lookups(struct engine_replica *r, bool averages)
+static void begin_lookups(struct engine_replica *r, enum engine_rows use)
 {
     const struct engine_remote *remote = r->engine->opts->remote;
 
     if (remote != NULL)
-        remote->begin(remote->arg, r->local, averages);
+        remote->begin(remote->arg, r->local, use);
 }
 
 int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
@@ -83,7 +83,9 @@ int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
 {
     int rc;
 
-    begin_lookups(r, !backward && r->engine->opts->evaluate_average);
+    begin_lookups(r, backward                              ? ENGINE_ROWS_OF_LANES
+                     : r->engine->opts->evaluate_average ? ENGINE_ROWS_AVERAGE
+                                                         : ENGINE_ROWS_HELD);
     set_tables(r, plan, backward, 0);
     rc = forward(r, plan, run, err);
     return rc < 0 || !backward ? rc
@@ -170,7 +172,7 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
     uint32_t top = 0; /* arenas of the stack that are occupied */
 
     r->data_ns = 0;
-    begin_lookups(r, false);
+    begin_lookups(r, ENGINE_ROWS_OF_LANES);
     reduce_begin(r, step);
     for (uint32_t i = 0; i < r->n_lanes; i++) {
         bool overlaps = i + 1 == r->n_lanes && r->n_buckets > 1;

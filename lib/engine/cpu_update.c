@@ -69,6 +69,11 @@ int cpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
     const struct optim_state state = state_of(r);
 
     (void)err;
+    if (e->memory.delayed != NULL) {
+        if (r->local == 0)
+            engine_memory_delay(&e->memory);
+        meet(r);
+    }
     if (optim_needs_norms(o)) {
         optim_measure(o, r->local, h, &state);
         meet(r);

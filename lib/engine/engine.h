@@ -80,6 +80,12 @@ enum engine_overlap {
     ENGINE_OVERLAP_ALWAYS, /* unless one bucket holds all gradients */
 };
 
+enum engine_rows { /* which rows of remote tables a replica reads */
+    ENGINE_ROWS_OF_LANES, /* the weights that the lanes of a step read; older ones with staleness */
+    ENGINE_ROWS_HELD,     /* the weights of the held state */
+    ENGINE_ROWS_AVERAGE,  /* the average of the weights of the held state */
+};
+
 /* Embedding tables whose rows are on other tasks. A replica holds the rows that a step reads in
  * compact tables, where a slot takes the place of a row. The verbs are called by the thread of the
  * replica `local`. */
@@ -91,8 +97,8 @@ struct engine_remote {
     size_t words; /* of marks of all tables; set by open() */
     /* After `tables` was set. Errors: ERR_NOMEM. */
     int (*open)(void *arg, struct err *err);
-    /* Frees all slots. `averages`: the rows that follow are of the average of the weights. */
-    void (*begin)(void *arg, uint32_t local, bool averages);
+    /* Frees all slots. The rows that follow are for this use. */
+    void (*begin)(void *arg, uint32_t local, enum engine_rows use);
     /* Replaces each row of the lookups by its slot, and fetches the rows that have none yet.
      * Waits for other tasks. Errors: ERR_PEER, ERR_TIMEOUT, ERR_CANCELED. */
     int (*lookup)(void *arg, uint32_t local, const struct plan_lookup *lookups, uint32_t n,
@@ -135,6 +141,9 @@ struct engine_opts {              /* borrowed until close() */
     const struct optim_hyper *hyper;
     double clip_value; /* limit of each gradient element; 0: none */
     bool has_outer;    /* local SGD: select() is used */
+    /* Lanes read the delayed tables of the graph as they were so many steps before the state; 0: those of the state.
+     * Only on CPUs, and not with remote tables or local SGD. */
+    uint32_t n_delayed;
 
     /* reduction and checks */
     enum engine_overlap overlap;

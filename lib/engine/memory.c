@@ -29,6 +29,11 @@ static size_t lay_out_state(struct memory *m)
         m->average = m->state != NULL ? m->state + at : NULL;
         at += m->params;
     }
+    m->delayed_floats = o->n_delayed > 0 ? m->trained - o->tables_at : 0;
+    if (m->delayed_floats > 0) {
+        m->delayed = m->state != NULL ? m->state + at : NULL;
+        at += o->n_delayed * m->delayed_floats;
+    }
     m->model_bytes = at * sizeof(float);
     if (o->has_outer) {
         m->outer = m->own.base != NULL ? (float *)m->own.base + at : NULL;
@@ -159,4 +164,26 @@ void engine_memory_fill_average(struct memory *m, bool fresh)
 
     if (m->average != NULL)
         memcpy(m->average + from, m->state + from, (m->params - from) * sizeof(float));
+}
+
+float *engine_memory_delayed(const struct memory *m, uint32_t age)
+{
+    if (m->delayed == NULL || age == 0)
+        return m->state;
+    /* inside the state: the parameters are before it */
+    return m->delayed + (age - 1) * m->delayed_floats - m->opts.tables_at;
+}
+
+void engine_memory_delay(struct memory *m)
+{
+    for (uint32_t age = m->opts.n_delayed; m->delayed != NULL && age > 0; age--)
+        memcpy(engine_memory_delayed(m, age) + m->opts.tables_at,
+               engine_memory_delayed(m, age - 1) + m->opts.tables_at,
+               m->delayed_floats * sizeof(float));
+}
+
+void engine_memory_fill_delayed(struct memory *m)
+{
+    for (uint32_t age = 0; age < m->opts.n_delayed; age++)
+        engine_memory_delay(m);
 }

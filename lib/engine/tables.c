@@ -15,7 +15,9 @@ void tables_layout(const struct engine_opts *o, bool packed, struct memory_opts 
                                  .trained = graph_trained_floats(o->graph),
                                  .optimizer = optim->def,
                                  .hyper = o->hyper,
-                                 .has_average = optim->average > 0 };
+                                 .has_average = optim->average > 0,
+                                 .n_delayed = o->n_delayed,
+                                 .tables_at = graph_dense_floats(o->graph) };
     out->tables = graph_tables(o->graph, &out->n_tables, &out->table_words);
     out->dense = graph_dense_floats(o->graph);
     if (packed)

@@ -62,6 +62,7 @@ struct graph_param {
     size_t elements;
     float momentum;              /* GRAPH_STATISTIC: weight of the old value */
     bool is_table; /* GRAPH_TRAINED: only Gather nodes along axis 0 read it (an embedding table) */
+    bool is_delayed; /* is_table: PLAN_TRAIN reads an older version of it: plan_bind_delayed() */
 };
 
 struct graph_io { /* an input or an output of the graph */
@@ -151,7 +152,9 @@ struct graph_opts {
     /* Returns whether a table becomes a remote table. Called once for each table during the import.
      * NULL: no table does. */
     bool (*is_remote)(const void *arg, const char *name, uint64_t rows, uint64_t width);
-    const void *remote_arg;
+    /* Likewise whether a table that is not remote becomes a delayed one. NULL: no table does. */
+    bool (*is_delayed)(const void *arg, const char *name, uint64_t rows, uint64_t width);
+    const void *remote_arg; /* of both */
     const struct graph_table *tables; /* [n_tables] initializers [1, width] that become tables
                                          [rows, width] of generated rows */
     uint32_t n_tables;
@@ -374,6 +377,9 @@ size_t plan_work_bytes(const struct plan *p);
 /* Sets the parameters and the work memory for the following calls. `params` is the arena; gradients
  * are an argument of each plan_backward(). Cheap enough to be called for each lane. */
 void plan_bind(struct plan *p, float *params, void *work);
+/* After each plan_bind(): sets where forward of PLAN_TRAIN reads the delayed tables: at their offsets in the arena
+ * `params`, of which nothing else is read. Without this call they are read where plan_bind() says. */
+void plan_bind_delayed(struct plan *p, float *params);
 
 /* The tensor into which the caller writes the next batch: feed i in the order of opts, then the
  * targets, then (except with PLAN_RUN) the sample weights, float32 [batch]. Valid until

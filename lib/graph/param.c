@@ -371,6 +371,7 @@ struct candidate {
     uint64_t order; /* trained: first consumer; the gradient is complete after its backward */
     bool is_table;
     bool is_remote; /* is_table: the values are on parameter servers */
+    bool is_delayed;
 };
 
 /* Backward ends with the first consumer of a parameter; the parameter whose first consumer is the
@@ -441,6 +442,7 @@ static void add_param(struct finder *f, const struct candidate *c, uint32_t i, s
     p->elements = (size_t)tensor_elements(&v->tensor);
     p->momentum = p->kind == GRAPH_STATISTIC ? f->momentum[c->value] : 0;
     p->is_table = c->is_table;
+    p->is_delayed = c->is_delayed;
     *end += round_up(p->elements);
     v->kind = VALUE_PARAM;
     v->index = i;
@@ -479,12 +481,14 @@ static bool is_float(enum tensor_dtype t)
     return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
-static bool is_remote(const struct finder *f, const struct graph_value *v)
+/* Does the caller select this table? */
+static bool selects(const struct finder *f, const struct graph_value *v,
+                    bool (*with)(const void *, const char *, uint64_t, uint64_t))
 {
     const struct shape *s = &v->tensor.shape;
 
-    return f->opts->is_remote != NULL && width_of(s) <= UINT32_MAX &&
-           f->opts->is_remote(f->opts->remote_arg, v->name, (uint64_t)s->dim[0], width_of(s));
+    return with != NULL && width_of(s) <= UINT32_MAX &&
+           with(f->opts->remote_arg, v->name, (uint64_t)s->dim[0], width_of(s));
 }
 
 /* Appends the tensor to `list` if it is trained or a statistic. */
@@ -526,7 +530,9 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
                                                /* Gather refuses a scalar */
                                                v->tensor.shape.rank > 0 &&
                                                v->tensor.shape.dim[0] <= UINT32_MAX };
-    list[*n].is_remote = list[*n].is_table && is_remote(f, v);
+    list[*n].is_remote = list[*n].is_table && selects(f, v, f->opts->is_remote);
+    list[*n].is_delayed =
+        list[*n].is_table && !list[*n].is_remote && selects(f, v, f->opts->is_delayed);
     *n += 1;
     return 0;
 }

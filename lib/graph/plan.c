@@ -126,14 +126,22 @@ size_t plan_work_bytes(const struct plan *p)
 void plan_bind(struct plan *p, float *params, void *work)
 {
     CHECK((uintptr_t)work % 64 == 0);
-    if (!p->bound.is_bound || params != p->bound.params)
+    if (!p->bound.is_bound || params != p->bound.params) {
         bind_base(p, PLAN_ARENA, params);
+        bind_base(p, PLAN_DELAYED, params);
+    }
     if (!p->bound.is_bound || work != p->bound.work)
         bind_base(p, PLAN_WORK, work);
     p->remote.has_rows = p->remote.has_rows && work == p->bound.work;
     p->bound.params = params;
     p->bound.work = work;
     p->bound.is_bound = true;
+}
+
+void plan_bind_delayed(struct plan *p, float *params)
+{
+    CHECK(p->bound.is_bound);
+    bind_base(p, PLAN_DELAYED, params);
 }
 
 const struct tensor *plan_input(struct plan *p, uint32_t i)

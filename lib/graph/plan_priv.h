@@ -94,10 +94,12 @@ struct plan_block { /* a range of work memory */
 };
 
 /* PLAN_REMOTE and PLAN_REMOTE_GRADS stand for remote tables and their gradients. They have no
- * memory: addresses are not set, since kernels use op_call.lookup and op_call.rows instead. */
+ * memory: addresses are not set, since kernels use op_call.lookup and op_call.rows instead. PLAN_DELAYED has the
+ * layout of PLAN_ARENA. */
 enum plan_base {
     PLAN_WORK,
     PLAN_ARENA,
+    PLAN_DELAYED,
     PLAN_GRADS,
     PLAN_CONSTANTS,
     PLAN_REMOTE,
@@ -439,6 +441,14 @@ int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward,
 /* Called before the calls that read remote tables: checks the rows that they will read. */
 void plan_trace_remote(struct plan *p);
 void plan_trace_tables(struct plan *p); /* called after backward: checks rows of tables */
+
+/* Returns the base of parameter or remote table i. */
+static inline enum plan_base plan_param_base(const struct plan *p, uint32_t i)
+{
+    if (graph_param_is_remote(p->g, i))
+        return PLAN_REMOTE;
+    return p->purpose == PLAN_TRAIN && p->g->params[i].is_delayed ? PLAN_DELAYED : PLAN_ARENA;
+}
 
 /* Returns whether all outputs of a node are empty, so that it has no call. */
 bool plan_is_empty(const struct plan *p, const struct plan_node *n);

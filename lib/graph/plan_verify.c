@@ -163,7 +163,7 @@ static int set_initial(struct verifier *v)
         size_t bytes = tensor_bytes(&x->tensor);
 
         if (x->kind == PLAN_PARAM)
-            set_present(v, v->value_of[i], x->index >= p->g->n_params ? PLAN_REMOTE : PLAN_ARENA,
+            set_present(v, v->value_of[i], plan_param_base(p, x->index),
                         p->g->params[x->index].offset * sizeof(float), bytes);
         else if (x->kind == PLAN_CONST && on_gpu)
             set_present(v, v->value_of[i], PLAN_CONSTANTS, x->constant_at, bytes);

@@ -227,6 +227,11 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
  * clipped. */
 static int check_sharded(const struct train_opts *o, const char *table, struct err *err)
 {
+    if (o->devices[0].kind != DEVICE_CPU && ps_staleness_of(o->ps_tables) > 0)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "/parameter_server/staleness: GPUs do not support it, which table '%s' needs; use --devices "
+                       "cpu, or exclude the table by /parameter_server/tables",
+                       table);
     if (o->devices[0].kind == DEVICE_CPU || o->run.clip_norm == 0)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,

@@ -37,6 +37,7 @@ static int start_over(struct train *t, struct err *err)
     if (rc < 0)
         return rc;
     engine_memory_fill_average(m, true);
+    engine_memory_fill_delayed(m);
     m->step = 0;
     state_begin(&t->state, &t->opts->run.loss_scale);
     return 0;

@@ -160,7 +160,7 @@ static void send_notes(const struct model *m, const char *const *notes, uint32_t
         events_note(m->events, notes[i]);
 }
 
-static bool is_remote(const void *arg, const char *name, uint64_t rows, uint64_t width)
+static bool is_selected(const void *arg, const char *name, uint64_t rows, uint64_t width)
 {
     return ps_wants(arg, name, rows, width);
 }
@@ -178,8 +178,9 @@ static struct graph_opts graph_options(const struct train_opts *o)
                                 .tables = o->model.tables,
                                 .n_tables = o->model.n_tables,
                                 .seed = o->run.seed,
-                                .is_remote = o->ps != NULL ? is_remote : NULL,
-                                .remote_arg = o->ps };
+                                .is_remote = o->ps != NULL ? is_selected : NULL,
+                                .is_delayed = ps_staleness_of(o->ps_tables) > 0 ? is_selected : NULL,
+                                .remote_arg = o->ps != NULL ? o->ps : o->ps_tables };
 }
 
 /* No file limits the size of a generated table, and memory that is reserved is not yet there: a mistake
@@ -389,7 +390,7 @@ void model_close_initial(struct model *m, struct graph *graph)
 
 int model_name_tensors(struct model *m, const struct memory *mem, struct err *err)
 {
-    parts_layout(&m->parts, mem);
+    parts_layout(&m->parts, mem, ps_staleness_of(m->opts->ps_tables));
     return tensors_name(&m->tensors, &m->parts, m->opts, m->graph, err);
 }
 

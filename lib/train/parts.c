@@ -3,7 +3,10 @@
 
 #include "engine/memory.h"
 
-void parts_layout(struct parts *p, const struct memory *mem)
+static const char *const delayed[PS_STALENESS_MAX] = { "delayed.1", "delayed.2", "delayed.3",
+                                                        "delayed.4" };
+
+void parts_layout(struct parts *p, const struct memory *mem, uint32_t staleness)
 {
     const struct optim_def *optim = mem->opts.optimizer;
     size_t at = mem->params;
@@ -22,6 +25,13 @@ void parts_layout(struct parts *p, const struct memory *mem)
         p->names[p->n] = "average";
         p->at[p->n++] = at;
         at += mem->params;
+    }
+    p->delayed = p->n;
+    p->n_delayed = staleness;
+    for (uint32_t i = 0; i < staleness; i++) {
+        p->names[p->n] = delayed[i];
+        p->at[p->n++] = at - mem->opts.tables_at; /* a delayed table has at least that offset */
+        at += mem->delayed_floats;
     }
     if (mem->opts.has_outer) {
         p->outer = p->n;

@@ -16,6 +16,7 @@
 #include "ps/leader.h"
 #include "ps/port.h"
 #include "ps/route.h"
+#include "ps/wants.h"
 #include "tensor/packed.h"
 #include "train/groups.h"
 #include "train/task.h"
@@ -58,7 +59,8 @@ static int open_clients(void *arg, struct err *err)
         rc = ps_client_open(&(struct ps_client_opts){ .n_tables = m->n,
                                                       .widths = widths,
                                                       .first_shards = shards,
-                                                      .rooms = rooms },
+                                                      .rooms = rooms,
+                                                      .staleness = ps_staleness_of(m->train->opts->ps) },
                             &m->clients[i], err);
     free(widths);
     free(shards);
@@ -66,11 +68,15 @@ static int open_clients(void *arg, struct err *err)
     return rc;
 }
 
-static void begin(void *arg, uint32_t local, bool averages)
+static void begin(void *arg, uint32_t local, enum engine_rows use)
 {
     struct remote *m = arg;
 
-    ps_client_begin(m->clients[local], averages ? m->train->model.parts.n - 1 : 0);
+    if (use == ENGINE_ROWS_OF_LANES)
+        ps_client_begin_step(m->clients[local]);
+    else
+        ps_client_begin(m->clients[local],
+                        use == ENGINE_ROWS_AVERAGE ? m->train->model.parts.average : 0);
 }
 
 static int lookup(void *arg, uint32_t local, const struct plan_lookup *lookups, uint32_t n,
@@ -166,6 +172,7 @@ static int open_tables(struct remote *m, const struct graph_remote *tables, stru
                                                   .optimizer = o->optimizer.type,
                                                   .hyper = &o->optimizer.hyper,
                                                   .average = o->optimizer.average.decay,
+                                                  .staleness = ps_staleness_of(o->ps),
                                                   .fills = fills },
                         &m->leader, err);
     free(fills);
@@ -315,7 +322,7 @@ static int read_average(void *arg, uint32_t table, uint64_t first, uint64_t n, f
 {
     struct train *t = arg;
 
-    return read_weights(t, table, t->model.parts.n - 1, first, n, out, err);
+    return read_weights(t, table, t->model.parts.average, first, n, out, err);
 }
 
 void remote_reader(struct train *t, bool averages, struct graph_row_reader *out)

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "ckpt/ckpt.h"
+#include "ps/wants.h"
 #include "train/remote.h"
 #include "train/task.h"
 
@@ -162,6 +163,12 @@ static int load_tensors(const struct train *t, const struct ckpt_info *info, voi
     /* without it: the job had no phase with local SGD; the momentum begins at zero */
     uint32_t n_slots = info->meta.has_outer_momentum ? x->n_slots : x->n_inner;
 
+    if (info->meta.staleness != ps_staleness_of(t->opts->ps_tables))
+        return err_set(err, ERR_INPUT,
+                       "%s has tables of the last %u steps, and the job has /parameter_server/staleness %u: "
+                       "write %u there, or use another checkpoint directory",
+                       info->path, info->meta.staleness, ps_staleness_of(t->opts->ps_tables),
+                       info->meta.staleness);
     if (info->meta.has_outer_momentum && !t->phases.has_local)
         return err_set(err, ERR_INPUT,
                        "%s has the outer momentum of local SGD, but /train/phases has no phase with "
@@ -325,6 +332,7 @@ static struct ckpt_meta meta_of(struct train *t, uint64_t step)
         .groups = phase != NULL ? phase->groups : 0,
         .outer_step = period.outer_step,
         .has_outer_momentum = t->phases.has_local,
+        .staleness = ps_staleness_of(o->ps_tables),
     };
 
     snprintf(m.job_digest, sizeof(m.job_digest), "%s", o->job_digest);

@@ -1,6 +1,7 @@
 /* tensors.c - see tensors.h. */
 #include "train/tensors.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ struct named {
     struct shape shape;
     size_t offset;  /* floats from the start of a part; SIZE_MAX: not in the state */
     uint32_t table; /* as ckpt_tensor.table */
+    bool is_delayed; /* has older versions */
 };
 
 static size_t offset_of(const struct named *p, size_t part_at)
@@ -58,7 +60,8 @@ static int name_slots(struct tensors *t, const struct parts *parts, const struct
     int rc = 0;
 
     for (uint32_t k = first; rc == 0 && k < end; k++)
-        rc = name_slot(t, p, parts->names[k], parts->at[k], err);
+        if (p->is_delayed || !parts_is_delayed(parts, k))
+            rc = name_slot(t, p, parts->names[k], parts->at[k], err);
     return rc;
 }
 
@@ -94,13 +97,13 @@ static int name_parts(struct tensors *t, const struct parts *parts, const struct
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        const struct named x = { p[i].name, p[i].shape, p[i].offset, numbers[i] };
+        const struct named x = { p[i].name, p[i].shape, p[i].offset, numbers[i], p[i].is_delayed };
 
         if (p[i].kind == GRAPH_TRAINED)
             rc = name_slots(t, parts, &x, first, end, err);
     }
     for (uint32_t i = 0; rc == 0 && i < n_remotes; i++) {
-        const struct named x = { r[i].name, r[i].shape, SIZE_MAX, i + 1 };
+        const struct named x = { r[i].name, r[i].shape, SIZE_MAX, i + 1, true };
 
         rc = name_slots(t, parts, &x, first, end, err);
     }
@@ -114,9 +117,9 @@ static void name_model(struct tensors *t, const struct graph *g, const uint32_t 
     const struct graph_remote *r = graph_remotes(g, &n_remotes);
 
     for (uint32_t i = 0; i < n; i++)
-        name_weights(t, &(struct named){ p[i].name, p[i].shape, p[i].offset, numbers[i] });
+        name_weights(t, &(struct named){ p[i].name, p[i].shape, p[i].offset, numbers[i], false });
     for (uint32_t i = 0; i < n_remotes; i++)
-        name_weights(t, &(struct named){ r[i].name, r[i].shape, SIZE_MAX, i + 1 });
+        name_weights(t, &(struct named){ r[i].name, r[i].shape, SIZE_MAX, i + 1, false });
     if (n > 0)
         name_tied(t, g, p, numbers, n);
 }

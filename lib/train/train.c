@@ -15,6 +15,7 @@
 #include "engine/trace.h"
 #include "engine/trace_write.h"
 #include "op/op.h"
+#include "ps/wants.h"
 #include "train/groups.h"
 #include "train/health.h"
 #include "train/open.h"
@@ -134,6 +135,7 @@ static void describe_engine(struct train *t)
         .seed = o->run.seed,
         .mean_of_weights = o->mean_of_weights,
         .has_outer = phases_have_local(&o->run),
+        .n_delayed = o->ps == NULL ? ps_staleness_of(o->ps_tables) : 0,
         .evaluate_average = o->optimizer.average.decay > 0 && o->optimizer.average.evaluate,
         .optim = t->optim,
         .hyper = &o->optimizer.hyper,
@@ -260,9 +262,27 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
         rc = open_sample_log(t, err);
     if (rc == 0)
         rc = model_fill_first(&t->model, &t->engine->memory, err);
-    if (rc == 0)
+    if (rc == 0) {
         engine_memory_fill_average(&t->engine->memory, true);
+        engine_memory_fill_delayed(&t->engine->memory);
+    }
     return rc;
+}
+
+/* Each step of delay multiplies the largest stable learning rate by less than 1. */
+static void warn_staleness(const struct train *t)
+{
+    uint32_t k = ps_staleness_of(t->opts->ps_tables);
+    double rate = t->opts->optimizer.schedule.learning_rate;
+    char text[512];
+
+    if (k <= 2)
+        return;
+    snprintf(text, sizeof(text),
+             "/parameter_server/staleness: with rows that are %u steps older, learning rates diverge that are stable "
+             "with 0; if the loss of this job grows with the learning rate %g, first try %g, the rate / (%u + 1)",
+             k, rate, rate / (k + 1), k);
+    events_warn(&t->events, 0, text);
 }
 
 int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
@@ -277,6 +297,8 @@ int train_open(const struct train_opts *opts, const struct cancel *cancel, struc
     rc = model_open(&t->model, opts, &t->events, cancel, err);
     if (rc == 0)
         rc = groups_open(opts, t->model.graph, &t->optim, err);
+    if (rc == 0)
+        warn_staleness(t);
     if (rc == 0)
         rc = remote_open(t, err);
     if (rc == 0) {

@@ -143,7 +143,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     /* The job describes parameter servers, whether or not the group has them. The norm of the gradient of
      * the tables that these settings select is then added shard by shard, so that a job has the same bits
      * with and without parameter servers. NULL: it does not. */
-    const struct ps_settings *ps_tables;
+    const struct ps_settings *ps_tables; /* also: the staleness with which lanes read these tables */
 
     const struct device *devices;
     uint32_t n_devices;

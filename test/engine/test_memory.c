@@ -77,6 +77,41 @@ static void outer_momentum_follows_the_average_and_stays_that_of_the_held_state(
     engine_memory_close(&m);
 }
 
+/* The tables are the last 16 of the trained parameters. Each step replaces them. */
+static void delayed_tables_are_those_of_the_steps_before(void **state)
+{
+    enum { TABLES_AT = 48, AGES = 3 };
+    const struct optim_hyper h = { .beta1 = 0.9, .beta2 = 0.99 };
+    struct memory m = opened(&h, true);
+    struct memory_opts o = m.opts;
+    struct err err;
+
+    (void)state;
+    assert_null(m.delayed);
+    assert_ptr_equal(engine_memory_delayed(&m, 0), m.state);
+    engine_memory_delay(&m); /* no effect */
+    engine_memory_close(&m);
+    o.n_delayed = AGES;
+    o.tables_at = TABLES_AT;
+    assert_int_equal(engine_memory_open(&m, &o, &err), 0);
+    assert_ptr_equal(m.delayed, m.average + PARAMS);
+    assert_int_equal(m.state_bytes, (2 * PARAMS + 2 * TRAINED + AGES * (TRAINED - TABLES_AT)) * sizeof(float));
+    for (size_t i = 0; i < PARAMS; i++)
+        m.state[i] = 100 + (float)i;
+    engine_memory_fill_delayed(&m);
+    for (uint64_t step = 0; step < 6; step++) {
+        for (uint32_t age = 0; age <= AGES; age++)
+            for (size_t i = TABLES_AT; i < TRAINED; i++)
+                assert_true(engine_memory_delayed(&m, age)[i] ==
+                            100 + (float)i + (step > age ? 1000 * (float)(step - age) : 0));
+        engine_memory_delay(&m);
+        for (size_t i = 0; i < PARAMS; i++)
+            m.state[i] += 1000;
+    }
+    assert_true(m.average[PARAMS - 1] == 0);
+    engine_memory_close(&m);
+}
+
 /* Writes to every byte of every part and finds it unchanged after all others were written. */
 static void parts_of_the_region_do_not_overlap(void **state)
 {
@@ -169,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_holds_parameters_slots_and_average_in_this_order),
         cmocka_unit_test(outer_momentum_follows_the_average_and_stays_that_of_the_held_state),
+        cmocka_unit_test(delayed_tables_are_those_of_the_steps_before),
         cmocka_unit_test(parts_of_the_region_do_not_overlap),
         cmocka_unit_test(state_beside_the_present_state_replaces_it_with_its_step),
         cmocka_unit_test(region_that_is_renewed_is_zero_and_the_state_stays),

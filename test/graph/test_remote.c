@@ -343,6 +343,62 @@ static void remote_tables_train_with_the_bits_of_local_tables(void **state)
     model_free(m);
 }
 
+/* Delayed tables: forward of PLAN_TRAIN reads them elsewhere, and everything else in the arena. */
+static void delayed_tables_are_read_where_the_caller_says(void **state)
+{
+    const struct graph_opts opts = { .path = "test.onnx", .padding = &padding, .n_padding = 1,
+                                     .is_delayed = is_far };
+    struct model *m = model_of_tables();
+    struct net plain = net_open_graph(import(m, false), PLAN_TRAIN, BATCH);
+    struct net delayed = net_open_graph(net_import_model(m, &opts), PLAN_TRAIN, BATCH);
+    struct net evaluates = net_open_graph(net_import_model(m, &opts), PLAN_EVAL, BATCH);
+    float *older = aligned_alloc(64, (delayed.arena_bytes + 63) / 64 * 64);
+    uint32_t n_delayed = 0;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_non_null(older);
+    memset(older, 0xFF, delayed.arena_bytes); /* NaN */
+    for (uint32_t i = 0; i < delayed.n_params; i++) {
+        const struct graph_param *p = &delayed.params_of[i];
+
+        assert_int_equal(p->is_delayed, p->is_table && strcmp(p->name, "near") != 0);
+        if (!p->is_delayed)
+            continue;
+        n_delayed++;
+        memcpy(older + p->offset, delayed.params + p->offset, p->elements * sizeof(float));
+        memset(delayed.params + p->offset, 0xFF, p->elements * sizeof(float));
+    }
+    assert_int_equal(n_delayed, TABLES);
+    plan_bind_delayed(delayed.plan, older);
+    assert_int_equal(plan_verify(delayed.plan, &err), 0);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        float loss;
+
+        feed(&plain, round);
+        feed(&delayed, round);
+        feed(&evaluates, round);
+        loss = net_forward(&plain);
+        net_backward(&plain);
+        assert_true(net_forward(&delayed) == loss);
+        net_backward(&delayed);
+        for (uint32_t i = 0; i < delayed.n_params; i++) {
+            const struct graph_param *p = &delayed.params_of[i];
+
+            assert_memory_equal(delayed.grads + p->offset,
+                                plain.grads + net_param(&plain, p->name)->offset,
+                                p->elements * sizeof(float));
+        }
+        (void)net_forward(&evaluates);
+        expect_equal_output(&plain, &evaluates);
+    }
+    free(older);
+    net_close(&plain);
+    net_close(&delayed);
+    net_close(&evaluates);
+    model_free(m);
+}
+
 static void remote_tables_evaluate_with_the_bits_of_local_tables(void **state)
 {
     struct model *m = model_of_tables();
@@ -764,6 +820,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remote_tables_train_with_the_bits_of_local_tables),
+        cmocka_unit_test(delayed_tables_are_read_where_the_caller_says),
         cmocka_unit_test(remote_tables_evaluate_with_the_bits_of_local_tables),
         cmocka_unit_test(calls_before_the_lookups_are_those_that_compute_indices),
         cmocka_unit_test(plan_verify_refuses_corrupted_lookups),
