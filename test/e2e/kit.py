@@ -130,7 +130,9 @@ _reserved = []  # sockets
 
 
 def test(f):
-    _tests.append(f)
+    """Registers a test of the script that runs, not of one that it imports."""
+    if f.__module__ == "__main__":
+        _tests.append(f)
     return f
 
 
