@@ -13,6 +13,7 @@
 #include "daemon/work.h"
 #include "proto/trainerd.pb-c.h"
 #include "ps/ps.h"
+#include "ps/wants.h"
 
 static bool is_in_view(const Trainerd__V1__TaskStatus *t)
 {
@@ -76,6 +77,10 @@ static void fill_server(const struct run *r, Trainerd__V1__StatusReply *s, struc
     s->server->bytes = f.bytes;
     s->server->rows_read = f.rows_read;
     s->server->rows_updated = f.rows_updated;
+    s->server->staleness = ps_staleness_of(r->s->ps);
+    s->server->n_rows_stale = COUNT_OF(f.rows_stale);
+    s->server->rows_stale = make(a, sizeof(f.rows_stale));
+    memcpy(s->server->rows_stale, f.rows_stale, sizeof(f.rows_stale));
 }
 
 static void fill_memory(const struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)

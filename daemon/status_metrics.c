@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "daemon/status.h"
 #include "metrics/metrics.h"
+#include "opts/ps.h"
 #include "proto/trainerd.pb-c.h"
 
 struct task_metrics {
@@ -17,7 +18,9 @@ struct task_metrics {
 
 struct server_metrics { /* of a task that is a parameter server; NULL: not seen yet */
     struct metric *version, *shards, *copying, *bytes, *read, *updated;
+    struct metric *staleness;
     uint64_t rows_read, rows_updated; /* that were added to the counters */
+    uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* that were added to the histogram */
 };
 
 struct status_metrics {
@@ -141,6 +144,8 @@ static void update_task(struct task_metrics *t, const Trainerd__V1__TaskStatus *
 
 static void open_server(struct status_metrics *x, struct server_metrics *p)
 {
+    static const double ages[] = { 0, 1, 2, 4, 8, 16 };
+
     p->version = metrics_gauge(x->m, "trainerd_ps_version", NULL,
                                "Step after which the rows of this parameter server are.");
     p->shards = metrics_gauge(x->m, "trainerd_ps_shards", NULL,
@@ -153,6 +158,9 @@ static void open_server(struct status_metrics *x, struct server_metrics *p)
     p->updated =
         metrics_counter(x->m, "trainerd_ps_rows_updated_total", NULL,
                         "Gradients of rows received; one from each replica that read the row.");
+    p->staleness = metrics_histogram(x->m, "trainerd_staleness_steps", NULL,
+                                     "Steps by which rows that steps computed with were older than the newest.",
+                                     ages, COUNT_OF(ages));
 }
 
 static void update_server(struct status_metrics *x, const Trainerd__V1__ServerStatus *s)
@@ -169,6 +177,10 @@ static void update_server(struct status_metrics *x, const Trainerd__V1__ServerSt
     metric_set(p->bytes, (double)s->bytes);
     metric_add(p->read, (double)(s->rows_read - p->rows_read));
     metric_add(p->updated, (double)(s->rows_updated - p->rows_updated));
+    for (size_t age = 0; age < s->n_rows_stale && age < COUNT_OF(p->rows_stale); age++) {
+        metric_observe_many(p->staleness, (double)age, s->rows_stale[age] - p->rows_stale[age]);
+        p->rows_stale[age] = s->rows_stale[age];
+    }
     p->rows_read = s->rows_read;
     p->rows_updated = s->rows_updated;
 }

@@ -280,15 +280,21 @@ void metric_forget(struct metric *g)
     atomic_store_explicit(&g->is_known, false, memory_order_relaxed);
 }
 
-void metric_observe(struct metric *h, double v)
+void metric_observe_many(struct metric *h, double v, uint64_t n)
 {
     uint32_t i = 0;
 
     CHECK(h->kind == HISTOGRAM);
     while (i < h->n_bounds && !(v <= h->bounds[i])) /* NaN counts as above all bounds */
         i++;
-    atomic_fetch_add_explicit(&h->counts[i], 1, memory_order_relaxed);
-    add(&h->value, v);
+    atomic_fetch_add_explicit(&h->counts[i], n, memory_order_relaxed);
+    if (n > 0)
+        add(&h->value, v * (double)n);
+}
+
+void metric_observe(struct metric *h, double v)
+{
+    metric_observe_many(h, v, 1);
 }
 
 /* ---- text ---- */

@@ -359,6 +359,8 @@ void ps_facts(struct ps *p, struct ps_facts *out)
         out->memory += s->stats.memory;
         out->rows_read += s->stats.rows_read;
         out->rows_updated += s->stats.rows_updated;
+        for (uint32_t age = 0; age <= PS_STALENESS_MAX; age++)
+            out->rows_stale[age] += s->stats.rows_stale[age];
         pthread_mutex_unlock(&s->lock);
     }
 }

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "base/group_view.h"
+#include "opts/ps.h"
 #include "ps/budget.h"
 
 struct comm_listener;
@@ -68,7 +69,7 @@ struct ps_facts { /* over all servers */
     uint64_t version; /* the lowest */
     uint32_t n_shards, n_copied; /* n_copied: of these, those whose rows are still being copied */
     uint64_t bytes, rows_read, rows_updated;
-    uint64_t memory; /* as in struct ps_server_stats */
+    uint64_t rows_stale[PS_STALENESS_MAX + 1], memory; /* as in struct ps_server_stats */
 };
 void ps_facts(struct ps *p, struct ps_facts *out);
 

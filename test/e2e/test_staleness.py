@@ -10,15 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from clicks import OPTIMIZERS
-from kit import SLOW, TRAINERD, Task, main, merge, test, workdir
+from kit import SLOW, TRAINERCTL, TRAINERD, Task, free_ports, main, merge, test, wait_until, workdir
 from test_ps import GOES_ON, LONG, PS, SLOWLY, WAITS, Group, checkpoints, ended, expect_equal, expect_no_rollback, job_file, long_group, reference, \
-    until_copied, until_steps, until_view
+    status, until_copied, until_steps, until_view
 
 
 def stale(k, **changes):
@@ -283,6 +284,32 @@ def check_prints_the_version_that_a_step_reads_and_a_high_staleness_is_a_warning
     plan, log = check(3)
     assert plan["staleness"]["steps"] == 3 and "learning rate 0.01, first try 0.0025" in log, log
     assert "staleness" not in check(0)[0]
+
+
+@test
+def status_and_metrics_of_a_ps_count_rows_by_their_age():
+    """The lanes of steps 1, 2 and of all others read rows that are 0, 1 and 2 steps older; evaluations are not counted."""
+    port = free_ports(1)[0]
+    group = Group(2, 1, fault=SLOWLY, **stale(2), **LONG, **GOES_ON)
+    group.kill("ps 0")
+    group.env = {"TRAINERD_METRICS": str(port)}
+    group.start("ps 0")
+    until_steps(group, 20)
+    server = status(group, "ps 0")["server"]
+    assert server["staleness"] == 2 and len(server["rows_stale"]) == 5 and server["rows_stale"][2] > 1000, server
+    assert server["rows_stale"][3:] == [0, 0] and sum(server["rows_stale"]) <= server["rows_read"], server
+    text = subprocess.run([TRAINERCTL, "status", group.address("ps 0")], capture_output=True, text=True, timeout=60 * SLOW).stdout
+    assert "staleness   steps read rows that are 2 steps older" in text, text
+
+    def series():
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=60 * SLOW) as f:
+            lines = f.read().decode().splitlines()
+        return {line.split("{", 1)[-1].rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("trainerd_staleness_steps")}
+    wait_until(lambda: series().get('le="2"}', 0) > 1000, 60, group.logs)
+    found = series()
+    assert [label for label in found if label.startswith("le=")] == ['le="%s"}' % x for x in (0, 1, 2, 4, 8, 16, "+Inf")], found
+    assert found['le="1"}'] < found['le="2"}'] == found['le="4"}'] == found['le="+Inf"}'], found
+    group.stop()
 
 
 if __name__ == "__main__":
