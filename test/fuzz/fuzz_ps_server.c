@@ -4,8 +4,9 @@
  * the daemon.
  *
  * Checked: errors have a code and a text; the version changes only by SETUP, BEGIN and the COMMIT of
- * all ranks, and by one in a COMMIT; sent messages can be read, and are not larger than what was
- * asked for; the server holds no more memory than its tables have. */
+ * all ranks, and by one in a COMMIT or in the COPY for which it waits; sent messages can be read, and are not larger than what was
+ * asked for; rows are of the version, or at most PS_STALENESS_MAX steps older; the server holds no
+ * more memory than its tables have. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ static const uint32_t shards[] = { 0, 1, 389, 390, 778, 5, 1023 };
 enum op {
     OP_SETUP, OP_QUERY, OP_BEGIN, OP_FOLLOW, OP_COPY, OP_FILL, OP_PULL, OP_PUSH,
     OP_COMMIT, OP_END, OP_GENERATION, OP_RAW, OP_DAMAGE, OP_STEP, OP_FETCH,
-    OP_FILES, OP_POLL, OPS
+    OP_FILES, OP_POLL, OP_LANES, OPS
 };
 
 #define BEGIN_ALL "\x02\0\0\0\0\x7f\x7f\0"
@@ -44,6 +45,14 @@ const struct fuzz_seed fuzz_seeds[] = {
     /* shards that are copied from the other server, one as its answer; then a FETCH of that server */
     FUZZ_SEED("\0\0\0" "\x02\0\0\0\x01\x7f\0\x7f" "\x03\0\x03\x7f" "\x04\x03\0\0\0\0\x40\x02"
               "\x0d\0\x0e\x03\0\0\0\0\0\x01\x09\0\x09\x01"),
+    /* staleness 2: rows of two steps, then lanes read the rows before them, and of a wrong version */
+    FUZZ_SEED("\0\0\x13" BEGIN_ALL FILL("\x03") "\x07\0\x01\0\0\x02\x01\x02\x07\x01\x01\0\x01\x01\x05\x08\0\x01\0"
+              "\x11\0\0\0\0\x01\x01\0" "\x08\x01\x01\0" "\x07\0\x01\0\0\x02\x01\x02\x07\x01\x01\0\x01\x01\x05\x08\0\x01\0"
+              "\x08\x01\x01\0" "\x11\0\xfe\0\0\x02\x01\x02\0" "\x11\x01\xfe\0\x01\x01\x05\0" "\x06\0\0\0\x01\x01\x02"
+              "\x11\0\xff\0\0\x01\x01\0"),
+    /* staleness 1, and shards that are copied from the other server with their older rows during a step */
+    FUZZ_SEED("\0\0\x0a" "\x02\0\0\0\x01\x7f\0\x7f" "\x03\0\x03\x01" "\x04\x03\0\0\0\0\x40\0" "\x0d\0"
+              "\x04\x03\0\0\x01\0\x40\x02" "\x11\0\xff\0\0\x01\x01\0" "\x0e\x03\0\0\0\0\0\x01"),
     FUZZ_SEED("\x0c\0\x04\x01\0\0\0\x0b\0\x28tps\x02\x0d\0\0\0"),
     /* SAVE when all shards are filled, LOAD before; the server has no directory of checkpoints */
     FUZZ_SEED("\0\0\0" BEGIN_ALL FILL("\x02") "\x0f\0\0\0\x7f\x10\0\x01\x10\0\0\x0d\0"),
@@ -83,6 +92,9 @@ static int receive(void *arg, uint32_t to, const struct iovec *parts, uint32_t n
     CHECK(n == 1 && to < b->n_ranks + 2 && copy != NULL);
     memcpy(copy, parts[0].iov_base, parts[0].iov_len);
     CHECK(ps_message_read(copy, parts[0].iov_len, widths, TABLES, sections, &m, NULL) == 0);
+    if (m.kind == PS_ROWS)
+        CHECK(m.step <= ps_server_version(b->server) &&
+              ps_server_version(b->server) - m.step <= PS_STALENESS_MAX);
     b->sent += parts[0].iov_len;
     free(copy);
     return 0;
@@ -117,9 +129,9 @@ static void give(struct bench *b, uint32_t from, const uint8_t *data, size_t n)
     free(copy);
     after = ps_server_version(b->server);
     CHECK(after == version || kind == PS_SETUP || kind == PS_BEGIN ||
-          (kind == PS_COMMIT && after == version + 1));
+          ((kind == PS_COMMIT || kind == PS_COPY) && after == version + 1));
     ps_server_stats(b->server, &stats);
-    CHECK(stats.n_shards <= PS_SHARDS && stats.bytes < 4 * 4 * (450 + 66000 + 16 + 16));
+    CHECK(stats.n_shards <= PS_SHARDS && stats.bytes < 4 * 4 * (450 + 66000 + 16 + 16) + PS_STALENESS_MAX * 5000);
     CHECK(b->sent <= 8 * MESSAGE_MAX);
     (void)ps_server_ended(b->server);
     if (rc == 0) {
@@ -159,6 +171,7 @@ static void setup(struct bench *b, uint32_t from, uint8_t variant)
     static const enum optim_type types[] = { OPTIM_ADAM, OPTIM_SGD, OPTIM_LAMB };
     struct ps_message m = head(b, PS_SETUP, 0);
 
+    m.flag = variant / 9 % (PS_STALENESS_MAX + 2); /* one too many */
     ps_write_begin(&b->w, &m, 0);
     ps_write_setup(&b->w, types[variant % 3], variant % 2 ? 0.5 : 0, setup_tables, names,
                    TABLES - variant / 3 % 3);
@@ -207,7 +220,7 @@ static void rows(struct bench *b, struct input *in, uint32_t from, const struct 
         for (uint32_t i = 0; i < ps_padded(n * widths[table]) / sizeof(float); i++)
             values[i] = i < n * widths[table];
     }
-    ps_write_section(&b->w, 0, table, m->kind == PS_PULL ? next(in) % 5 : 0, n);
+    ps_write_section(&b->w, 0, table, m->kind == PS_PULL ? next(in) % 9 : 0, n);
     give_written(b, from);
 }
 
@@ -269,7 +282,7 @@ static void operate(struct bench *b, struct input *in)
         break;
     case OP_COPY: {
         uint32_t shard = shards[next(in) % COUNT_OF(shards)], table = next(in) % TABLES;
-        uint32_t part = next(in) % 5, first = next(in), n = next(in), more = next(in);
+        uint32_t part = next(in) % 9, first = next(in), n = next(in), more = next(in);
 
         copy_rows(b, from, more % 4, ps_server_version(b->server) + more / 4 % 3, shard, table,
                   part, first, n);
@@ -336,6 +349,11 @@ static void operate(struct bench *b, struct input *in)
         m.flag = m.number == 2;
         ps_write_begin(&b->w, &m, 0);
         give_written(b, from);
+        break;
+    case OP_LANES:
+        m = head(b, PS_PULL, next(in));
+        m.flag = 1 + next(in) % 2;
+        rows(b, in, from, &m);
         break;
     case OPS: break;
     }
