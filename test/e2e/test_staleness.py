@@ -209,6 +209,15 @@ def worker_is_killed_at_each_fault_point_all_files_are_equal():
 
 
 @test
+def worker_of_a_group_without_ps_is_killed_it_receives_the_older_tables():
+    changes = stale(2, optimizer=OPTIMIZERS["adam"], train={"epochs": 4}, **WAITS)
+    lives = {"worker 1": ["train.update=kill@4", "train.reduce=kill@5"], "worker 0": ["train.commit=kill@9"]}
+    group = Group(2, 0, lives=lives, fault="train.forward=delay:2@1+", **changes).finish()
+    assert "received the state after step" in group.notes(), group.logs()
+    expect_equal(group, reference(**changes))
+
+
+@test
 def all_holders_are_killed_the_group_returns_to_the_older_rows_of_the_newest_checkpoint():
     changes = merge(stale(2), {"parameter_server": {"replicas": 1}})
     group = long_group(**changes)
