@@ -83,7 +83,7 @@ static int make_log_room(struct store_log *log, uint64_t rows, uint64_t floats, 
     return 0;
 }
 
-/* Adds a row before the entry i, without an effect on the order of the others. The log has room. */
+/* Adds a row before entry i. The log has room. */
 static void insert(struct store_log *log, size_t i, size_t at, const float *values, size_t width)
 {
     memmove(log->rows + i + 1, log->rows + i, (log->n - i) * sizeof(*log->rows));

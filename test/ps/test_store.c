@@ -842,6 +842,38 @@ static void exported_state_is_imported_with_its_bits(void **state)
     ps_store_close(to);
 }
 
+/* Rows arrive in any order, twice, and with weights that they had before. */
+static void older_rows_are_imported_over_what_the_logs_have(void **state)
+{
+    static const struct optim_hyper h = { .learning_rate = 0.1, .epsilon = 1e-8 };
+    static const float versions[][4] = { { 1, 2, 1, 3 }, { 5, 5, 6, 5 }, { 1, 1, 1, 1 }, { 4, 3, 2, 4 } };
+    struct ps_store_opts opts = { .tables = tables, .n_tables = TABLES, .staleness = 3,
+                                  .optimizer = optim_get(OPTIM_SGD), .hyper = &h, .fill = fill };
+    struct ps_store *s = NULL;
+    float got[8], row[8];
+
+    (void)state;
+    assert_int_equal(ps_store_open(&opts, &s, NULL), 0);
+    assert_int_equal(ps_store_add_shard(s, 0, false, NULL), 0);
+    for (size_t i = 0; i < sizeof(versions) / sizeof(*versions); i++)
+        for (uint64_t local = 20; local-- > 0;) {
+            uint64_t of_row = ps_row_of(tables[0].first_shard, 0, local);
+
+            for (uint32_t part = 0; part < 4; part++) {
+                for (size_t k = 0; k < 8; k++)
+                    row[k] = versions[i][part] + (float)local;
+                assert_int_equal(ps_store_import(s, 0, 0, part, local, 1, row, NULL), 0);
+            }
+            for (uint32_t age = 0; age < 4; age++) {
+                assert_int_equal(ps_store_read(s, 0, age, &of_row, 1, got, NULL), 0);
+                assert_true(got[7] == versions[i][age] + (float)local);
+                assert_int_equal(ps_store_export(s, 0, 0, age, local, 1, got, NULL), 0);
+                assert_true(got[0] == versions[i][age] + (float)local);
+            }
+        }
+    ps_store_close(s);
+}
+
 /* ps_store_add_shard() with `fill` is the definition of initial rows. */
 static void initial_rows_set_weights_and_average_and_leave_slots_zero(void **state)
 {
@@ -884,6 +916,7 @@ int main(void)
         cmocka_unit_test(invalid_parts_are_refused_and_nothing_is_pending),
         cmocka_unit_test(verdict_reports_a_gradient_that_is_not_finite),
         cmocka_unit_test(exported_state_is_imported_with_its_bits),
+        cmocka_unit_test(older_rows_are_imported_over_what_the_logs_have),
         cmocka_unit_test(initial_rows_set_weights_and_average_and_leave_slots_zero),
     };
 
