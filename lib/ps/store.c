@@ -174,17 +174,23 @@ static int fill_table(struct ps_store *s, uint32_t table, uint32_t shard, struct
     return 0;
 }
 
+/* Bytes of a row in the logs, if each step changes all rows of the table. */
+static uint64_t log_bytes_of_row(const struct ps_store *s, const struct store_table *t)
+{
+    uint64_t of_log = t->is.width * sizeof(float) + sizeof(struct store_log_row);
+
+    return t->skips_rows ? 0 : s->opts.staleness * of_log;
+}
+
 static uint64_t bytes_of(const struct ps_store *s, uint32_t shard)
 {
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < s->n_tables; i++) {
         const struct store_table *t = &s->tables[i];
-        uint64_t of_row = t->is.width * sizeof(float);
-        uint64_t of_log = t->skips_rows ? 0 : of_row + sizeof(struct store_log_row);
 
         bytes += ps_local_rows(t->is.rows, t->is.first_shard, shard) *
-                 (s->n_parts * of_row + s->opts.staleness * of_log);
+                 (s->n_parts * t->is.width * sizeof(float) + log_bytes_of_row(s, t));
     }
     return bytes;
 }
@@ -197,7 +203,13 @@ uint64_t ps_store_shard_bytes(const struct ps_store *s, uint32_t shard)
 
 uint64_t ps_store_memory(const struct ps_store *s, uint32_t n_shards, uint64_t bytes)
 {
-    return s->wants_huge_pages ? n_shards * (uint64_t)s->place_floats * sizeof(float) : bytes;
+    uint64_t of_shard = s->place_floats * sizeof(float);
+
+    if (!s->wants_huge_pages)
+        return bytes;
+    for (uint32_t i = 0; i < s->n_tables; i++)
+        of_shard += ps_local_rows(s->tables[i].is.rows, 0, 0) * log_bytes_of_row(s, &s->tables[i]);
+    return n_shards * of_shard;
 }
 
 int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err *err)

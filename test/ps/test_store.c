@@ -842,6 +842,26 @@ static void exported_state_is_imported_with_its_bits(void **state)
     ps_store_close(to);
 }
 
+/* Adam changes every row of a table without lazy rows: each log has all of them. */
+static void logs_of_all_rows_count_as_memory(void **state)
+{
+    static const struct optim_hyper h = { .learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8 };
+    static const struct ps_table large[2] = { { "all", 640 * 1024, 2, 0, 1, 0, false },
+                                              { "lazy", 64 * 1024, 8, 0, 1, 0, true } };
+    struct ps_store_opts opts = { .tables = large, .n_tables = 2, .staleness = 3,
+                                  .optimizer = optim_get(OPTIM_ADAM), .hyper = &h, .fill = fill };
+    uint64_t places = 3 * 4 * (640 * 2 + 64 * 8), logs = 3 * 640 * (16 + 2 * 4), bytes;
+    struct ps_store *s = NULL;
+
+    (void)state;
+    assert_int_equal(ps_store_open(&opts, &s, NULL), 0);
+    bytes = ps_store_shard_bytes(s, 7);
+    assert_int_equal(bytes, places + logs);
+    assert_true(ps_store_memory(s, 5, 5 * bytes) >= 5 * bytes);
+    assert_true(ps_store_memory(s, 5, 5 * bytes) < 5 * (bytes + 4096));
+    ps_store_close(s);
+}
+
 /* Rows arrive in any order, twice, and with weights that they had before. */
 static void older_rows_are_imported_over_what_the_logs_have(void **state)
 {
@@ -916,6 +936,7 @@ int main(void)
         cmocka_unit_test(invalid_parts_are_refused_and_nothing_is_pending),
         cmocka_unit_test(verdict_reports_a_gradient_that_is_not_finite),
         cmocka_unit_test(exported_state_is_imported_with_its_bits),
+        cmocka_unit_test(logs_of_all_rows_count_as_memory),
         cmocka_unit_test(older_rows_are_imported_over_what_the_logs_have),
         cmocka_unit_test(initial_rows_set_weights_and_average_and_leave_slots_zero),
     };
