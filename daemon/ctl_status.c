@@ -118,7 +118,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
             s->server->shards, s->server->copying, (ull)s->server->version, (double)s->server->bytes / (1 << 20),
             (ull)s->server->rows_read, (ull)s->server->rows_updated);
     if (s->server != NULL && s->server->staleness > 0)
-        buf_printf(out, "staleness   steps read rows that are %u steps older\n", s->server->staleness);
+        buf_printf(out, "staleness   steps read rows that are %u steps older\n",
+                   s->server->staleness);
     if (s->memory != NULL)
         memory_line(s->memory, out);
     for (size_t i = 0; i < s->n_gpus; i++) {

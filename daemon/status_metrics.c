@@ -158,9 +158,10 @@ static void open_server(struct status_metrics *x, struct server_metrics *p)
     p->updated =
         metrics_counter(x->m, "trainerd_ps_rows_updated_total", NULL,
                         "Gradients of rows received; one from each replica that read the row.");
-    p->staleness = metrics_histogram(x->m, "trainerd_staleness_steps", NULL,
-                                     "Steps by which rows that steps computed with were older than the newest.",
-                                     ages, COUNT_OF(ages));
+    p->staleness = metrics_histogram(
+        x->m, "trainerd_staleness_steps", NULL,
+        "Steps by which rows that steps computed with were older than the newest.", ages,
+        COUNT_OF(ages));
 }
 
 static void update_server(struct status_metrics *x, const Trainerd__V1__ServerStatus *s)

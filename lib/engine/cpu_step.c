@@ -83,7 +83,7 @@ int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
 {
     int rc;
 
-    begin_lookups(r, backward                              ? ENGINE_ROWS_OF_LANES
+    begin_lookups(r, backward                            ? ENGINE_ROWS_OF_LANES
                      : r->engine->opts->evaluate_average ? ENGINE_ROWS_AVERAGE
                                                          : ENGINE_ROWS_HELD);
     set_tables(r, plan, backward, 0);

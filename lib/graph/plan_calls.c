@@ -85,7 +85,8 @@ static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
     if (v->fwd == NULL)
         return NULL;
     if (root->kind == PLAN_PARAM &&
-        !bind_at(p, plan_param_base(p, root->index), &v->fwd->data, p->g->params[root->index].offset * sizeof(float), GRAPH_NONE))
+        !bind_at(p, plan_param_base(p, root->index), &v->fwd->data,
+                 p->g->params[root->index].offset * sizeof(float), GRAPH_NONE))
         return NULL;
     if (in_work && !bind_at(p, PLAN_WORK, &v->fwd->data, 0, root->block))
         return NULL;

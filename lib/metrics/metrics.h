@@ -38,7 +38,7 @@ struct metric *metrics_histogram(struct metrics *m, const char *name, const char
 void metric_add(struct metric *c, double v); /* for a gauge, or a counter with v >= 0 */
 void metric_set(struct metric *g, double v); /* for a gauge */
 void metric_forget(struct metric *g); /* for a gauge: its value is unknown until the next metric_set() */
-void metric_observe(struct metric *h, double v); /* for a histogram */
+void metric_observe(struct metric *h, double v);                  /* for a histogram */
 void metric_observe_many(struct metric *h, double v, uint64_t n); /* n values v */
 
 /* Appends all metrics to *out in the exposition format. A gauge that was never set, and a histogram

@@ -29,7 +29,8 @@ int server_read_rows(struct ps_server *s, const struct ps_section *x, uint64_t v
         return ps_store_read(s->store, x->table, (uint32_t)(s->version - version), x->rows, x->n,
                              to, err);
     if (version != s->version)
-        return err_set(err, ERR_PEER, "part %u of the rows after step %" PRIu64 ": the rows are of step %" PRIu64,
+        return err_set(err, ERR_PEER,
+                       "part %u of the rows after step %" PRIu64 ": the rows are of step %" PRIu64,
                        x->part, version, s->version);
     for (uint64_t i = 0; i < x->n; i++) {
         uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);

@@ -286,7 +286,8 @@ static int read_older(const struct ps_store *s, const struct store_table *t, uin
 
     if (age > s->opts.staleness)
         return err_set(err, ERR_PEER,
-                       "parameter server: weights before the last %" PRIu32 " steps; the staleness is %" PRIu32,
+                       "parameter server: weights before the last %" PRIu32
+                       " steps; the staleness is %" PRIu32,
                        age, s->opts.staleness);
     for (uint64_t i = 0; i < n; i++) {
         uint32_t shard = ps_shard_of(t->is.first_shard, rows[i]);

@@ -95,7 +95,8 @@ static void delayed_tables_are_those_of_the_steps_before(void **state)
     o.tables_at = TABLES_AT;
     assert_int_equal(engine_memory_open(&m, &o, &err), 0);
     assert_ptr_equal(m.delayed, m.average + PARAMS);
-    assert_int_equal(m.state_bytes, (2 * PARAMS + 2 * TRAINED + AGES * (TRAINED - TABLES_AT)) * sizeof(float));
+    assert_int_equal(m.state_bytes,
+                     (2 * PARAMS + 2 * TRAINED + AGES * (TRAINED - TABLES_AT)) * sizeof(float));
     for (size_t i = 0; i < PARAMS; i++)
         m.state[i] = 100 + (float)i;
     engine_memory_fill_delayed(&m);

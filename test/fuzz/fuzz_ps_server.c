@@ -131,7 +131,8 @@ static void give(struct bench *b, uint32_t from, const uint8_t *data, size_t n)
     CHECK(after == version || kind == PS_SETUP || kind == PS_BEGIN ||
           ((kind == PS_COMMIT || kind == PS_COPY) && after == version + 1));
     ps_server_stats(b->server, &stats);
-    CHECK(stats.n_shards <= PS_SHARDS && stats.bytes < 4 * 4 * (450 + 66000 + 16 + 16) + PS_STALENESS_MAX * 5000);
+    CHECK(stats.n_shards <= PS_SHARDS &&
+          stats.bytes < 4 * 4 * (450 + 66000 + 16 + 16) + PS_STALENESS_MAX * 5000);
     CHECK(b->sent <= 8 * MESSAGE_MAX);
     (void)ps_server_ended(b->server);
     if (rc == 0) {

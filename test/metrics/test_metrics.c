@@ -137,7 +137,7 @@ static void histogram_counts_each_value_in_all_buckets_at_or_above_it(void **sta
     (void)state;
     metric_observe_many(h, 0.25, 1);
     metric_observe_many(h, 7, 0); /* no value */
-    metric_observe(h, 1); /* a value equal to a bound counts in that bucket */
+    metric_observe(h, 1);         /* a value equal to a bound counts in that bucket */
     metric_observe(h, 1.5);
     metric_observe(h, 100);
     assert_text(m, "# HELP trainerd_step_seconds Time of a step.\n"

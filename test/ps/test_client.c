@@ -83,7 +83,8 @@ struct replica {
 };
 
 /* Compares the rows with those after step `version`. */
-static void look_up(struct replica *r, uint64_t step, uint64_t version, uint32_t lane, uint32_t part)
+static void look_up(struct replica *r, uint64_t step, uint64_t version, uint32_t lane,
+                    uint32_t part)
 {
     float values[PLAIN_WIDTH];
     struct err err;
