@@ -139,3 +139,20 @@ int ckpt_rows_read(const struct ckpt_rows *r, enum ckpt_shard_kind kind, uint32_
     return ckpt_pread_all(s->fd, s->path, out, n * t.row_bytes,
                           s->whole.data_at + s->whole.entries[i].begin + first * t.row_bytes, err);
 }
+
+int ckpt_rows_read_flat(const struct ckpt_rows *r, enum ckpt_shard_kind kind, uint32_t i,
+                        uint64_t first, uint64_t n, void *out, struct err *err)
+{
+    const struct side *s = &r->sides[kind];
+    const struct safetensors_entry *e;
+    size_t bytes;
+
+    if (i >= s->whole.n)
+        return err_set(err, ERR_CORRUPT, "'%s': expected tensor '%s' in this file", s->path,
+                       s->shards.tables[i - s->whole.n].name);
+    e = &s->whole.entries[i];
+    bytes = tensor_dtype_bytes(e->dtype);
+    CHECK(first <= (e->end - e->begin) / bytes && n <= (e->end - e->begin) / bytes - first);
+    return ckpt_pread_all(s->fd, s->path, out, n * bytes,
+                          s->whole.data_at + e->begin + first * bytes, err);
+}

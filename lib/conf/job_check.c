@@ -570,6 +570,18 @@ static int check_needs(const struct checker *k)
     return 0;
 }
 
+/* With all parameters on ps tasks no table is selected. */
+static int check_ps_tables(const struct checker *k)
+{
+    const struct ps_settings *p = &k->c->ps;
+
+    if (!k->c->has_ps || !ps_wants_dense(p) || p->tables == PS_TABLES_AUTO)
+        return 0;
+    return json_error(
+        k->doc, value_at(k->doc, "/parameter_server/tables"), k->err,
+        "with /parameter_server/dense \"ps\" all tables are on ps tasks: remove this key");
+}
+
 /* Refuses the values of /parameter_server that this version does not support. */
 static int check_ps(const struct checker *k)
 {
@@ -579,7 +591,6 @@ static int check_ps(const struct checker *k)
         bool is_refused;
         const char *supported;
     } rows[] = {
-        { "/parameter_server/dense", p->dense != PS_DENSE_WORKERS, "\"workers\"" },
         { "/parameter_server/staleness_kind", p->staleness_kind != PS_STALENESS_EXACT, "\"exact\"" },
         /* the default has no effect yet, so that jobs may already state it */
         { "/parameter_server/lookahead_steps", p->lookahead_steps != 0 && p->lookahead_steps != 2, "0 or 2" },
@@ -605,7 +616,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_export, check_weights_names, check_scale,
-        check_evaluator, check_ps, check_phases,
+        check_evaluator, check_ps, check_ps_tables, check_phases,
     };
     const struct checker k = { doc, c, err };
 

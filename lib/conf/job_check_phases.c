@@ -75,10 +75,10 @@ static int check_local(const struct json *doc, const struct conf *c, const cJSON
                         "the rate of /optimizer/schedule/type \"plateau\" follows from evaluations, "
                         "but this rule must be a function of the step: write a number, or use "
                         "another schedule");
-    if (rc == 0 && c->has_ps && c->ps.tables != PS_TABLES_NONE)
+    if (rc == 0 && c->has_ps && (c->ps.tables != PS_TABLES_NONE || ps_wants_dense(&c->ps)))
         rc = json_error(doc, mode, err,
-                        "groups of local_sgd have weights of their own, but the tables of "
-                        "/parameter_server are shared: set its \"tables\" to \"none\", or use \"sync\"");
+                        "groups of local_sgd have weights of their own, but the parameters of "
+                        "/parameter_server are shared: set its \"tables\" to \"none\" and \"dense\" to \"workers\", or use \"sync\"");
     if (rc == 0 && c->run.precision == PLAN_FLOAT16)
         rc = json_error(doc, mode, err,
                         "/train/precision \"float16\" has one loss scale for all lanes, which "

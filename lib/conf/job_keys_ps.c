@@ -30,14 +30,14 @@ static const struct conf_key rows[] = {
   .when = { "tables", BIT(PS_TABLES_AUTO) },
   .doc = "Tables of fewer bytes stay on the workers." },
 { "/parameter_server", "dense", ENUM, AT(ps.dense), WORDS(denses), .fallback = "workers",
-  .doc = "Where the parameters that are no such tables are. workers: on every worker, and all-reduced; ps is not "
-         "supported." },
+  .doc = "Where the parameters that are no such tables are. workers: on every worker, and all-reduced; ps: all "
+         "parameters that train are on ps tasks, also all tables: workers read them in each step." },
 { "/parameter_server", "replicas", U32, AT(ps.replicas), FREE, .lo = 1, .hi = 8, .fallback = "2",
   .doc = "The number of ps tasks that hold the same rows; all of them, if there are fewer: with 2, any one of them "
          "may fail without a loss of steps." },
 { "/parameter_server", "staleness", U32, AT(ps.staleness), .hi = PS_STALENESS_MAX, .fallback = "0",
   .doc = "The number of steps by which the rows that a step reads are older than those after the step before: step t "
-         "reads the rows after step max(0, t - 1 - staleness). Other parameters are never older. 0: synchronous. "
+         "reads the rows after step max(0, t - 1 - staleness). Parameters on workers are never older. 0: synchronous. "
          "Above 2 a warning is logged, because many learning rates then diverge." },
 { "/parameter_server", "staleness_kind", ENUM, AT(ps.staleness_kind), WORDS(kinds), .fallback = "exact",
   .doc = "exact: each step reads rows of exactly that age, so that results are the same bits for any number of "

@@ -128,13 +128,17 @@ int cpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, 
 int cpu_checksum(struct engine_replica *r, struct err *err)
 {
     const struct memory *m = &r->engine->memory;
-    size_t n = m->state_bytes / sizeof(float), parts = r->engine->opts->n_devices;
-    size_t begin = n * r->local / parts / 16 * 16, end = n * (r->local + 1) / parts / 16 * 16;
+    /* remote parameters in the state are of any step */
+    size_t first = r->engine->opts->remote_dense ? m->trained : 0;
+    size_t last = r->engine->opts->remote_dense ? m->params : m->state_bytes / sizeof(float);
+    size_t n = last - first, parts = r->engine->opts->n_devices;
+    size_t begin = first + n * r->local / parts / 16 * 16;
+    size_t end = first + n * (r->local + 1) / parts / 16 * 16;
     bool finite = true; /* whether the state is finite follows from the gradients */
 
     (void)err;
     if (r->local + 1 == parts)
-        end = n;
+        end = last;
     r->state_sum = checksum_part(m->state + begin, end - begin, begin, &finite);
     return 0;
 }

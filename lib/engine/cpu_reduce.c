@@ -53,15 +53,18 @@ static size_t bucket_floats(const struct engine *e)
 
 uint32_t reduce_buckets(const struct engine *e)
 {
-    return (uint32_t)(e->memory.dense / bucket_floats(e)) + 1;
+    return e->opts->remote_dense ? 1 : (uint32_t)(e->memory.dense / bucket_floats(e)) + 1;
 }
 
-/* The last bucket contains the rest of the gradients, and everything after them. */
+/* The last bucket contains the rest of the gradients, and everything after them; of remote parameters only what
+ * is after them. */
 static struct comm_range bucket(const struct engine_replica *r, uint32_t i)
 {
     size_t floats = bucket_floats(r->engine);
     bool last = i + 1 == r->n_buckets;
 
+    if (r->engine->opts->remote_dense)
+        return (struct comm_range){ r->engine->memory.trained, cpu_of(r)->reducer.end };
     return (struct comm_range){ i * floats, last ? cpu_of(r)->reducer.end : (i + 1) * floats };
 }
 

@@ -141,13 +141,18 @@ struct engine_opts {              /* borrowed until close() */
     const struct optim_hyper *hyper;
     double clip_value; /* limit of each gradient element; 0: none */
     bool has_outer;    /* local SGD: select() is used */
-    /* Lanes read the delayed tables of the graph as they were so many steps before the state; 0: those of the state.
-     * Only on CPUs, and not with remote tables or local SGD. */
+    /* Lanes read the delayed parameters of the graph as they were so many steps before the state; 0: those of the
+     * state. Only on CPUs, and not with remote parameters or local SGD. */
     uint32_t n_delayed;
+    bool delays_dense; /* all trained parameters, not only tables */
 
     /* reduction and checks */
     enum engine_overlap overlap;
     struct engine_remote *remote; /* NULL: no table is remote; only on CPUs */
+    /* With `remote`, on CPUs: other tasks keep all trained parameters. Before the lanes of a step and before an
+     * evaluation the caller writes their values to the state, or to the average. push() also contributes their
+     * gradients, in arena 0, and no other verb reduces, checks or updates them. */
+    bool remote_dense;
     size_t bucket_bytes;  /* 0: chosen */
     bool whole_gradients; /* of tables too */
     bool check_gradients; /* inspect() computes checksums; compares has peers */

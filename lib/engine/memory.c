@@ -29,7 +29,7 @@ static size_t lay_out_state(struct memory *m)
         m->average = m->state != NULL ? m->state + at : NULL;
         at += m->params;
     }
-    m->delayed_floats = o->n_delayed > 0 ? m->trained - o->tables_at : 0;
+    m->delayed_floats = o->n_delayed > 0 ? m->trained - o->delayed_at : 0;
     if (m->delayed_floats > 0) {
         m->delayed = m->state != NULL ? m->state + at : NULL;
         at += o->n_delayed * m->delayed_floats;
@@ -120,7 +120,8 @@ int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct 
 
     *m = (struct memory){ .opts = *opts, .own = { .fd = -1 }, .region = { .fd = -1 } };
     m->params = opts->params;
-    m->trained = m->slot = opts->trained;
+    m->trained = opts->trained;
+    m->slot = opts->no_slots ? 0 : opts->trained;
     m->dense = opts->dense;
     m->grads = m->params + opts->control;
     m->depth = tree_depth(opts->max_lanes);
@@ -171,14 +172,14 @@ float *engine_memory_delayed(const struct memory *m, uint32_t age)
     if (m->delayed == NULL || age == 0)
         return m->state;
     /* inside the state: the parameters are before it */
-    return m->delayed + (age - 1) * m->delayed_floats - m->opts.tables_at;
+    return m->delayed + (age - 1) * m->delayed_floats - m->opts.delayed_at;
 }
 
 void engine_memory_delay(struct memory *m)
 {
     for (uint32_t age = m->opts.n_delayed; m->delayed != NULL && age > 0; age--)
-        memcpy(engine_memory_delayed(m, age) + m->opts.tables_at,
-               engine_memory_delayed(m, age - 1) + m->opts.tables_at,
+        memcpy(engine_memory_delayed(m, age) + m->opts.delayed_at,
+               engine_memory_delayed(m, age - 1) + m->opts.delayed_at,
                m->delayed_floats * sizeof(float));
 }
 

@@ -1,6 +1,6 @@
 /* memory.h - the host's memory of a task: the state, and the region for gradients.
  *
- *   own      state: parameters | slot 0 | slot 1 | ... | average | delayed tables 1 | ... | outer momentum
+ *   own      state: parameters | slot 0 | slot 1 | ... | average | delayed 1 | ... | outer momentum
  *   region   head: the caller's
  *            per replica: `depth` gradient arenas (parameters' layout | control words |
  *                         values of the marked slots of remote tables)
@@ -13,7 +13,7 @@
  * huge pages. The region is shared with the peers of the host, so that nothing is copied to be
  * reduced. Nothing in it outlives a generation: it can be replaced by a fresh region.
  *
- * Delayed tables i are the part of the parameters with the tables, as it was i steps before.
+ * Delayed i are the delayed parameters, the last trained ones, as they were i steps before.
  *
  * With local SGD the caller has models: copies of the state without the outer momentum. Between
  * two outer steps the pointers `state`, `slots` and `average` select one of them.
@@ -57,8 +57,9 @@ struct memory_opts {
     const struct optim_hyper *hyper;
     bool has_average;
     bool has_outer; /* local SGD: the state has an outer momentum */
-    uint32_t n_delayed; /* older versions of the tables, which are [tables_at, trained) of the parameters */
-    size_t tables_at;
+    uint32_t n_delayed; /* older versions of the parameters [delayed_at, trained) */
+    size_t delayed_at;
+    bool no_slots; /* other tasks keep the slots of the optimizer */
 };
 
 struct arenas {                          /* of a replica, in the region */
@@ -77,7 +78,7 @@ struct memory {
     size_t params, trained, dense;               /* as in the options */
     size_t grads; /* floats of a gradient arena, control words included */
     size_t remote_at; /* floats before the values of remote tables in a gradient arena */
-    size_t slot;  /* floats of a slot of the optimizer */
+    size_t slot;  /* floats of a slot of the optimizer here */
     size_t state_bytes;
     size_t model_bytes; /* of the state without the outer momentum */
     /* gradient arenas of a replica: levels of its lane tree, at most */
@@ -86,7 +87,7 @@ struct memory {
     float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this slot */
     float *average; /* a parameter arena: averages of the trained parameters, copies of
                        the statistics; NULL: none is kept */
-    float *delayed; /* delayed tables 1; NULL: none are kept */
+    float *delayed; /* delayed 1; NULL: none are kept */
     size_t delayed_floats; /* of one version */
     float *outer;   /* momentum of the outer optimizer, of the trained parameters, in the held state;
                        NULL: none */
@@ -107,11 +108,11 @@ int engine_memory_open_spare(const struct memory *m, struct device_mem *out, str
 void engine_memory_use_spare(struct memory *m, struct device_mem *spare, uint64_t step);
 /* Selects the model at `model` [model_bytes]; NULL: the held state. */
 void engine_memory_select(struct memory *m, float *model);
-/* Returns where the parameters would begin if the tables `age` steps before were in their place. */
+/* Returns where the parameters would begin if the delayed ones of `age` steps before were in their place. */
 float *engine_memory_delayed(const struct memory *m, uint32_t age);
-/* Before a step changes the tables, or is skipped: they become delayed tables 1, and so on. */
+/* Before a step changes the parameters, or is skipped: they become delayed 1, and so on. */
 void engine_memory_delay(struct memory *m);
-/* All older versions are the tables of now: before the first step. */
+/* All older versions are the parameters of now: before the first step. */
 void engine_memory_fill_delayed(struct memory *m);
 /* The average of statistics is a copy of them; fresh: of all parameters. What no checkpoint holds.
  */

@@ -17,7 +17,8 @@ void tables_layout(const struct engine_opts *o, bool packed, struct memory_opts 
                                  .hyper = o->hyper,
                                  .has_average = optim->average > 0,
                                  .n_delayed = o->n_delayed,
-                                 .tables_at = graph_dense_floats(o->graph) };
+                                 .delayed_at = o->delays_dense ? 0 : graph_dense_floats(o->graph),
+                                 .no_slots = o->remote_dense };
     out->tables = graph_tables(o->graph, &out->n_tables, &out->table_words);
     out->dense = graph_dense_floats(o->graph);
     if (packed)

@@ -62,7 +62,7 @@ struct graph_param {
     size_t elements;
     float momentum;              /* GRAPH_STATISTIC: weight of the old value */
     bool is_table; /* GRAPH_TRAINED: only Gather nodes along axis 0 read it (an embedding table) */
-    bool is_delayed; /* is_table: PLAN_TRAIN reads an older version of it: plan_bind_delayed() */
+    bool is_delayed; /* PLAN_TRAIN reads an older version of it: plan_bind_delayed() */
 };
 
 struct graph_io { /* an input or an output of the graph */
@@ -155,6 +155,7 @@ struct graph_opts {
     /* Likewise whether a table that is not remote becomes a delayed one. NULL: no table does. */
     bool (*is_delayed)(const void *arg, const char *name, uint64_t rows, uint64_t width);
     const void *remote_arg; /* of both */
+    bool delays_dense;      /* the other trained parameters become delayed ones */
     const struct graph_table *tables; /* [n_tables] initializers [1, width] that become tables
                                          [rows, width] of generated rows */
     uint32_t n_tables;
@@ -377,7 +378,7 @@ size_t plan_work_bytes(const struct plan *p);
 /* Sets the parameters and the work memory for the following calls. `params` is the arena; gradients
  * are an argument of each plan_backward(). Cheap enough to be called for each lane. */
 void plan_bind(struct plan *p, float *params, void *work);
-/* After each plan_bind(): sets where forward of PLAN_TRAIN reads the delayed tables: at their offsets in the arena
+/* After each plan_bind(): sets where PLAN_TRAIN reads the delayed parameters: at their offsets in the arena
  * `params`, of which nothing else is read. Without this call they are read where plan_bind() says. */
 void plan_bind_delayed(struct plan *p, float *params);
 

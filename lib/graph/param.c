@@ -531,8 +531,9 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
                                                v->tensor.shape.rank > 0 &&
                                                v->tensor.shape.dim[0] <= UINT32_MAX };
     list[*n].is_remote = list[*n].is_table && selects(f, v, f->opts->is_remote);
-    list[*n].is_delayed =
-        list[*n].is_table && !list[*n].is_remote && selects(f, v, f->opts->is_delayed);
+    list[*n].is_delayed = list[*n].is_table
+                              ? !list[*n].is_remote && selects(f, v, f->opts->is_delayed)
+                              : list[*n].kind == GRAPH_TRAINED && f->opts->delays_dense;
     *n += 1;
     return 0;
 }

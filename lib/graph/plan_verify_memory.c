@@ -10,7 +10,7 @@ enum { ALIGNMENT = 64 };
 
 static const char *const base_names[] = { [PLAN_WORK] = "work memory",
                                           [PLAN_ARENA] = "parameters",
-                                          [PLAN_DELAYED] = "delayed tables",
+                                          [PLAN_DELAYED] = "delayed parameters",
                                           [PLAN_GRADS] = "gradients",
                                           [PLAN_CONSTANTS] = "constants",
                                           [PLAN_REMOTE] = "remote tables",

@@ -46,7 +46,7 @@ struct optim {
     /* [n_params + 1] owned: number of blocks of the preceding parameters */
     size_t *first_block;
     double *squares;            /* [blocks] owned: sums of squares of the gradient */
-    /* [n_params + 1] owned: number of blocks of 64 rows of the preceding sharded tables */
+    /* [n_params + 1] owned: number of blocks of 64 rows of the preceding sharded parameters */
     size_t *first_sharded;
     double *sharded;            /* [those blocks] owned: their sums of squares */
     /* [blocks] owned: results of measure(); NULL: the row has no measure() */
@@ -74,8 +74,8 @@ int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err
               (opts->params[i].table != NULL && opts->def->measure == NULL));
         CHECK(i == 0 || opts->params[i].first >= o->params[i - 1].first + o->params[i - 1].n);
         CHECK(!opts->params[i].is_sharded ||
-              (opts->params[i].table != NULL && opts->params[i].first_shard < SHARDS &&
-               opts->params[i].n == opts->params[i].table->rows * opts->params[i].table->width));
+              (opts->params[i].first_shard < SHARDS && opts->params[i].width > 0 &&
+               opts->params[i].skipped == 0));
         o->params[i] = opts->params[i];
         sharded += opts->params[i].is_sharded ? optim_sharded_blocks(&opts->params[i]) : 0;
         o->first_sharded[i + 1] = sharded;

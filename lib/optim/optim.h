@@ -94,10 +94,11 @@ struct optim_param {
     size_t skipped;      /* floats of the parameter before `first`. The stretches of a parameter
                             are consecutive and share the ratio of lars and lamb, whose norms are
                             over all of them */
-    /* a whole table whose squares are added shard by shard (tensor/shards.h) to the norm of the
+    /* a whole parameter whose squares are added shard by shard (tensor/shards.h) to the norm of the
      * gradient, as parameter servers add them */
     bool is_sharded;
     uint32_t first_shard;
+    size_t width; /* is_sharded: floats of its rows; the last row may be shorter */
 };
 
 struct optim_opts {
@@ -149,7 +150,7 @@ typedef void optim_each_fn(void *arg, size_t at, const float *g, size_t n);
 void optim_each(const struct optim *o, uint32_t part, const struct optim_state *state,
                 optim_each_fn *each, void *arg);
 /* L2, over all parameters: sqrt(D + (S + more)). D: the squares of the blocks of the parameters that are
- * not sharded, in order. S: of the sharded tables, over the shards in order; a shard: over the tables in
+ * not sharded, in order. S: of the sharded parameters, over the shards in order; a shard: over the parameters in
  * order, over their blocks of 64 rows ascending. `more`: of parameters that are elsewhere. */
 double optim_gradient_norm(const struct optim *o, double more);
 bool optim_needs_norms(const struct optim *o);

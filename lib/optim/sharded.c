@@ -1,4 +1,4 @@
-/* sharded.c - sums of squares of sharded tables: a sum for each block of 64 rows, and a sum for each shard
+/* sharded.c - sums of squares of sharded parameters: a sum for each block of 64 rows, and a sum for each shard
  * of those of its blocks. lib/ps computes the same sums of the rows that a server holds. */
 #include <string.h>
 
@@ -41,18 +41,18 @@ static double packed_sum(const struct optim_state *s, const struct packed_table 
 
 size_t optim_sharded_blocks(const struct optim_param *p)
 {
-    return (p->table->rows - 1) / SHARD_BLOCK_ROWS + 1;
+    return (p->n - 1) / (SHARD_BLOCK_ROWS * p->width) + 1;
 }
 
 void optim_sharded_squares(const struct optim_state *s, const struct optim_param *p, size_t first,
                            size_t end, double *sums)
 {
-    size_t floats = SHARD_BLOCK_ROWS * p->table->width;
+    size_t floats = SHARD_BLOCK_ROWS * p->width;
 
     for (size_t b = first; b < end; b++) {
         size_t at = b * floats, stop = p->n - at < floats ? p->n : at + floats;
 
-        if (s->packed == NULL)
+        if (s->packed == NULL || p->table == NULL)
             sums[b] = dense_sum(s->g + p->first + at, stop - at);
         else if (s->packed->marks[p->table->first_word + b] == 0) /* a word has 64 rows */
             sums[b] = 0;

@@ -3,6 +3,8 @@
 #ifndef OPTS_PS_H
 #define OPTS_PS_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Which embedding tables are kept on parameter servers. */
@@ -11,21 +13,36 @@ enum ps_tables {
     PS_TABLES_AUTO,   /* all of at least min_shard_bytes */
     PS_TABLES_NONE,
 };
-enum ps_dense { PS_DENSE_WORKERS, PS_DENSE_SERVERS /* not supported: lib/conf refuses it */ };
+/* Where the other trained parameters are. */
+enum ps_dense {
+    PS_DENSE_WORKERS,
+    PS_DENSE_SERVERS, /* on parameter servers, which then keep all tables too */
+};
 enum ps_staleness { PS_STALENESS_EXACT, PS_STALENESS_BOUNDED /* not supported: lib/conf refuses it */ };
 
-enum { PS_STALENESS_MAX = 4 };
+enum {
+    PS_STALENESS_MAX = 4,
+    /* A dense parameter on parameter servers is a table with rows of so many floats; zeros follow its last float.
+     * The sums of squares of its blocks of rows decide bits of the norm of the gradient. */
+    PS_DENSE_WIDTH = 256,
+};
 
 struct ps_settings {
     enum ps_tables tables;
     const char **patterns; /* [n_patterns] over initializer names, for fnmatch(); of PS_TABLES_LISTED */
     uint32_t n_patterns;
     uint64_t min_shard_bytes; /* tables of fewer bytes stay on the workers; of PS_TABLES_AUTO */
-    enum ps_dense dense;      /* where the other parameters are */
+    enum ps_dense dense;
     uint32_t replicas;        /* parameter servers that hold the same rows, 1..8 */
     uint32_t staleness;       /* step t reads the rows after step max(0, t - 1 - staleness); <= PS_STALENESS_MAX */
     enum ps_staleness staleness_kind;
     uint32_t lookahead_steps; /* steps whose rows are requested before the step begins; 0: none */
 };
+
+/* Returns whether parameters that are no tables are kept there; NULL: no. */
+static inline bool ps_wants_dense(const struct ps_settings *s)
+{
+    return s != NULL && s->dense == PS_DENSE_SERVERS;
+}
 
 #endif

@@ -1,5 +1,5 @@
 /* client.c - see client.h. */
-#include "ps/client.h"
+#include "ps/client_priv.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,58 +8,11 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "comm/channel.h"
-#include "ps/message.h"
-#include "ps/port.h"
-#include "ps/route.h"
-#include "ps/slots.h"
 #include "tensor/packed.h"
 
-struct table {
-    uint32_t width, first_shard;
-    struct ps_slots slots;
-    float *values; /* owned [room][width] */
-};
-
-/* What is exchanged with one server. */
-struct peer {
-    struct ps_writer out; /* owned */
-    uint64_t n;         /* rows of the section that is being written; 0 between sections */
-    uint64_t *rows;     /* place of its next row, and of its next values */
-    float *values;
-    uint32_t *slots;    /* owned; of the rows of PULL, in order */
-    size_t n_slots, room_slots;
-    bool owes;          /* ROWS, or HELD */
-    uint64_t held[PS_SET_WORDS]; /* shards with all their rows */
-};
-
-struct order { /* a marked slot of a table */
-    uint64_t row;
-    size_t place; /* among the marked slots */
-};
-
-struct ps_client {
-    struct table *tables; /* owned [n_tables] */
-    uint32_t n_tables, *widths; /* owned [n_tables] */
-    float **values;             /* owned [n_tables] */
-    struct order *order, *spare; /* owned [of the largest room] */
-    struct ps_section *sections; /* owned [PS_TABLES_MAX] */
-
-    /* the generation */
-    struct ps_port port;
-    const struct ps_route *route;
-    struct peer *peers; /* owned [n_peers] */
-    uint32_t n_peers, first_lane, n_lanes, rank;
-    uint32_t *readers; /* owned [PS_SHARDS]; server that sends the rows of a shard */
-    bool is_copying;   /* the preferred holder of a shard lacks rows: the holders are found again */
-    uint64_t find_at, find_steps; /* at that version, and after so many steps more */
-    uint64_t version;
-    uint32_t staleness;
-    bool in_step;  /* rows are read for the lanes of a step */
-    uint32_t part; /* of the state of the rows that are read; see ps_client_begin() */
-};
-
-static int no_memory(struct err *err)
+int client_no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "client of parameter servers: out of memory");
 }
@@ -71,23 +24,24 @@ static int open_tables(struct ps_client *c, const struct ps_client_opts *o, stru
     size_t most = 1;
 
     for (uint32_t i = 0; i < o->n_tables; i++) {
-        struct table *t = &c->tables[i];
+        struct client_table *t = &c->tables[i];
         int rc;
 
         t->width = c->widths[i] = o->widths[i];
         t->first_shard = o->first_shards[i];
+        t->elements = i < c->n_sparse ? 0 : o->elements[i - c->n_sparse];
         rc = ps_slots_init(&t->slots, o->rooms[i], err);
         if (rc < 0)
             return rc;
         t->values = c->values[i] =
             aligned_alloc(64, (o->rooms[i] * t->width * sizeof(float) + 127) / 64 * 64);
         if (t->values == NULL)
-            return no_memory(err);
+            return client_no_memory(err);
         most = o->rooms[i] > most ? o->rooms[i] : most;
     }
     c->order = malloc(most * sizeof(*c->order));
     c->spare = malloc(most * sizeof(*c->spare));
-    return c->order != NULL && c->spare != NULL ? 0 : no_memory(err);
+    return c->order != NULL && c->spare != NULL ? 0 : client_no_memory(err);
 }
 
 int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, struct err *err)
@@ -96,9 +50,10 @@ int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, st
     int rc = 0;
 
     if (c == NULL)
-        return no_memory(err);
+        return client_no_memory(err);
     CHECK(opts->n_tables <= PS_TABLES_MAX);
     c->n_tables = opts->n_tables;
+    c->n_sparse = opts->n_tables - opts->n_dense;
     c->staleness = opts->staleness;
     c->tables = calloc(opts->n_tables, sizeof(*c->tables));
     c->widths = calloc(opts->n_tables, sizeof(*c->widths));
@@ -107,7 +62,7 @@ int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, st
     c->readers = calloc(PS_SHARDS, sizeof(*c->readers));
     if (c->tables == NULL || c->widths == NULL || c->values == NULL || c->sections == NULL ||
         c->readers == NULL)
-        rc = no_memory(err);
+        rc = client_no_memory(err);
     if (rc == 0)
         rc = open_tables(c, opts, err);
     if (rc < 0) {
@@ -155,7 +110,7 @@ int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, 
     free_peers(c);
     c->peers = calloc(route->n_servers, sizeof(*c->peers));
     if (c->peers == NULL)
-        return no_memory(err);
+        return client_no_memory(err);
     c->n_peers = route->n_servers;
     c->port = *port;
     c->route = route;
@@ -185,7 +140,7 @@ void ps_client_begin_step(struct ps_client *c)
 }
 
 /* Returns the version of the rows that are read. */
-static uint64_t read_version(const struct ps_client *c)
+uint64_t client_read_version(const struct ps_client *c)
 {
     uint64_t age = c->in_step ? c->staleness : 0;
 
@@ -204,7 +159,7 @@ float *const *ps_client_values(struct ps_client *c)
 
 /* ---- messages ---- */
 
-static void begin_messages(struct ps_client *c, const struct ps_message *m)
+void client_begin_messages(struct ps_client *c, const struct ps_message *m)
 {
     for (uint32_t i = 0; i < c->n_peers; i++) {
         ps_write_begin(&c->peers[i].out, m, c->n_tables);
@@ -218,11 +173,12 @@ static int send_to(struct ps_client *c, uint32_t i, struct err *err)
     struct iovec part = { .iov_base = w->data, .iov_len = w->n };
 
     if (w->failed)
-        return no_memory(err);
+        return client_no_memory(err);
     return c->port.send(&c->port, c->route->n_ranks + i, &part, 1, err);
 }
 
-static const uint32_t *holders_of(const struct ps_client *c, const struct table *t, uint64_t row)
+const uint32_t *client_holders_of(const struct ps_client *c, const struct client_table *t,
+                                  uint64_t row)
 {
     return ps_route_holders(c->route, ps_shard_of(t->first_shard, row));
 }
@@ -234,11 +190,11 @@ static const uint32_t *holders_of(const struct ps_client *c, const struct table 
 static bool is_due(const struct ps_client *c, const struct ps_message *m)
 {
     return m->kind == PS_HELD ? m->step == c->version || m->step + 1 == c->version
-                              : m->step == read_version(c);
+                              : m->step == client_read_version(c);
 }
 
 /* Receives a message of a server that owes one. */
-static int receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struct ps_message *m,
+int client_receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struct ps_message *m,
                    struct err *err)
 {
     struct comm_message in;
@@ -255,7 +211,7 @@ static int receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struc
     if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || !is_due(c, m))
         return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
                                       ", expected kind %d of step %" PRIu64,
-                       *from, m->kind, m->step, kind, read_version(c));
+                       *from, m->kind, m->step, kind, client_read_version(c));
     c->peers[*from].owes = false;
     return 0;
 }
@@ -280,7 +236,7 @@ static int choose_readers(struct ps_client *c, struct err *err)
     return 0;
 }
 
-static int find_holders(struct ps_client *c, struct err *err)
+int client_find_holders(struct ps_client *c, struct err *err)
 {
     struct ps_message m = { .kind = PS_QUERY };
     int rc = 0;
@@ -293,7 +249,7 @@ static int find_holders(struct ps_client *c, struct err *err)
     for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
         uint32_t from;
 
-        rc = receive(c, PS_HELD, &from, &m, err);
+        rc = client_receive(c, PS_HELD, &from, &m, err);
         if (rc == 0)
             memcpy(c->peers[from].held, m.shards, sizeof(c->peers[from].held));
     }
@@ -304,12 +260,13 @@ static int find_holders(struct ps_client *c, struct err *err)
 
 /* ---- PULL and ROWS ---- */
 
-static struct peer *reader_of(const struct ps_client *c, const struct table *t, uint64_t row)
+static struct client_peer *reader_of(const struct ps_client *c, const struct client_table *t,
+                                     uint64_t row)
 {
     return &c->peers[c->readers[ps_shard_of(t->first_shard, row)]];
 }
 
-static bool make_slots_room(struct peer *p, size_t n)
+static bool make_slots_room(struct client_peer *p, size_t n)
 {
     size_t room = p->room_slots > 0 ? p->room_slots : 1024;
     uint32_t *grown;
@@ -329,22 +286,22 @@ static bool make_slots_room(struct peer *p, size_t n)
 /* Adds the section of a table to each message: the rows of slots without values. */
 static int write_pull(struct ps_client *c, uint32_t table, struct err *err)
 {
-    const struct table *t = &c->tables[table];
+    const struct client_table *t = &c->tables[table];
 
     for (size_t s = t->slots.fetched; s < t->slots.n; s++)
         reader_of(c, t, t->slots.rows[s])->n++;
     for (uint32_t i = 0; i < c->n_peers; i++) {
-        struct peer *p = &c->peers[i];
+        struct client_peer *p = &c->peers[i];
 
         ps_write_section(&p->out, table, table, c->part, p->n);
         p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows));
         if (p->rows == NULL || !make_slots_room(p, p->n_slots + p->n))
-            return no_memory(err);
+            return client_no_memory(err);
         p->n = 0;
     }
     for (size_t s = t->slots.fetched; s < t->slots.n; s++) {
         uint64_t row = t->slots.rows[s];
-        struct peer *p = reader_of(c, t, row);
+        struct client_peer *p = reader_of(c, t, row);
 
         *p->rows++ = row;
         p->slots[p->n_slots++] = (uint32_t)s;
@@ -352,17 +309,25 @@ static int write_pull(struct ps_client *c, uint32_t table, struct err *err)
     return 0;
 }
 
+void client_write_nothing(struct ps_client *c, uint32_t table)
+{
+    for (uint32_t i = 0; i < c->n_peers; i++)
+        ps_write_section(&c->peers[i].out, table, table, c->part, 0);
+}
+
 /* Every message has a section for each table, which may be empty. */
 static int write_pulls(struct ps_client *c, struct err *err)
 {
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
+    for (uint32_t i = 0; rc == 0 && i < c->n_sparse; i++)
         rc = write_pull(c, i, err);
+    for (uint32_t i = c->n_sparse; i < c->n_tables; i++)
+        client_write_nothing(c, i);
     return rc;
 }
 
-static int send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
+int client_send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
 {
     *n_owed = 0;
     for (uint32_t i = 0; i < c->n_peers; i++) {
@@ -379,7 +344,7 @@ static int send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
     return 0;
 }
 
-static int bad_rows(uint32_t from, struct err *err)
+int client_bad_rows(uint32_t from, struct err *err)
 {
     return err_set(err, ERR_PEER, "server %u: its rows are not those that were requested", from);
 }
@@ -388,17 +353,17 @@ static int bad_rows(uint32_t from, struct err *err)
 static int store_rows(struct ps_client *c, uint32_t from, const struct ps_message *m,
                       struct err *err)
 {
-    struct peer *p = &c->peers[from];
+    struct client_peer *p = &c->peers[from];
     size_t at = 0;
 
     if (m->n_sections != c->n_tables)
-        return bad_rows(from, err);
+        return client_bad_rows(from, err);
     for (uint32_t i = 0; i < m->n_sections; i++) {
         const struct ps_section *x = &m->sections[i];
-        struct table *t = &c->tables[x->table];
+        struct client_table *t = &c->tables[x->table];
 
         if (x->table != i || x->part != c->part || x->n != ps_written_rows(&p->out, i))
-            return bad_rows(from, err);
+            return client_bad_rows(from, err);
         for (uint64_t k = 0; k < x->n; k++) {
             uint32_t slot = p->slots[at++];
 
@@ -413,14 +378,14 @@ static int receive_rows(struct ps_client *c, struct err *err)
 {
     struct ps_message m;
     uint32_t from;
-    int rc = receive(c, PS_ROWS, &from, &m, err);
+    int rc = client_receive(c, PS_ROWS, &from, &m, err);
 
     return rc == 0 ? store_rows(c, from, &m, err) : rc;
 }
 
 int ps_client_fetch(struct ps_client *c, struct err *err)
 {
-    struct ps_message m = { .kind = PS_PULL, .step = read_version(c), .flag = c->in_step };
+    struct ps_message m = { .kind = PS_PULL, .step = client_read_version(c), .flag = c->in_step };
     bool is_complete = true;
     uint32_t n_owed;
     int rc = 0;
@@ -430,12 +395,12 @@ int ps_client_fetch(struct ps_client *c, struct err *err)
     if (is_complete)
         return 0;
     if (c->is_copying && c->version >= c->find_at)
-        rc = find_holders(c, err);
-    begin_messages(c, &m);
+        rc = client_find_holders(c, err);
+    client_begin_messages(c, &m);
     if (rc == 0)
         rc = write_pulls(c, err);
     if (rc == 0)
-        rc = send_pulls(c, &n_owed, err);
+        rc = client_send_pulls(c, &n_owed, err);
     for (; rc == 0 && n_owed > 0; n_owed--)
         rc = receive_rows(c, err);
     for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
@@ -449,7 +414,7 @@ int ps_client_fetch(struct ps_client *c, struct err *err)
 static void sort(struct ps_client *c, size_t n, uint64_t largest)
 {
     enum { BITS = 11 };
-    struct order *from = c->order, *to = c->spare;
+    struct client_order *from = c->order, *to = c->spare;
     uint32_t shift = 0;
 
     do {
@@ -465,7 +430,7 @@ static void sort(struct ps_client *c, size_t n, uint64_t largest)
         }
         for (size_t i = 0; i < n; i++)
             to[first[from[i].row >> shift & ((1 << BITS) - 1)]++] = from[i];
-        struct order *swap = from;
+        struct client_order *swap = from;
 
         from = to;
         to = swap;
@@ -487,7 +452,7 @@ static size_t list_marked(struct ps_client *c, uint32_t table, const struct pack
         for (uint64_t left = words[w]; left != 0; left &= left - 1, n++) {
             uint64_t row = s->rows[w * 64 + (size_t)__builtin_ctzll(left)];
 
-            c->order[n] = (struct order){ row, n };
+            c->order[n] = (struct client_order){ row, n };
             largest = row > largest ? row : largest;
         }
     if (n > 1)
@@ -501,33 +466,33 @@ static int write_push(struct ps_client *c, uint32_t table, const struct packed *
                       const float *values, struct err *err)
 {
     enum { AHEAD = 8 }; /* rows; their values are in another order */
-    const struct table *t = &c->tables[table];
+    const struct client_table *t = &c->tables[table];
     size_t n = list_marked(c, table, marks), width = t->width;
 
     for (size_t i = 0; i < n; i++)
         for (uint32_t h = 0; h < c->route->n_holders; h++)
-            c->peers[holders_of(c, t, c->order[i].row)[h]].n++;
+            c->peers[client_holders_of(c, t, c->order[i].row)[h]].n++;
     for (uint32_t i = 0; i < c->n_peers; i++) {
-        struct peer *p = &c->peers[i];
+        struct client_peer *p = &c->peers[i];
         size_t floats = p->n * width;
 
         ps_write_section(&p->out, table, table, 0, p->n);
         p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows) + ps_padded(floats));
         if (p->rows == NULL)
-            return no_memory(err);
+            return client_no_memory(err);
         p->values = (float *)(p->rows + p->n);
         if (floats % 2 != 0)
             p->values[floats] = 0;
         p->n = 0;
     }
     for (size_t i = 0; i < n; i++) {
-        const uint32_t *holders = holders_of(c, t, c->order[i].row);
+        const uint32_t *holders = client_holders_of(c, t, c->order[i].row);
 
         if (i + AHEAD < n)
             for (size_t k = 0; k < width; k += 16)
                 __builtin_prefetch(values + c->order[i + AHEAD].place * width + k);
         for (uint32_t h = 0; h < c->route->n_holders; h++) {
-            struct peer *p = &c->peers[holders[h]];
+            struct client_peer *p = &c->peers[holders[h]];
 
             *p->rows++ = c->order[i].row;
             memcpy(p->values, values + c->order[i].place * width, width * sizeof(float));
@@ -537,19 +502,39 @@ static int write_push(struct ps_client *c, uint32_t table, const struct packed *
     return 0;
 }
 
+/* The gradients of a step are in one message for each server. */
+static int check_push(const struct ps_client *c, uint32_t server, struct err *err)
+{
+    size_t bytes = c->peers[server].out.n;
+    char text[32];
+
+    if (bytes <= COMM_MESSAGE_MAX)
+        return 0;
+    text_bytes(text, sizeof(text), bytes);
+    return err_set(err, ERR_UNSUPPORTED,
+                   "/parameter_server: the gradients of a step for one service thread have %s, the limit is 256 "
+                   "MiB: use more ps tasks, or more service threads in each (--devices cpu:N)",
+                   text);
+}
+
 int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
-                   const float *values, float clip, struct err *err)
+                   const float *values, const float *const *dense, float clip, struct err *err)
 {
     struct ps_message m = {
         .kind = PS_PUSH, .step = step, .number = c->first_lane, .first = c->n_lanes, .clip = clip
     };
     int rc = 0;
 
-    begin_messages(c, &m);
-    for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
+    client_begin_messages(c, &m);
+    for (uint32_t i = 0; rc == 0 && i < c->n_sparse; i++)
         rc = write_push(c, i, marks, values + marks->first[i], err);
-    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++)
-        rc = send_to(c, i, err);
+    for (uint32_t i = c->n_sparse; rc == 0 && i < c->n_tables; i++)
+        rc = client_push_dense(c, i, dense[i - c->n_sparse], err);
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
+        rc = check_push(c, i, err);
+        if (rc == 0)
+            rc = send_to(c, i, err);
+    }
     return rc;
 }
 

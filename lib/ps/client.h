@@ -2,6 +2,7 @@
  *
  *     lookup   the rows that a lane (micro-batch) reads get slots in compact tables; rows without
  *              values are fetched (PULL -> ROWS)
+ *     dense    all values of the dense parameters, whose rows are the last tables (PULL -> ROWS)
  *     push     the sum of the gradients over the lanes of the replica goes to every holder of a
  *              shard (PUSH); each server receives one message per step, even an empty one
  *     commit   the step is applied, or skipped, on all servers (COMMIT), once every rank has sent it
@@ -31,7 +32,9 @@ struct ps_route;
 struct ps_client_opts {
     uint32_t n_tables;
     const uint32_t *widths, *first_shards; /* [n_tables] copied */
-    const size_t *rooms;                   /* [n_tables] slots; copied */
+    const size_t *rooms;                   /* [n_tables] slots; copied; 0 of dense parameters */
+    uint32_t n_dense;        /* dense parameters: the last tables */
+    const size_t *elements;  /* [n_dense] floats of each; copied */
     uint32_t staleness;
 };
 
@@ -56,10 +59,13 @@ void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_
 int ps_client_fetch(struct ps_client *c, struct err *err);
 float *const *ps_client_values(struct ps_client *c); /* [n_tables] compact tables [slot][width] */
 
-/* Sends the gradients of the marked slots. `clip`: the servers limit each element of the sum to
+/* Copies the values of the dense parameters to out [n_dense][elements]. Errors: as above. */
+int ps_client_fetch_dense(struct ps_client *c, float *const *out, struct err *err);
+
+/* Sends the gradients of the marked slots, and those of the dense parameters: dense [n_dense][elements]. `clip`: the servers limit each element of the sum to
  * [-clip, clip]; 0: no limit. Errors: those of comm_send(). */
 int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
-                   const float *values, float clip, struct err *err);
+                   const float *values, const float *const *dense, float clip, struct err *err);
 /* hyper NULL: the step is skipped. The version is `step`. Errors as above. */
 int ps_client_commit(struct ps_client *c, uint64_t step, const struct optim_hyper *hyper,
                      struct err *err);

@@ -101,7 +101,8 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
         l->names[i] = t->name;
         l->tables[i] = (struct ps_setup_table){ .rows = t->rows,
                                                 .width = t->width,
-                                                .lazy = t->lazy,
+                                                .flags = (t->lazy ? PS_TABLE_LAZY : 0u) |
+                                                         (t->is_dense ? PS_TABLE_DENSE : 0u),
                                                 .rate_factor = t->rate_factor,
                                                 .weight_decay = t->weight_decay,
                                                 .fill = fill.kind,

@@ -11,6 +11,7 @@
 #include "ps/background.h"
 #include "ps/map.h"
 #include "ps/store.h"
+#include "ps/wants.h"
 
 enum {
     CHUNK_BYTES = 4 << 20,
@@ -31,6 +32,8 @@ struct loader {
     enum ckpt_shard_kind kind;
     uint32_t table, part, tensor;
     size_t row_bytes;
+    bool is_dense;
+    uint64_t elements; /* of a dense parameter */
 };
 
 static void free_loader(struct ps_background *b)
@@ -69,6 +72,20 @@ static int import_rows(struct loader *l, uint64_t first, uint64_t n)
     return rc;
 }
 
+/* Reads n rows to the chunk. Zeros follow the last float of a dense parameter. */
+static int read_rows(struct loader *l, uint64_t first, uint64_t n)
+{
+    uint64_t at = first * PS_DENSE_WIDTH, some = n * PS_DENSE_WIDTH;
+
+    if (!l->is_dense)
+        return ckpt_rows_read(l->from, l->kind, l->tensor, first, n, l->chunk, l->err);
+    if (some > l->elements - at) {
+        memset(l->chunk, 0, n * l->row_bytes);
+        some = l->elements - at;
+    }
+    return ckpt_rows_read_flat(l->from, l->kind, l->tensor, at, some, l->chunk, l->err);
+}
+
 static int read_range(struct loader *l, uint64_t first, uint64_t end)
 {
     uint64_t most = CHUNK_BYTES / l->row_bytes, n;
@@ -78,7 +95,7 @@ static int read_range(struct loader *l, uint64_t first, uint64_t end)
         n = end - first < most ? end - first : most;
         rc = fault_error("ps.load", l->err);
         if (rc == 0)
-            rc = ckpt_rows_read(l->from, l->kind, l->tensor, first, n, l->chunk, l->err);
+            rc = read_rows(l, first, n);
         if (rc == 0)
             rc = import_rows(l, first, n);
     }
@@ -86,6 +103,15 @@ static int read_range(struct loader *l, uint64_t first, uint64_t end)
 }
 
 /* ---- a tensor ---- */
+
+static int check_dense(struct loader *l, const struct ckpt_rows_tensor *t)
+{
+    l->elements = (uint64_t)shape_elements(&t->shape);
+    if (t->dtype == TENSOR_F32 && ps_dense_rows(l->elements) == l->job.rows[l->table])
+        return 0;
+    return err_set(l->err, ERR_CORRUPT, "tensor '%s': expected the floats of the parameter",
+                   t->name);
+}
 
 static int find_tensor(struct loader *l)
 {
@@ -103,9 +129,11 @@ static int find_tensor(struct loader *l)
     if (rc < 0)
         return rc;
     ckpt_rows_describe(l->from, l->kind, l->tensor, &t);
-    l->row_bytes = t.row_bytes;
-    if (t.dtype != TENSOR_F32 || t.rows != l->job.rows[l->table] ||
-        t.row_bytes != l->job.widths[l->table] * sizeof(float))
+    l->row_bytes = l->job.widths[l->table] * sizeof(float);
+    l->is_dense = ps_store_is_dense(store, l->table);
+    if (l->is_dense)
+        return check_dense(l, &t);
+    if (t.dtype != TENSOR_F32 || t.rows != l->job.rows[l->table] || t.row_bytes != l->row_bytes)
         return err_set(l->err, ERR_CORRUPT, "tensor '%s': expected rows and width of the table",
                        t.name);
     return 0;

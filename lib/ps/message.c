@@ -196,8 +196,10 @@ static int read_setup(struct reader *r, struct ps_message *m)
         const struct ps_setup_table *t = &m->tables[i];
 
         if (t->width == 0 || t->width > PS_WIDTH_MAX || t->rows == 0 ||
-            t->rows > (uint64_t)1 << 40 || t->lazy > 1 || !isfinite(t->rate_factor) ||
-            !isfinite(t->weight_decay) || t->fill > TABLE_NORMAL || !isfinite(t->scale))
+            t->rows > (uint64_t)1 << 40 || t->flags > (PS_TABLE_LAZY | PS_TABLE_DENSE) ||
+            ((t->flags & PS_TABLE_DENSE) != 0 && t->width != PS_DENSE_WIDTH) ||
+            !isfinite(t->rate_factor) || !isfinite(t->weight_decay) || t->fill > TABLE_NORMAL ||
+            !isfinite(t->scale))
             return err_set(r->err, ERR_PEER,
                            "SETUP: table %u: %" PRIu64 " rows of %u: out of range", i, t->rows,
                            t->width);

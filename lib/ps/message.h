@@ -117,9 +117,14 @@ struct ps_section {
     const float *values;  /* [n * width]; NULL: the kind has no values */
 };
 
+enum ps_table_flag {
+    PS_TABLE_LAZY = 1,  /* rows without a gradient are not updated */
+    PS_TABLE_DENSE = 2, /* a dense parameter, in rows of PS_DENSE_WIDTH floats */
+};
+
 struct ps_setup_table {
     uint64_t rows;
-    uint32_t width, lazy;
+    uint32_t width, flags; /* enum ps_table_flag */
     double rate_factor, weight_decay;
     /* struct table_fill. Not 0: at step 0 every server generates the rows of its shards, and no COPY has
      * them */

@@ -25,6 +25,7 @@ struct saver {
     struct ps_save_job job; /* its pointers, except `store`, are owned */
     uint64_t data_at[N_FILES], shards[PS_SET_WORDS];
     uint32_t n_parts;
+    bool *is_dense; /* owned [n_tables] */
 
     /* used by the thread alone */
     int fds[N_FILES]; /* owned; -1: not open */
@@ -44,6 +45,7 @@ static void free_saver(struct ps_background *b)
     free((char *)(uintptr_t)s->job.folder);
     free((uint64_t *)(uintptr_t)s->job.rows);
     free((uint32_t *)(uintptr_t)s->job.widths);
+    free(s->is_dense);
     free(s->path);
     free(s->chunk);
     free(s);
@@ -160,7 +162,7 @@ static int write_file(struct saver *s)
         return err_sys(s->err, errno, "open '%s'", s->path);
     for (uint32_t t = 0; rc == 0 && t < s->job.n_tables; t++)
         for (uint32_t p = is_model ? 0 : 1; rc == 0 && p < (is_model ? 1 : s->n_parts); p++)
-            rc = write_tensor(s, t, p, &at);
+            rc = s->is_dense[t] ? 0 : write_tensor(s, t, p, &at);
     /* starts the write-back of this file during the next ones; fsync() reports the result */
     (void)sync_file_range(s->fds[s->file], 0, 0, SYNC_FILE_RANGE_WRITE); /* a hint */
     return rc;
@@ -232,13 +234,16 @@ struct ps_background *ps_saver_start(const struct ps_save_job *job)
     s->job.folder = job->folder != NULL ? strdup(job->folder) : NULL;
     s->job.rows = copy(job->rows, job->n_tables * sizeof(*job->rows));
     s->job.widths = copy(job->widths, job->n_tables * sizeof(*job->widths));
+    s->is_dense = calloc((size_t)job->n_tables + 1, sizeof(*s->is_dense));
+    for (uint32_t i = 0; s->is_dense != NULL && i < job->n_tables; i++)
+        s->is_dense[i] = ps_store_is_dense(job->store, i);
     s->chunk = malloc(CHUNK_BYTES);
     memcpy(s->data_at, job->data_at, sizeof(s->data_at));
     memcpy(s->shards, job->shards, sizeof(s->shards));
     for (uint32_t i = 0; i < N_FILES; i++)
         s->fds[i] = -1;
     if ((job->folder != NULL && s->job.folder == NULL) || s->job.rows == NULL ||
-        s->job.widths == NULL || s->chunk == NULL) {
+        s->job.widths == NULL || s->is_dense == NULL || s->chunk == NULL) {
         free_saver(&s->base);
         return NULL;
     }

@@ -4,7 +4,7 @@
  * Every row is copied from the store to one chunk of a few MiB and written at its place in the file: each file is
  * written by all servers that hold shards of it, each byte by one of them. The files exist with their final sizes.
  * They are opened for writing alone, so that a client of a network file system sends the bytes that were written,
- * and not the pages around them.
+ * and not the pages around them. Dense parameters are in no shard file: the coordinator writes them.
  *
  * Fault points: ps.save: before each write to a file; ps.save_sync: before a file is synced.
  * Threads: the owner's. */

@@ -63,7 +63,8 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
                                        .first_shard = ps_first_shard(i),
                                        .rate_factor = t->rate_factor,
                                        .weight_decay = t->weight_decay,
-                                       .lazy = t->lazy == 1 };
+                                       .lazy = (t->flags & PS_TABLE_LAZY) != 0,
+                                       .is_dense = (t->flags & PS_TABLE_DENSE) != 0 };
         name += strlen(name) + 1;
     }
     s->n_tables = rc == 0 ? m->n_tables : 0;

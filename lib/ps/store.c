@@ -334,6 +334,11 @@ const char *ps_store_table_name(const struct ps_store *s, uint32_t table)
     return s->tables[table].is.name;
 }
 
+bool ps_store_is_dense(const struct ps_store *s, uint32_t table)
+{
+    return s->tables[table].is.is_dense;
+}
+
 uint32_t ps_store_n_parts(const struct ps_store *s)
 {
     return s->n_parts + s->opts.staleness;

@@ -45,6 +45,7 @@ struct ps_table {
     double rate_factor;  /* times the learning rate */
     double weight_decay; /* replaces that of the hyper-parameters */
     bool lazy;           /* rows without a gradient are not updated */
+    bool is_dense; /* a dense parameter: in checkpoints it is no sharded table, but a whole tensor */
 };
 
 /* Writes the initial weights of rows [first_row, first_row + n) of a table to out [n * width]. */
@@ -142,6 +143,7 @@ void ps_store_discard(struct ps_store *s);
 /* The parts of the state: 0 the weights, then the slots that are used, then the average, then the weights before
  * the last 1, 2, ... staleness steps. The older weights are imported after the weights, newest first. */
 const char *ps_store_table_name(const struct ps_store *s, uint32_t table);
+bool ps_store_is_dense(const struct ps_store *s, uint32_t table);
 uint32_t ps_store_n_parts(const struct ps_store *s);
 /* "weights", the name of the slot, "average", or "delayed.AGE". */
 const char *ps_store_part_name(const struct ps_store *s, uint32_t part);

@@ -7,6 +7,8 @@
 
 bool ps_wants(const struct ps_settings *s, const char *name, uint64_t rows, uint64_t width)
 {
+    if (ps_wants_dense(s))
+        return true;
     switch (s->tables) {
     case PS_TABLES_NONE:
         return false;

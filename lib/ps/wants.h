@@ -1,4 +1,4 @@
-/* wants.h - which embedding tables a job keeps on parameter servers. Pure. Threads: any. */
+/* wants.h - which parameters a job keeps on parameter servers. Pure. Threads: any. */
 #ifndef PS_WANTS_H
 #define PS_WANTS_H
 
@@ -8,6 +8,12 @@
 
 #include "opts/ps.h"
 
+/* Returns the rows of a dense parameter of n floats there. */
+static inline uint64_t ps_dense_rows(uint64_t n)
+{
+    return (n + PS_DENSE_WIDTH - 1) / PS_DENSE_WIDTH;
+}
+
 /* Returns whether a table of float32 [rows, width] is kept there. */
 bool ps_wants(const struct ps_settings *s, const char *name, uint64_t rows, uint64_t width);
 
@@ -15,7 +21,7 @@ bool ps_wants(const struct ps_settings *s, const char *name, uint64_t rows, uint
  * settings or tables. */
 static inline uint32_t ps_staleness_of(const struct ps_settings *s)
 {
-    return s != NULL && s->tables != PS_TABLES_NONE ? s->staleness : 0;
+    return s != NULL && (s->tables != PS_TABLES_NONE || ps_wants_dense(s)) ? s->staleness : 0;
 }
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "comm/comm.h"
 #include "engine/trace.h"
+#include "train/remote.h"
 #include "train/task.h"
 
 /* Returns the area under the ROC curve: the probability that a sample with the label has a higher
@@ -86,7 +87,10 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
 
     if (r->local == 0)
         events_phase(&t->events, "evaluate", step);
-    rc = ops_of(r)->evaluate(r->device, err);
+    rc = remote_read_dense(
+        r, t->engine_opts.evaluate_average ? ENGINE_ROWS_AVERAGE : ENGINE_ROWS_HELD, err);
+    if (rc == 0)
+        rc = ops_of(r)->evaluate(r->device, err);
     place_enter(&r->device->place, PHASE_EVALUATION_SUMS);
     if (rc == 0)
         rc = fault_error("train.evaluated", err);

@@ -70,6 +70,8 @@ static int export_files(struct train *t, bool averages, struct err *err)
         if (rc == 0)
             rc = t->engine->ops->sync(t->engine, state_held(&t->state), err);
         if (rc == 0)
+            rc = remote_fetch_dense(t, averages ? ENGINE_ROWS_AVERAGE : ENGINE_ROWS_HELD, err);
+        if (rc == 0)
             rc = files[i].write(t, averages, averages ? m->average : m->state, files[i].path, err);
         if (rc < 0)
             return err_wrap(err, rc, "export");

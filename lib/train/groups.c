@@ -225,20 +225,24 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
 
 /* On a GPU the squares of the whole gradient are added in another order, which decides bits if they are
  * clipped. */
-static int check_sharded(const struct train_opts *o, const char *table, struct err *err)
+static int check_sharded(const struct train_opts *o, const char *name, struct err *err)
 {
+    const char *other = ps_wants_dense(o->ps_tables)
+                            ? "set /parameter_server/dense to \"workers\""
+                            : "exclude the table by /parameter_server/tables";
+
     if (o->devices[0].kind != DEVICE_CPU && ps_staleness_of(o->ps_tables) > 0)
         return err_set(err, ERR_UNSUPPORTED,
-                       "/parameter_server/staleness: GPUs do not support it, which table '%s' needs; use --devices "
-                       "cpu, or exclude the table by /parameter_server/tables",
-                       table);
+                       "/parameter_server/staleness: GPUs do not support it, which '%s' needs; use --devices "
+                       "cpu, or %s",
+                       name, other);
     if (o->devices[0].kind == DEVICE_CPU || o->run.clip_norm == 0)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
-                   "/train/clip_norm: /parameter_server selects table '%s', whose squares would be added "
+                   "/train/clip_norm: /parameter_server selects '%s', whose squares would be added "
                    "as on parameter servers, which GPUs do not support; use --devices cpu, take clip_norm "
-                   "out, or exclude the table by /parameter_server/tables",
-                   table);
+                   "out, or %s",
+                   name, other);
 }
 
 static bool is_cut(const struct train_opts *o, const struct graph_param *p)
@@ -268,6 +272,24 @@ void groups_number_tables(const struct train_opts *o, const struct graph *graph,
     }
 }
 
+uint32_t groups_number_dense(const struct train_opts *o, const struct graph *graph,
+                             uint32_t *numbers)
+{
+    uint32_t n, next, first;
+    const struct graph_param *p = graph_params(graph, &n);
+
+    (void)graph_remotes(graph, &next);
+    for (uint32_t i = 0; i < n; i++)
+        next += numbers[i] > 0;
+    first = next;
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].kind == GRAPH_TRAINED && !p[i].is_table && ps_wants_dense(o->ps_tables) &&
+            !is_cut(o, &p[i]))
+            numbers[i] = ++next;
+    return next - first;
+}
+
+/* Numbers the parameters that parameter servers would hold. */
 static int mark_sharded(const struct train_opts *o, const struct graph *graph, struct stretches *s,
                         struct err *err)
 {
@@ -279,6 +301,7 @@ static int mark_sharded(const struct train_opts *o, const struct graph *graph, s
     if (numbers == NULL)
         return err_set(err, ERR_NOMEM, "optimizer: out of memory");
     groups_number_tables(o, graph, numbers);
+    (void)groups_number_dense(o, graph, numbers);
     for (uint32_t i = 0; rc == 0 && i < s->n; i++) {
         struct optim_param *x = &s->at[i];
         uint32_t number = numbers[s->param_of[i]];
@@ -287,6 +310,7 @@ static int mark_sharded(const struct train_opts *o, const struct graph *graph, s
             continue;
         x->first_shard = shard_first(number - 1);
         x->is_sharded = true;
+        x->width = x->table != NULL ? x->table->width : PS_DENSE_WIDTH;
         rc = check_sharded(o, p[s->param_of[i]].name, err);
     }
     free(numbers);
@@ -335,7 +359,7 @@ int groups_open(const struct train_opts *o, const struct graph *graph, struct op
     if (rc == 0)
         rc = open_stretches(o, graph, &s, rows, err);
     opts.params = s.at;
-    opts.n_params = s.n;
+    opts.n_params = o->ps != NULL && ps_wants_dense(o->ps) ? 0 : s.n; /* the servers update them */
     if (rc == 0)
         rc = optim_new(&opts, out, err);
     free(rows);

@@ -180,6 +180,8 @@ static struct graph_opts graph_options(const struct train_opts *o)
                                 .seed = o->run.seed,
                                 .is_remote = o->ps != NULL ? is_selected : NULL,
                                 .is_delayed = ps_staleness_of(o->ps_tables) > 0 ? is_selected : NULL,
+                                .delays_dense = o->ps == NULL && ps_wants_dense(o->ps_tables) &&
+                                                ps_staleness_of(o->ps_tables) > 0,
                                 .remote_arg = o->ps != NULL ? o->ps : o->ps_tables };
 }
 

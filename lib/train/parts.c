@@ -18,7 +18,7 @@ void parts_layout(struct parts *p, const struct memory *mem, uint32_t staleness)
             continue;
         p->names[p->n] = optim->slots[s].name;
         p->at[p->n++] = at;
-        at += mem->slot;
+        at += mem->trained;
     }
     if (mem->opts.has_average) {
         p->average = p->n;
@@ -30,12 +30,14 @@ void parts_layout(struct parts *p, const struct memory *mem, uint32_t staleness)
     p->n_delayed = staleness;
     for (uint32_t i = 0; i < staleness; i++) {
         p->names[p->n] = delayed[i];
-        p->at[p->n++] = at - mem->opts.tables_at; /* a delayed table has at least that offset */
-        at += mem->delayed_floats;
+        p->at[p->n++] = at - mem->opts.delayed_at; /* a delayed parameter has at least that offset */
+        at += mem->trained - mem->opts.delayed_at;
     }
     if (mem->opts.has_outer) {
         p->outer = p->n;
         p->names[p->n] = "outer_momentum";
         p->at[p->n++] = at;
+        at += mem->trained;
     }
+    p->floats = at;
 }

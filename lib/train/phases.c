@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "optim/optim.h"
+#include "opts/ps.h"
 #include "train/model.h"
 #include "train/train_types.h"
 
@@ -165,11 +166,11 @@ static int check_local(const struct train_opts *o, uint32_t phase, struct err *e
                        "the replicas of a task share weights, and this task has %u: start it with "
                        "--devices cpu:1, and as many tasks as there are cores",
                        phase, o->n_devices);
-    if (o->ps != NULL && o->ps->tables != PS_TABLES_NONE)
+    if (o->ps != NULL && (o->ps->tables != PS_TABLES_NONE || ps_wants_dense(o->ps)))
         return err_set(err, ERR_UNSUPPORTED,
                        "/train/phases/%u/mode: groups of \"local_sgd\" have weights of their own, but "
-                       "the tables of /parameter_server are shared: set its \"tables\" to \"none\", "
-                       "or use \"sync\"", phase);
+                       "the parameters of /parameter_server are shared: set its \"tables\" to \"none\" and "
+                       "\"dense\" to \"workers\", or use \"sync\"", phase);
     if (o->lanes % groups != 0 || (groups & (groups - 1)) != 0 || (block & (block - 1)) != 0)
         return err_set(err, ERR_INPUT,
                        "/train/phases/%u/groups: %u groups cannot have equal aligned blocks of %u "

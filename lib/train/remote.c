@@ -26,10 +26,12 @@ enum { PROGRESS_MS = 500 }; /* between two informations of the replicas that wai
 struct remote {
     struct train *train;
     struct engine_remote engine;
-    uint32_t n;
+    uint32_t n, n_tables;         /* embedding tables; with the dense parameters, which follow */
     struct packed_table *compact; /* [n] owned */
-    struct ps_table *tables;      /* [n] owned; the names are the graph's */
+    struct ps_table *tables;      /* [n_tables] owned; the names are the graph's */
+    const struct graph_param **dense; /* [n_tables - n] owned; the graph's */
     struct ps_client **clients;   /* [n_devices] owned */
+    float ***places;              /* [n_devices][n_tables - n] owned; of dense parameters */
     struct ps_leader *leader;     /* owned */
     struct ps_route route;        /* of the generation */
     char *loaded; /* owned; path of the checkpoint that was read; NULL: none */
@@ -44,28 +46,43 @@ struct remote {
 static int open_clients(void *arg, struct err *err)
 {
     struct remote *m = arg;
-    uint32_t *widths = calloc(m->n, sizeof(*widths)), *shards = calloc(m->n, sizeof(*shards));
-    size_t *rooms = calloc(m->n, sizeof(*rooms));
+    uint32_t *widths = calloc(m->n_tables, sizeof(*widths));
+    uint32_t *shards = calloc(m->n_tables, sizeof(*shards));
+    size_t *rooms = calloc(m->n_tables, sizeof(*rooms));
+    size_t *elements = calloc((size_t)m->n_tables - m->n + 1, sizeof(*elements));
     int rc = 0;
 
-    if (widths == NULL || shards == NULL || rooms == NULL)
-        rc = err_set(err, ERR_NOMEM, "remote tables: out of memory");
-    for (uint32_t i = 0; rc == 0 && i < m->n; i++) {
+    if (widths == NULL || shards == NULL || rooms == NULL || elements == NULL)
+        rc = err_set(err, ERR_NOMEM, "remote parameters: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < m->n_tables; i++) {
         widths[i] = m->tables[i].width;
         shards[i] = m->tables[i].first_shard;
-        rooms[i] = m->compact[i].rows;
+        if (i < m->n)
+            rooms[i] = m->compact[i].rows;
+        else
+            elements[i - m->n] = m->dense[i - m->n]->elements;
     }
     for (uint32_t i = 0; rc == 0 && i < m->train->opts->n_devices; i++)
-        rc = ps_client_open(&(struct ps_client_opts){ .n_tables = m->n,
+        rc = ps_client_open(&(struct ps_client_opts){ .n_tables = m->n_tables,
                                                       .widths = widths,
                                                       .first_shards = shards,
                                                       .rooms = rooms,
+                                                      .n_dense = m->n_tables - m->n,
+                                                      .elements = elements,
                                                       .staleness = ps_staleness_of(m->train->opts->ps) },
                             &m->clients[i], err);
     free(widths);
     free(shards);
     free(rooms);
+    free(elements);
     return rc;
+}
+
+/* Points to each dense parameter in an arena. */
+static void locate_dense(const struct remote *m, float *arena, float **out)
+{
+    for (uint32_t i = m->n; i < m->n_tables; i++)
+        out[i - m->n] = arena + m->dense[i - m->n]->offset;
 }
 
 static void begin(void *arg, uint32_t local, enum engine_rows use)
@@ -101,8 +118,11 @@ static int push(void *arg, uint32_t local, uint64_t step, const struct packed *r
     const struct train *t = m->train;
     /* as cpu_gradient_norm(): the gradients contain the loss scale */
     float clip = (float)(t->opts->run.clip_value * t->replicas[local].device->scale);
+    float **dense = m->places[local];
 
-    return ps_client_push(m->clients[local], step, rows, values, clip, err);
+    locate_dense(m, t->replicas[local].device->arenas->grads[0], dense);
+    return ps_client_push(m->clients[local], step, rows, values, (const float *const *)dense, clip,
+                          err);
 }
 
 /* ---- opening ---- */
@@ -118,10 +138,10 @@ static void apply_group(const struct train_opts *o, struct ps_table *table)
     table->lazy = group->lazy;
 }
 
-static int check_options(const struct train_opts *o, const struct graph_remote *tables, uint32_t n,
-                         struct err *err)
+static int check_options(const struct remote *m, struct err *err)
 {
-    const char *place = NULL, *name = tables[0].name;
+    const struct train_opts *o = m->train->opts;
+    const char *place = NULL, *name = m->tables[0].name;
 
     if (o->devices[0].kind != DEVICE_CPU)
         place = "a GPU; use --devices cpu";
@@ -130,74 +150,134 @@ static int check_options(const struct train_opts *o, const struct graph_remote *
     else if (o->whole_gradients)
         place = "whole gradients";
     for (uint32_t i = 0; place == NULL && i < o->model.n_frozen_rows; i++)
-        for (uint32_t k = 0; k < n; k++)
-            if (fnmatch(o->model.frozen_rows[i].match, tables[k].name, 0) == 0) {
-                place = "/model/frozen_rows of this table";
-                name = tables[k].name;
+        for (uint32_t k = 0; k < m->n_tables; k++)
+            if (fnmatch(o->model.frozen_rows[i].match, m->tables[k].name, 0) == 0) {
+                place = "/model/frozen_rows of this parameter";
+                name = m->tables[k].name;
             }
     if (place == NULL)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
-                   "/parameter_server: table '%s' is on parameter servers, which do not support %s; "
-                   "exclude the table by /parameter_server/tables",
-                   name, place);
+                   "/parameter_server: '%s' is on parameter servers, which do not support %s; %s",
+                   name, place,
+                   ps_wants_dense(o->ps) ? "set /parameter_server/dense to \"workers\""
+                                         : "exclude the table by /parameter_server/tables");
 }
 
-static int open_tables(struct remote *m, const struct graph_remote *tables, struct err *err)
+static void describe_table(struct remote *m, uint32_t i, const char *name, uint64_t rows,
+                           uint32_t width)
 {
     const struct train_opts *o = m->train->opts;
-    struct table_fill *fills = calloc(m->n, sizeof(*fills));
-    int rc;
 
-    m->compact = calloc(m->n, sizeof(*m->compact));
-    m->tables = calloc(m->n, sizeof(*m->tables));
-    m->clients = calloc(o->n_devices, sizeof(struct ps_client *));
-    if (fills == NULL || m->compact == NULL || m->tables == NULL || m->clients == NULL) {
-        free(fills);
-        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
-    }
-    for (uint32_t i = 0; i < m->n; i++) {
+    m->tables[i] = (struct ps_table){ .name = name,
+                                      .rows = rows,
+                                      .width = width,
+                                      .first_shard = ps_first_shard(i),
+                                      .rate_factor = 1,
+                                      .weight_decay = o->optimizer.hyper.weight_decay,
+                                      .is_dense = i >= m->n };
+    apply_group(o, &m->tables[i]);
+}
+
+/* Describes all tables, then the dense parameters in the order of the arena. */
+static void describe(struct remote *m, struct table_fill *fills)
+{
+    const struct graph *g = m->train->model.graph;
+    uint32_t n, n_params, next = m->n;
+    const struct graph_remote *tables = graph_remotes(g, &n);
+    const struct graph_param *p = graph_params(g, &n_params);
+
+    for (uint32_t i = 0; i < n; i++) {
         fills[i] = tables[i].fill;
         m->compact[i].width = tables[i].width;
-        m->tables[i] = (struct ps_table){ .name = tables[i].name,
-                                          .rows = tables[i].rows,
-                                          .width = tables[i].width,
-                                          .first_shard = ps_first_shard(i),
-                                          .rate_factor = 1,
-                                          .weight_decay = o->optimizer.hyper.weight_decay };
-        apply_group(o, &m->tables[i]);
+        describe_table(m, i, tables[i].name, tables[i].rows, tables[i].width);
     }
-    rc = ps_leader_open(&(struct ps_leader_opts){ .tables = m->tables,
-                                                  .n_tables = m->n,
-                                                  .optimizer = o->optimizer.type,
-                                                  .hyper = &o->optimizer.hyper,
-                                                  .average = o->optimizer.average.decay,
-                                                  .staleness = ps_staleness_of(o->ps),
-                                                  .fills = fills },
-                        &m->leader, err);
+    for (uint32_t i = 0; next < m->n_tables && i < n_params; i++) {
+        if (p[i].kind != GRAPH_TRAINED)
+            continue;
+        fills[next] = (struct table_fill){ .kind = TABLE_FROM_FILE };
+        m->dense[next - m->n] = &p[i];
+        describe_table(m, next, p[i].name, ps_dense_rows(p[i].elements), PS_DENSE_WIDTH);
+        next++;
+    }
+    CHECK(next == m->n_tables);
+}
+
+static int open_places(struct remote *m)
+{
+    uint32_t n = m->train->opts->n_devices;
+
+    m->clients = calloc(n, sizeof(struct ps_client *));
+    m->places = calloc(n, sizeof(*m->places));
+    for (uint32_t i = 0; m->places != NULL && i < n; i++) {
+        m->places[i] = calloc((size_t)m->n_tables - m->n + 1, sizeof(**m->places));
+        if (m->places[i] == NULL)
+            return ERR_NOMEM;
+    }
+    return m->clients != NULL && m->places != NULL ? 0 : ERR_NOMEM;
+}
+
+static int open_tables(struct remote *m, struct err *err)
+{
+    const struct train_opts *o = m->train->opts;
+    struct table_fill *fills = calloc(m->n_tables, sizeof(*fills));
+    int rc;
+
+    m->compact = calloc((size_t)m->n + 1, sizeof(*m->compact));
+    m->tables = calloc(m->n_tables, sizeof(*m->tables));
+    m->dense = calloc((size_t)m->n_tables - m->n + 1, sizeof(*m->dense));
+    if (fills == NULL || m->compact == NULL || m->tables == NULL || m->dense == NULL ||
+        open_places(m) < 0) {
+        free(fills);
+        return err_set(err, ERR_NOMEM, "remote parameters: out of memory");
+    }
+    describe(m, fills);
+    rc = check_options(m, err);
+    if (rc == 0)
+        rc = ps_leader_open(&(struct ps_leader_opts){ .tables = m->tables,
+                                                      .n_tables = m->n_tables,
+                                                      .optimizer = o->optimizer.type,
+                                                      .hyper = &o->optimizer.hyper,
+                                                      .average = o->optimizer.average.decay,
+                                                      .staleness = ps_staleness_of(o->ps),
+                                                      .fills = fills },
+                            &m->leader, err);
     free(fills);
     return rc;
 }
 
+static uint32_t count_dense(const struct train *t)
+{
+    uint32_t n, found = 0;
+    const struct graph_param *p = graph_params(t->model.graph, &n);
+
+    for (uint32_t i = 0; ps_wants_dense(t->opts->ps) && i < n; i++)
+        found += p[i].kind == GRAPH_TRAINED;
+    return found;
+}
+
 int remote_open(struct train *t, struct err *err)
 {
-    uint32_t n;
-    const struct graph_remote *tables = graph_remotes(t->model.graph, &n);
+    uint32_t n, n_dense = count_dense(t);
     struct remote *m;
     int rc;
 
-    if (n == 0)
+    (void)graph_remotes(t->model.graph, &n);
+    if (n + n_dense == 0)
         return 0;
-    rc = check_options(t->opts, tables, n, err);
-    if (rc < 0)
-        return rc;
+    if (n + n_dense > PS_TABLES_MAX)
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "/parameter_server: %u parameters are on parameter servers, which support %d",
+            n + n_dense, PS_TABLES_MAX);
     m = calloc(1, sizeof(*m));
     if (m == NULL)
-        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+        return err_set(err, ERR_NOMEM, "remote parameters: out of memory");
     t->remote = m;
     m->train = t;
     m->n = n;
-    rc = open_tables(m, tables, err);
+    m->n_tables = n + n_dense;
+    rc = open_tables(m, err);
     if (rc < 0)
         return rc;
     m->engine = (struct engine_remote){ .n_tables = n,
@@ -217,7 +297,11 @@ void remote_close(struct remote *m)
         return;
     for (uint32_t i = 0; m->clients != NULL && i < m->train->opts->n_devices; i++)
         ps_client_close(m->clients[i]);
+    for (uint32_t i = 0; m->places != NULL && i < m->train->opts->n_devices; i++)
+        free(m->places[i]);
+    free(m->places);
     ps_leader_close(m->leader);
+    free(m->dense);
     free(m->loaded);
     free(m->compact);
     free(m->tables);
@@ -228,6 +312,90 @@ void remote_close(struct remote *m)
 struct engine_remote *remote_engine(const struct train *t)
 {
     return t->remote != NULL ? &t->remote->engine : NULL;
+}
+
+bool remote_has_tables(const struct train *t)
+{
+    return t->remote != NULL && t->remote->n > 0;
+}
+
+/* ---- dense parameters ---- */
+
+static bool has_dense(const struct remote *m)
+{
+    return m != NULL && m->n < m->n_tables;
+}
+
+int remote_fetch_dense(struct train *t, enum engine_rows use, struct err *err)
+{
+    struct remote *m = t->remote;
+    const struct memory *mem = &t->engine->memory;
+    int rc;
+
+    if (!has_dense(m))
+        return 0;
+    begin(m, 0, use);
+    locate_dense(m, use == ENGINE_ROWS_AVERAGE ? mem->average : mem->state, m->places[0]);
+    rc = ps_client_fetch_dense(m->clients[0], m->places[0], err);
+    return rc < 0 ? err_wrap(err, rc, "dense parameters of the parameter servers") : 0;
+}
+
+/* The replicas of a task share the state, so the first one reads it. */
+int remote_read_dense(struct replica *r, enum engine_rows use, struct err *err)
+{
+    struct train *t = r->train;
+    int rc = 0;
+
+    if (!has_dense(t->remote))
+        return 0;
+    place_enter(&r->device->place, PHASE_TRANSFER);
+    if (r->local == 0)
+        rc = remote_fetch_dense(t, use, err);
+    if (rc == 0 && t->opts->n_devices > 1)
+        rc = generation_gate(&t->generation, &r->device->place, err);
+    return rc;
+}
+
+static int read_weights(struct train *t, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
+                        float *out, struct err *err)
+{
+    struct remote *m = t->remote;
+    struct ps_port port = ps_comm_port(t->generation.comm, 0);
+
+    return ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), table, part, first, n,
+                          out, err);
+}
+
+/* Reads a part of a dense parameter to out [elements]. */
+static int gather_part(struct train *t, uint32_t i, uint32_t part, float *out, struct err *err)
+{
+    enum { ROWS = (4 << 20) / (PS_DENSE_WIDTH * sizeof(float)) };
+    uint64_t n = t->remote->dense[i - t->remote->n]->elements, whole = n / PS_DENSE_WIDTH, some;
+    float last[PS_DENSE_WIDTH]; /* its end is after that of the parameter */
+    int rc = 0;
+
+    for (uint64_t row = 0; rc == 0 && row < whole; row += some) {
+        some = whole - row < ROWS ? whole - row : ROWS;
+        rc = read_weights(t, i, part, row, some, out + row * PS_DENSE_WIDTH, err);
+    }
+    if (rc == 0 && n % PS_DENSE_WIDTH != 0) {
+        rc = read_weights(t, i, part, whole, 1, last, err);
+        memcpy(out + whole * PS_DENSE_WIDTH, last, n % PS_DENSE_WIDTH * sizeof(*last));
+    }
+    return rc;
+}
+
+int remote_gather(struct train *t, float *to, struct err *err)
+{
+    const struct remote *m = t->remote;
+    const struct parts *parts = &t->model.parts;
+    int rc = 0;
+
+    for (uint32_t i = m != NULL ? m->n : 0; m != NULL && i < m->n_tables; i++)
+        for (uint32_t k = 0; rc == 0 && k < parts->n; k++)
+            rc = gather_part(t, i, k, to + parts->at[k] + m->dense[i - m->n]->offset, err);
+    /* a connection fails: the generation ends, which is no failure of the storage */
+    return rc < 0 ? err_wrap(err, ERR_CANCELED, "dense parameters of the parameter servers") : 0;
 }
 
 /* ---- checkpoints and exports ---- */
@@ -242,6 +410,18 @@ int remote_loaded(struct train *t, const struct ckpt_info *info, struct err *err
     return m->loaded != NULL ? 0 : err_set(err, ERR_NOMEM, "remote tables: out of memory");
 }
 
+/* At step 0 every training task has the initial values. */
+static void read_initial_dense(const struct remote *m, uint32_t table, uint64_t first, uint64_t n,
+                               float *out)
+{
+    const struct graph_param *p = m->dense[table - m->n];
+    size_t at = first * PS_DENSE_WIDTH, floats = n * PS_DENSE_WIDTH;
+    size_t some = p->elements - at < floats ? p->elements - at : floats;
+
+    memcpy(out, m->train->engine->memory.state + p->offset + at, some * sizeof(*out));
+    memset(out + some, 0, (floats - some) * sizeof(*out));
+}
+
 /* A ps_source_fn: the initial rows, from the file of the model, which is opened when the first rows are
  * needed. The rows are never all in memory. */
 static int read_initial(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
@@ -251,6 +431,10 @@ static int read_initial(void *arg, uint32_t table, uint32_t part, uint64_t first
     int rc = 0;
 
     CHECK(part == 0);
+    if (table >= m->n) {
+        read_initial_dense(m, table, first, n, out);
+        return 0;
+    }
     if (m->initial == NULL)
         rc = model_open_initial(&m->train->model, &m->initial, err);
     return rc < 0 ? rc : graph_fill_remote(m->initial, table, first, n, out, err);
@@ -298,16 +482,6 @@ int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
     /* a connection fails: the generation ends, which is no failure of the storage */
     return rc < 0 ? err_wrap(err, ERR_CANCELED, "parameter servers")
                   : ps_save(&port, &t->remote->route, &o, err);
-}
-
-static int read_weights(struct train *t, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
-                        float *out, struct err *err)
-{
-    struct remote *m = t->remote;
-    struct ps_port port = ps_comm_port(t->generation.comm, 0);
-
-    return ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), table, part, first, n,
-                          out, err);
 }
 
 /* graph_row_reader.read */

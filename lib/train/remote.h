@@ -1,10 +1,12 @@
-/* remote.h - tables on parameter servers (ps), for the training tasks of a group.
+/* remote.h - tables and dense parameters on parameter servers (ps), for the training tasks of a group.
  *
  *   remote_open        after the model was read: which tables are remote; the engine's access to them
  *   remote_settle      when a generation begins: every server holds its shards of the agreed step
+ *   remote_read_dense  before the lanes of a step, an evaluation, an export
  *   remote_collect     before the last contribution to a step: all servers have its gradient
  *   remote_commit      after the commit gate: the servers apply the step, or skip it
  *   remote_write       the servers write the rows of all tables to the files of a checkpoint
+ *   remote_gather      the dense parameters, for a checkpoint
  *   remote_reader      rows of tables, for an export
  *   remote_loaded      a checkpoint was read, from which the servers read their rows
  *   remote_end         the replica leaves the generation in order
@@ -13,7 +15,7 @@
  * last contribution only after every server has voted, so a server that holds the step before also
  * holds the gradient of any step that some task has completed.
  *
- * All functions do nothing, and return 0, in a task without remote tables. Threads: replica threads;
+ * All functions do nothing, and return 0, in a task without remote parameters. Threads: replica threads;
  * open and close: those of train_open() and train_close(). */
 #ifndef TRAIN_REMOTE_H
 #define TRAIN_REMOTE_H
@@ -21,9 +23,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/engine.h"
+
 struct ckpt_info;
 struct ckpt_row_files;
-struct engine_remote;
 struct err;
 struct graph_row_reader;
 struct optim_hyper;
@@ -32,15 +35,22 @@ struct replica;
 struct step_result;
 struct train;
 
-/* t->remote stays NULL if no table is remote. Errors: ERR_UNSUPPORTED (an option that remote tables do
+/* t->remote stays NULL if no parameter is remote. Errors: ERR_UNSUPPORTED (an option that remote tables do
  * not support; the text names it), ERR_NOMEM. */
 int remote_open(struct train *t, struct err *err);
 void remote_close(struct remote *r);                        /* NULL is allowed */
-struct engine_remote *remote_engine(const struct train *t); /* NULL: no remote tables */
+struct engine_remote *remote_engine(const struct train *t); /* NULL: no remote parameters */
+bool remote_has_tables(const struct train *t);              /* shard files are written */
 
 /* Every replica, after the state was agreed on. Errors: those of lib/ps; ERR_REFUSED, on every task: the
  * group has lost rows of that state, and must return to the newest checkpoint. */
 int remote_settle(struct replica *r, uint64_t held, struct err *err);
+
+/* Every replica, at a step boundary: the dense parameters of this use are in the state, those of the average in the
+ * average. Errors: those of lib/ps; ERR_CANCELED. */
+int remote_read_dense(struct replica *r, enum engine_rows use, struct err *err);
+/* The same, by the first replica of the coordinator alone. */
+int remote_fetch_dense(struct train *t, enum engine_rows use, struct err *err);
 
 /* The first replica of the coordinator; sets control words. Errors: as ps_leader_collect(). */
 int remote_collect(struct replica *r, uint64_t step, float *control, struct err *err);
@@ -53,6 +63,9 @@ void remote_commit(struct replica *r, uint64_t step, const struct optim_hyper *h
 /* The first replica of the coordinator, between two steps; no step ends meanwhile. The servers write all rows of
  * remote tables, as ckpt_writer_opts.write_rows(). Errors: those of ps_save(). */
 int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err);
+/* The same thread, likewise. Writes all parts of the dense parameters to `to`, the memory of a checkpoint (parts.h).
+ * Errors: ERR_CANCELED: a connection failed. */
+int remote_gather(struct train *t, float *to, struct err *err);
 /* Errors: ERR_PEER: no generation runs, so no server can be asked. */
 int remote_can_write(const struct train *t, struct err *err);
 /* Reads rows of remote tables, for an export, at the same time. averages: their moving average. */

@@ -68,12 +68,13 @@ static int open_writer(struct train *t, struct err *err)
         .n_model = t->model.tensors.n_model,
         .slots = t->model.tensors.slots,
         .n_slots = t->model.tensors.n_slots,
-        .state_bytes = t->engine->memory.state_bytes,
+        .state_bytes = ps_wants_dense(o->ps) ? t->model.parts.floats * sizeof(float)
+                                             : t->engine->memory.state_bytes,
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
         .may_publish = may_publish,
         .wait_snapshot = wait_copy,
-        .write_rows = t->remote != NULL ? write_rows : NULL,
+        .write_rows = remote_has_tables(t) ? write_rows : NULL,
         .arg = t,
     };
     struct ckpt_writer *writer;
@@ -156,6 +157,24 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     return 0;
 }
 
+/* Parameter servers read the other parts from the checkpoint; here their names and shapes are compared alone. */
+static int load_weights(const struct tensors *x, const char *path, uint32_t n_slots, void *to,
+                        struct err *err)
+{
+    struct ckpt_tensor *slots = malloc(((size_t)n_slots + 1) * sizeof(*slots));
+    int rc;
+
+    if (slots == NULL)
+        return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
+    for (uint32_t i = 0; i < n_slots; i++) {
+        slots[i] = x->slots[i];
+        slots[i].offset = CKPT_ELSEWHERE;
+    }
+    rc = ckpt_load(path, x->model, x->n_model, slots, n_slots, to, err);
+    free(slots);
+    return rc;
+}
+
 static int load_tensors(const struct train *t, const struct ckpt_info *info, void *to,
                         struct err *err)
 {
@@ -173,7 +192,9 @@ static int load_tensors(const struct train *t, const struct ckpt_info *info, voi
         return err_set(err, ERR_INPUT,
                        "%s has the outer momentum of local SGD, but /train/phases has no phase with "
                        "\"local_sgd\": keep these phases, also those that are complete", info->path);
-    return ckpt_load(info->path, x->model, x->n_model, x->slots, n_slots, to, err);
+    return ps_wants_dense(t->opts->ps)
+               ? load_weights(x, info->path, n_slots, to, err)
+               : ckpt_load(info->path, x->model, x->n_model, x->slots, n_slots, to, err);
 }
 
 static int load_state(struct train *t, const struct ckpt_info *info, struct err *err)
@@ -376,6 +397,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         rc = ckpt_begin(t->saving.writer, &staging, err);
     if (rc == 0) {
         rc = t->engine->ops->snapshot(t->engine, state_held(&t->state), staging, err);
+        if (rc == 0)
+            rc = remote_gather(t, staging, err);
         if (rc < 0)
             ckpt_abandon(t->saving.writer);
     }
@@ -387,7 +410,7 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         t->saving.is_due = false;
         atomic_fetch_and_explicit(&t->generation.requests, ~(unsigned)TRAIN_REQUEST_CHECKPOINT,
                                   memory_order_relaxed);
-        if (t->remote != NULL)
+        if (remote_has_tables(t))
             rc = wait_rows(t, err);
     }
     return rc;
@@ -411,7 +434,7 @@ static void retry_failed(struct train *t)
     struct ckpt_failure f;
     uint32_t doublings;
 
-    if (t->remote == NULL)
+    if (!remote_has_tables(t))
         return;
     save_trouble(t, &f);
     if (f.failures > t->saving.failures) {
@@ -519,7 +542,7 @@ static int save_once(struct train *t, uint64_t step, const struct ckpt_flush_lim
     int rc = 0;
 
     if (t->saving.writer != NULL && t->saving.last_step != step &&
-        (t->remote == NULL || ckpt_is_busy(t->saving.writer))) {
+        (!remote_has_tables(t) || ckpt_is_busy(t->saving.writer))) {
         /* the previous checkpoint; if it failed, this one replaces it */
         rc = ckpt_flush(t->saving.writer, wait, err);
         rc = rc == ERR_TIMEOUT ? rc : 0;
@@ -533,7 +556,7 @@ static int save_once(struct train *t, uint64_t step, const struct ckpt_flush_lim
 
 static bool may_repeat(const struct train *t, int rc)
 {
-    return t->remote != NULL && (rc == ERR_FULL || rc == ERR_IO || rc == ERR_CORRUPT) &&
+    return remote_has_tables(t) && (rc == ERR_FULL || rc == ERR_IO || rc == ERR_CORRUPT) &&
            generation_check(&t->generation, NULL) == 0;
 }
 
@@ -549,7 +572,7 @@ static int save_repeatedly(struct train *t, uint64_t step, uint64_t wait_ms, str
     for (;;) {
         rc = save_once(t, step, &wait, err);
         waited_ms = (clock_ns() - begin_ns) / 1000000;
-        if (rc < 0 && t->remote != NULL)
+        if (rc < 0 && remote_has_tables(t))
             t->saving.last_step = 0; /* that save was discarded */
         if (!may_repeat(t, rc) || waited_ms + RETRY_MS >= wait_ms ||
             (wait.tries > 0 && ++tries >= wait.tries))

@@ -182,6 +182,8 @@ static int make(struct replica *r, uint64_t step, struct step_result *out, bool 
     int rc = fault_error("train.forward", err);
 
     if (rc == 0)
+        rc = remote_read_dense(r, ENGINE_ROWS_OF_LANES, err);
+    if (rc == 0)
         rc = ops_of(r)->run_lanes(r->device, step, err);
     if (rc == 0)
         rc = fault_error("train.reduce", err);

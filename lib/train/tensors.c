@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "train/groups.h"
 #include "train/parts.h"
+#include "train/train_types.h"
 
 /* A parameter, or a remote table. */
 struct named {
@@ -88,8 +89,9 @@ static void name_tied(struct tensors *t, const struct graph *g, const struct gra
 }
 
 /* Adds the entries of the parts [first, end), from 1 on, of all parameters and remote tables. */
-static int name_parts(struct tensors *t, const struct parts *parts, const struct graph *g,
-                      const uint32_t *numbers, uint32_t first, uint32_t end, struct err *err)
+static int name_parts(struct tensors *t, const struct parts *parts, const struct train_opts *o,
+                      const struct graph *g, const uint32_t *numbers, uint32_t first, uint32_t end,
+                      struct err *err)
 {
     uint32_t n, n_remotes;
     const struct graph_param *p = graph_params(g, &n);
@@ -97,7 +99,8 @@ static int name_parts(struct tensors *t, const struct parts *parts, const struct
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        const struct named x = { p[i].name, p[i].shape, p[i].offset, numbers[i], p[i].is_delayed };
+        const struct named x = { p[i].name, p[i].shape, p[i].offset, numbers[i],
+                                 p[i].is_delayed || ps_wants_dense(o->ps) };
 
         if (p[i].kind == GRAPH_TRAINED)
             rc = name_slots(t, parts, &x, first, end, err);
@@ -124,16 +127,16 @@ static void name_model(struct tensors *t, const struct graph *g, const uint32_t 
         name_tied(t, g, p, numbers, n);
 }
 
-static int name_all(struct tensors *t, const struct parts *parts, const struct graph *g,
-                    const uint32_t *numbers, struct err *err)
+static int name_all(struct tensors *t, const struct parts *parts, const struct train_opts *o,
+                    const struct graph *g, const uint32_t *numbers, struct err *err)
 {
     uint32_t n_inner = parts->outer > 0 ? parts->outer : parts->n;
     int rc;
 
     name_model(t, g, numbers);
-    rc = name_parts(t, parts, g, numbers, 1, n_inner, err);
+    rc = name_parts(t, parts, o, g, numbers, 1, n_inner, err);
     t->n_inner = t->n_slots;
-    return rc < 0 ? rc : name_parts(t, parts, g, numbers, n_inner, parts->n, err);
+    return rc < 0 ? rc : name_parts(t, parts, o, g, numbers, n_inner, parts->n, err);
 }
 
 int tensors_name(struct tensors *t, const struct parts *parts, const struct train_opts *o,
@@ -154,7 +157,7 @@ int tensors_name(struct tensors *t, const struct parts *parts, const struct trai
         rc = err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     } else {
         groups_number_tables(o, g, numbers);
-        rc = name_all(t, parts, g, numbers, err);
+        rc = name_all(t, parts, o, g, numbers, err);
     }
     free(numbers);
     return rc;

@@ -136,6 +136,8 @@ static void describe_engine(struct train *t)
         .mean_of_weights = o->mean_of_weights,
         .has_outer = phases_have_local(&o->run),
         .n_delayed = o->ps == NULL ? ps_staleness_of(o->ps_tables) : 0,
+        .delays_dense = ps_wants_dense(o->ps_tables),
+        .remote_dense = ps_wants_dense(o->ps),
         .evaluate_average = o->optimizer.average.decay > 0 && o->optimizer.average.evaluate,
         .optim = t->optim,
         .hyper = &o->optimizer.hyper,

@@ -240,7 +240,7 @@ static int run_step(struct rank *r, uint64_t step, uint64_t at[PARTS + 1], struc
     mark(r);
     at[PUSH] = clock_ns();
     if (rc == 0)
-        rc = ps_client_push(r->client, step, &r->marks, r->values, 0, err);
+        rc = ps_client_push(r->client, step, &r->marks, r->values, NULL, 0, err);
     at[DECIDE] = clock_ns();
     if (rc == 0)
         rc = decide(r, step, err);

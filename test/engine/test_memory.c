@@ -92,7 +92,7 @@ static void delayed_tables_are_those_of_the_steps_before(void **state)
     engine_memory_delay(&m); /* no effect */
     engine_memory_close(&m);
     o.n_delayed = AGES;
-    o.tables_at = TABLES_AT;
+    o.delayed_at = TABLES_AT;
     assert_int_equal(engine_memory_open(&m, &o, &err), 0);
     assert_ptr_equal(m.delayed, m.average + PARAMS);
     assert_int_equal(m.state_bytes,

@@ -21,7 +21,7 @@ enum { TABLES = 3, MESSAGE_MAX = 1 << 20, OPS_MAX = 400, ROWS_MAX = 70 };
 static const uint32_t widths[TABLES] = { 3, 1, 8 };
 static const struct ps_setup_table setup_tables[TABLES] = {
     { .rows = 150, .width = 3, .rate_factor = 1 },
-    { .rows = 66000, .width = 1, .lazy = 1, .rate_factor = 0.5 },
+    { .rows = 66000, .width = 1, .flags = PS_TABLE_LAZY, .rate_factor = 0.5 },
     { .rows = 2, .width = 8, .rate_factor = 1, .weight_decay = 0.5 },
 };
 static const char *const names[TABLES] = { "a", "b", "c" };

@@ -71,8 +71,8 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
         const struct reference *ref = &references[r];
         const struct optim_def *def = optim_named(ref->optimizer);
         const struct optim_param params[] = {
-            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0, false, 0 },
-            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0, false, 0 },
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0, false, 0, 0 },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0, false, 0, 0 },
         };
         float w[REFERENCE_N], g[REFERENCE_N], memory[3][REFERENCE_N] = { { 0 } };
         struct optim_state s = { .w = w, .g = g };
@@ -323,11 +323,11 @@ static void every_width_gives_the_bits_of_single_steps(void **state)
 
 /* Parameters of many sizes: one float, a block and a float, many blocks; and gaps between them. */
 static const struct optim_param cut_params[] = {
-    { 0, 1, 1, 0.01, true, NULL, false, 0, false, 0 },
-    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false, 0, false, 0 },
-    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false, 0, false, 0 },
-    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 0, false, 0 },
-    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false, 0, false, 0 },
+    { 0, 1, 1, 0.01, true, NULL, false, 0, false, 0, 0 },
+    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false, 0, false, 0, 0 },
+    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false, 0, false, 0, 0 },
+    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 0, false, 0, 0 },
+    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false, 0, false, 0, 0 },
 };
 enum {
     N_CUT = sizeof(cut_params) / sizeof(*cut_params),
@@ -443,7 +443,7 @@ static void matrix_steps(const struct optim_def *def, const struct optim_param *
 
 static void rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zero(void **state)
 {
-    static const struct optim_param all_rows[] = { { 0, MATRIX, 1, 0.02, true, NULL, false, 0, false, 0 } };
+    static const struct optim_param all_rows[] = { { 0, MATRIX, 1, 0.02, true, NULL, false, 0, false, 0, 0 } };
     struct packed_table table = { .rows = ROWS, .width = WIDTH };
     size_t bytes = 6 * MATRIX * sizeof(float);
     float *whole = malloc(bytes), *cut = malloc(bytes), *packed = malloc(bytes);
@@ -710,7 +710,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 /* average_k = d average + (1 - d) w, rounded as it stands. */
 static void the_average_follows_the_weights(void **state)
 {
-    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false, 0, false, 0 };
+    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false, 0, false, 0, 0 };
     struct optim *o = optim_of(optim_get(OPTIM_SGD), &p, 1, 1, 0.75);
     float w[5] = { 1, 2, 3, 4, 5 }, average[5] = { 1, 2, 3, 4, 5 }, g[5], expected[5];
     struct optim_state s = { .w = w, .g = g, .average = average };
@@ -737,7 +737,7 @@ static void the_average_follows_the_weights(void **state)
 static void without_a_norm_the_ratio_is_one(void **state)
 {
     static const char *const names[] = { "lars", "lamb" };
-    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false, 0, false, 0 };
+    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false, 0, false, 0, 0 };
 
     (void)state;
     for (size_t k = 0; k < 2; k++)
@@ -766,7 +766,7 @@ static void a_bad_gradient_is_not_hidden(void **state)
     (void)state;
     for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (size_t b = 0; b < 2; b++) {
-            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false, 0, false, 0 };
+            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false, 0, false, 0, 0 };
             struct optim *o = optim_of(optim_get(k), &p, 1, 1, 0);
             float w[2] = { 1, 1 }, g[2] = { bad[b], 0 }, memory[3][2] = { { 0 } };
             struct optim_state s = { .w = w, .g = g,
@@ -918,6 +918,38 @@ static void check_sharded(struct optim *o, uint32_t n_parts, const struct optim_
         fail_msg("%u parts: norm %.17g, expected %.17g", n_parts, norm, expected);
 }
 
+/* Rows of 256 floats; the last one is shorter, and its block has 20 rows. */
+static void norm_of_sharded_dense_parameters_has_the_bits_of_its_definition(void **state)
+{
+    enum { FLOATS = (3 * 64 + 20) * 256 - 100, BLOCK = 64 * 256, SMALL = 10 };
+    const struct optim_param params[] = {
+        { .n = FLOATS, .rate_factor = 1, .is_sharded = true, .first_shard = 1022, .width = 256 },
+        { .first = FLOATS, .n = SMALL, .rate_factor = 1, .is_sharded = true, .first_shard = 1, .width = 256 },
+    };
+    float *g = calloc(FLOATS + SMALL, sizeof(*g));
+    double expected = 0;
+    uint32_t x = 9;
+
+    (void)state;
+    draw_all(&x, g, FLOATS + SMALL);
+    for (size_t i = 0; i < FLOATS; i++)
+        g[i] = ldexpf(g[i], (int)(i % 23) - 11);
+    /* shards 0 and 1, then 1022 and 1023, which have blocks 2, 3, 0, 1 */
+    expected += square_by_hand(g + 2 * BLOCK, BLOCK);
+    expected +=
+        square_by_hand(g + 3 * BLOCK, FLOATS - 3 * BLOCK) + square_by_hand(g + FLOATS, SMALL);
+    expected += square_by_hand(g, BLOCK);
+    expected += square_by_hand(g + BLOCK, BLOCK);
+    expected = sqrt(0 + (expected + 1.5));
+    for (uint32_t n_parts = 1; n_parts <= 7; n_parts += 3) {
+        struct optim *o = optim_of(optim_get(OPTIM_SGD), params, 2, n_parts, 0);
+
+        check_sharded(o, n_parts, &(struct optim_state){ .g = g }, expected);
+        optim_free(o);
+    }
+    free(g);
+}
+
 static void norm_with_sharded_tables_has_the_bits_of_its_definition_for_any_parts(void **state)
 {
     static const uint32_t density[] = { 1, 5, 300 };
@@ -938,7 +970,8 @@ static void norm_with_sharded_tables_has_the_bits_of_its_definition_for_any_part
 
         params[1 + t] = (struct optim_param){ .first = at, .n = n, .rate_factor = 1,
                                               .table = &tables[t], .is_sharded = is_sharded(t),
-                                              .first_shard = number * 389 % 1024 };
+                                              .first_shard = number * 389 % 1024,
+                                              .width = tables[t].width };
         number += is_sharded(t);
         at += n;
     }
@@ -1014,6 +1047,7 @@ int main(void)
         cmocka_unit_test(optimizer_slots_have_the_names_of_checkpoints),
         cmocka_unit_test(the_norm_has_the_same_bits_whoever_computed_which_blocks),
         cmocka_unit_test(a_square_sum_has_the_bits_of_its_definition),
+        cmocka_unit_test(norm_of_sharded_dense_parameters_has_the_bits_of_its_definition),
         cmocka_unit_test(norm_with_sharded_tables_has_the_bits_of_its_definition_for_any_parts),
         cmocka_unit_test(clipping_is_that_of_pytorch),
     };

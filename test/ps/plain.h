@@ -21,10 +21,10 @@ enum {
 };
 
 static const struct ps_table plain_tables[PLAIN_TABLES] = {
-    { "wide", 700, 8, 0, 1, 0.01, true },
-    { "one row", 1, 3, 389, 0.5, 0, false },
-    { "odd", 50, 5, 778, 2, 0.1, false },
-    { "everywhere", 65636, 1, 143, 1, 0, true },
+    { "wide", 700, 8, 0, 1, 0.01, true, false },
+    { "one row", 1, 3, 389, 0.5, 0, false, false },
+    { "odd", 50, 5, 778, 2, 0.1, false, false },
+    { "everywhere", 65636, 1, 143, 1, 0, true, false },
 };
 
 struct plain {
@@ -180,7 +180,7 @@ static inline void plain_open(struct plain *p, enum optim_type type, uint32_t n_
         n = is->rows * is->width;
         shapes[t] = (struct packed_table){ .rows = is->rows, .width = is->width };
         params[t] = (struct optim_param){ p->first_float[t], n, is->rate_factor, is->weight_decay,
-                                          false, &shapes[t], is->lazy, 0, false, 0 };
+                                          false, &shapes[t], is->lazy, 0, false, 0, 0 };
         p->first_float[t + 1] = p->first_float[t] + n;
     }
     n = p->first_float[n_tables];

@@ -137,7 +137,8 @@ static void push(struct replica *r, uint64_t step)
                 at += plain_tables[t].width;
             }
     packed_index(&marks);
-    EXPECT(ps_client_push(r->client, step, &marks, values, plain.clip, &err) == 0, "%s", err.text);
+    EXPECT(ps_client_push(r->client, step, &marks, values, NULL, plain.clip, &err) == 0, "%s",
+           err.text);
     free(values);
 }
 
@@ -424,6 +425,74 @@ static void wrong_rows_are_refused(void **state)
     assert_int_equal(fetch_with(NULL, 0, &err), ERR_TIMEOUT);
 }
 
+/* The client asks for a dense parameter of 64 rows and 10 floats: server 0 has the first block, server 1 the second. */
+static int fetch_dense_with(const struct answer *answers, float *out, struct err *err)
+{
+    static const uint32_t widths[] = { 2, PS_DENSE_WIDTH }, firsts[] = { 0, 0 };
+    static const size_t rooms[] = { 8, 0 }, elements = 64 * PS_DENSE_WIDTH + 10;
+    struct ps_client_opts o = { .n_tables = 2, .widths = widths, .first_shards = firsts,
+                                .rooms = rooms, .n_dense = 1, .elements = &elements };
+    struct fake f = { 0 };
+    struct ps_port port = fake_port(&f);
+    struct ps_client *c;
+    int rc;
+
+    make_route();
+    assert_int_equal(ps_client_open(&o, &c, err), 0);
+    assert_int_equal(ps_client_begin_generation(c, &port, 0, &route, 0, 1, 6, err), 0);
+    add_held(&f, 1, 6, 0);
+    add_held(&f, 2, 6, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct ps_writer *w = &f.answers[f.n_answers];
+        struct ps_message m = { .kind = answers[i].kind, .step = answers[i].step };
+        size_t n = (size_t)answers[i].n[1] * PS_DENSE_WIDTH;
+        float *values;
+
+        f.from[f.n_answers++] = answers[i].from;
+        ps_write_begin(w, &m, 2);
+        ps_write_section(w, 0, answers[i].tables[0], answers[i].part, answers[i].n[0]);
+        values = ps_write_room(w, (n + answers[i].n[0] * 2) * sizeof(float));
+        ps_write_section(w, 1, answers[i].tables[1], answers[i].part, answers[i].n[1]);
+        for (size_t k = 0; k < n; k++)
+            values[answers[i].n[0] * 2 + k] = (float)k + 100000.0f * (float)i;
+    }
+    rc = ps_client_fetch_dense(c, &out, err);
+    assert_int_equal(f.n_sent, 4);
+    ps_client_close(c);
+    fake_fini(&f);
+    return rc;
+}
+
+static void dense_parameters_are_joined_from_their_blocks(void **state)
+{
+    static const struct answer answers[] = { { 1, PS_ROWS, 6, 2, { 0, 1 }, 0, { 0, 64 } },
+                                             { 2, PS_ROWS, 6, 2, { 0, 1 }, 0, { 0, 1 } } };
+    static const struct answer cases[][2] = {
+        { { 1, PS_ROWS, 5, 2, { 0, 1 }, 0, { 0, 64 } }, answers[1] }, /* another step */
+        { { 1, PS_ROWS, 6, 2, { 0, 1 }, 0, { 0, 63 } }, answers[1] }, /* fewer rows */
+        { { 1, PS_ROWS, 6, 2, { 0, 1 }, 0, { 1, 64 } }, answers[1] }, /* rows of another table */
+        { { 1, PS_ROWS, 6, 2, { 0, 1 }, 1, { 0, 64 } }, answers[1] }, /* another part */
+        { answers[0], { 2, PS_ROWS, 6, 2, { 0, 1 }, 0, { 0, 2 } } },  /* more rows */
+        { answers[0], answers[0] },                                  /* twice */
+    };
+    enum { N = 64 * PS_DENSE_WIDTH + 10 };
+    float *out = calloc(N + 1, sizeof(*out));
+    struct err err = { 0 };
+
+    (void)state;
+    out[N] = 7; /* the zeros after the last float are not copied */
+    assert_int_equal(fetch_dense_with(answers, out, &err), 0);
+    for (size_t i = 0; i < N; i++)
+        if (out[i] !=
+            (i < 64 * PS_DENSE_WIDTH ? (float)i : 100000.0f + (float)(i - 64 * PS_DENSE_WIDTH)))
+            fail_msg("float %zu: %g", i, (double)out[i]);
+    assert_true(out[N] == 7);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        if (fetch_dense_with(cases[i], out, &err) != ERR_PEER)
+            fail_msg("case %zu is accepted", i);
+    free(out);
+}
+
 /* A rank and two ps. */
 static void make_route_of_two(void)
 {
@@ -530,7 +599,7 @@ static void wrong_answers_to_the_query_are_refused(void **state)
 
 /* ---- the leader ---- */
 
-static const struct ps_table table = { "t", 300, 1, 0, 1, 0, false };
+static const struct ps_table table = { "t", 300, 1, 0, 1, 0, false, false };
 
 static struct ps_leader *open_leader(void)
 {
@@ -708,6 +777,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trainers_and_servers_train_to_the_bits_of_whole_tables),
         cmocka_unit_test(wrong_rows_are_refused),
+        cmocka_unit_test(dense_parameters_are_joined_from_their_blocks),
         cmocka_unit_test(rows_come_from_a_complete_holder_until_the_preferred_one_has_its_copy),
         cmocka_unit_test(wrong_answers_to_the_query_are_refused),
         cmocka_unit_test(wrong_answers_to_the_settlement_are_refused),

@@ -16,7 +16,7 @@ enum { TABLES = 3 };
 
 static const uint32_t widths[TABLES] = { 3, 1, 8 };
 static const struct ps_setup_table setup_tables[TABLES] = {
-    { .rows = 100, .width = 3, .lazy = 1, .rate_factor = 0.5, .weight_decay = 0.25 },
+    { .rows = 100, .width = 3, .flags = PS_TABLE_LAZY, .rate_factor = 0.5, .weight_decay = 0.25 },
     { .rows = UINT64_C(1) << 40, .width = 1, .rate_factor = 1 },
     { .rows = 1, .width = 1 << 20, .weight_decay = -1 },
 };
@@ -398,7 +398,7 @@ static void sections_without_tables_are_refused(void **state)
 static void setup_out_of_range_is_refused(void **state)
 {
     enum { SETUP = 128, OPTIMIZER = SETUP, N = SETUP + 4, AVERAGE = SETUP + 8, FIRST = SETUP + 16 };
-    enum { ROWS = FIRST, WIDTH = FIRST + 8, LAZY = FIRST + 12, RATE = FIRST + 16 };
+    enum { ROWS = FIRST, WIDTH = FIRST + 8, FLAGS = FIRST + 12, RATE = FIRST + 16 };
     static const struct {
         size_t at;
         uint32_t bytes;
@@ -417,7 +417,8 @@ static void setup_out_of_range_is_refused(void **state)
         { ROWS, 8, (UINT64_C(1) << 40) + 1 },
         { WIDTH, 4, 0 },
         { WIDTH, 4, PS_WIDTH_MAX + 1 },
-        { LAZY, 4, 2 },
+        { FLAGS, 4, 4 },
+        { FLAGS, 4, PS_TABLE_DENSE }, /* of another width than 256 */
         { RATE, 8, 0x7ff0000000000000 },     /* infinite */
         { RATE + 8, 8, 0x7ff8000000000000 }, /* weight decay */
         { 40 + 56, 4, 2 },                   /* nesterov */

@@ -1,0 +1,166 @@
+/* client_dense.c - dense parameters: every step reads all values and sends all gradients. Blocks of 64 rows are
+ * consecutive in a parameter, and each is in one shard; see client_priv.h. */
+#include <string.h>
+
+#include "base/err.h"
+#include "ps/client_priv.h"
+#include "ps/wants.h"
+#include "tensor/shards.h"
+
+enum { DENSE_FLOATS = 16 << 20 }; /* requested at a time, with the rest of a parameter */
+
+static uint64_t blocks_of(const struct client_table *t)
+{
+    return (ps_dense_rows(t->elements) + PS_BLOCK_ROWS - 1) / PS_BLOCK_ROWS;
+}
+
+static uint64_t rows_in(const struct client_table *t, uint64_t block)
+{
+    uint64_t left = ps_dense_rows(t->elements) - block * PS_BLOCK_ROWS;
+
+    return left < PS_BLOCK_ROWS ? left : PS_BLOCK_ROWS;
+}
+
+/* Returns the floats of the parameter in the block; *padded: those of its rows. */
+static size_t floats_in(const struct client_table *t, uint64_t block, size_t *padded)
+{
+    size_t left = t->elements - block * PS_BLOCK_ROWS * PS_DENSE_WIDTH;
+
+    *padded = rows_in(t, block) * PS_DENSE_WIDTH;
+    return left < *padded ? left : *padded;
+}
+
+static struct client_peer *reader_of_block(const struct ps_client *c, const struct client_table *t,
+                                           uint64_t block)
+{
+    return &c->peers[c->readers[shard_of_block(t->first_shard, block)]];
+}
+
+static int pull_dense(struct ps_client *c, uint32_t table, struct err *err)
+{
+    const struct client_table *t = &c->tables[table];
+
+    for (uint64_t b = 0; b < blocks_of(t); b++)
+        reader_of_block(c, t, b)->n += rows_in(t, b);
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        struct client_peer *p = &c->peers[i];
+
+        ps_write_section(&p->out, table, table, c->part, p->n);
+        p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows));
+        if (p->rows == NULL)
+            return client_no_memory(err);
+        p->n_slots += p->n;
+        p->n = 0;
+    }
+    for (uint64_t b = 0; b < blocks_of(t); b++) {
+        struct client_peer *p = reader_of_block(c, t, b);
+
+        for (uint64_t k = 0; k < rows_in(t, b); k++)
+            *p->rows++ = b * PS_BLOCK_ROWS + k;
+    }
+    return 0;
+}
+
+static int store_dense(struct ps_client *c, uint32_t from, const struct ps_message *m,
+                       float *const *out, struct err *err)
+{
+    const struct client_peer *p = &c->peers[from];
+
+    if (m->n_sections != c->n_tables)
+        return client_bad_rows(from, err);
+    for (uint32_t i = 0; i < m->n_sections; i++) {
+        const struct ps_section *x = &m->sections[i];
+        const struct client_table *t = &c->tables[x->table];
+        const float *values = x->values;
+        size_t floats, padded;
+
+        if (x->table != i || x->part != c->part || x->n != ps_written_rows(&p->out, i))
+            return client_bad_rows(from, err);
+        for (uint64_t b = 0; x->n > 0 && b < blocks_of(t); b++) {
+            if (reader_of_block(c, t, b) != p)
+                continue;
+            floats = floats_in(t, b, &padded);
+            memcpy(out[i - c->n_sparse] + b * PS_BLOCK_ROWS * PS_DENSE_WIDTH, values,
+                   floats * sizeof(*values));
+            values += padded;
+        }
+    }
+    return 0;
+}
+
+/* Exchanges the values of the tables [first, end); the messages have empty sections for the others. */
+static int fetch_dense(struct ps_client *c, uint32_t first, uint32_t end, float *const *out,
+                       struct err *err)
+{
+    struct ps_message m = { .kind = PS_PULL, .step = client_read_version(c), .flag = c->in_step };
+    uint32_t n_owed = 0, from;
+    int rc = 0;
+
+    client_begin_messages(c, &m);
+    for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
+        if (i >= first && i < end)
+            rc = pull_dense(c, i, err);
+        else
+            client_write_nothing(c, i);
+    if (rc == 0)
+        rc = client_send_pulls(c, &n_owed, err);
+    for (; rc == 0 && n_owed > 0; n_owed--) {
+        rc = client_receive(c, PS_ROWS, &from, &m, err);
+        if (rc == 0)
+            rc = store_dense(c, from, &m, out, err);
+    }
+    return rc;
+}
+
+int ps_client_fetch_dense(struct ps_client *c, float *const *out, struct err *err)
+{
+    int rc = 0;
+
+    if (c->n_sparse < c->n_tables && c->is_copying && c->version >= c->find_at)
+        rc = client_find_holders(c, err);
+    for (uint32_t first = c->n_sparse, end; rc == 0 && first < c->n_tables; first = end) {
+        size_t floats = 0;
+
+        for (end = first; end < c->n_tables && (end == first || floats < DENSE_FLOATS); end++)
+            floats += c->tables[end].elements;
+        rc = fetch_dense(c, first, end, out, err);
+    }
+    return rc;
+}
+
+int client_push_dense(struct ps_client *c, uint32_t table, const float *values, struct err *err)
+{
+    const struct client_table *t = &c->tables[table];
+    uint32_t n = c->route->n_holders;
+
+    for (uint64_t b = 0; b < blocks_of(t); b++)
+        for (uint32_t h = 0; h < n; h++)
+            c->peers[client_holders_of(c, t, b * PS_BLOCK_ROWS)[h]].n += rows_in(t, b);
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        struct client_peer *p = &c->peers[i];
+
+        ps_write_section(&p->out, table, table, 0, p->n);
+        p->rows =
+            ps_write_room(&p->out, p->n * (sizeof(*p->rows) + PS_DENSE_WIDTH * sizeof(float)));
+        if (p->rows == NULL)
+            return client_no_memory(err);
+        p->values = (float *)(p->rows + p->n);
+        p->n = 0;
+    }
+    for (uint64_t b = 0; b < blocks_of(t); b++) {
+        const uint32_t *holders = client_holders_of(c, t, b * PS_BLOCK_ROWS);
+        size_t padded, floats = floats_in(t, b, &padded);
+
+        for (uint32_t h = 0; h < n; h++) {
+            struct client_peer *p = &c->peers[holders[h]];
+
+            for (uint64_t k = 0; k < rows_in(t, b); k++)
+                *p->rows++ = b * PS_BLOCK_ROWS + k;
+            memcpy(p->values, values + b * PS_BLOCK_ROWS * PS_DENSE_WIDTH,
+                   floats * sizeof(*values));
+            memset(p->values + floats, 0, (padded - floats) * sizeof(*values));
+            p->values += padded;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,84 @@
+/* client_priv.h - the client of parameter servers, for the files that implement it (client.h):
+ *
+ *   client.c        generations, messages, rows of lookups, gradients of marked slots
+ *   client_dense.c  values and gradients of dense parameters */
+#ifndef PS_CLIENT_PRIV_H
+#define PS_CLIENT_PRIV_H
+
+#include "ps/client.h"
+#include "ps/message.h"
+#include "ps/port.h"
+#include "ps/route.h"
+#include "ps/slots.h"
+
+struct client_table {
+    uint32_t width, first_shard;
+    size_t elements; /* of a dense parameter; 0: another table */
+    struct ps_slots slots;
+    float *values; /* owned [room][width] */
+};
+
+/* What is exchanged with one server. */
+struct client_peer {
+    struct ps_writer out; /* owned */
+    uint64_t n;         /* rows of the section that is being written; 0 between sections */
+    uint64_t *rows;     /* place of its next row, and of its next values */
+    float *values;
+    uint32_t *slots;    /* owned; of the rows of PULL, in order */
+    size_t n_slots, room_slots;
+    bool owes;          /* ROWS, or HELD */
+    uint64_t held[PS_SET_WORDS]; /* shards with all their rows */
+};
+
+struct client_order { /* a marked slot of a table */
+    uint64_t row;
+    size_t place; /* among the marked slots */
+};
+
+struct ps_client {
+    struct client_table *tables; /* owned [n_tables] */
+    uint32_t n_tables, *widths; /* owned [n_tables] */
+    uint32_t n_sparse;          /* tables before the dense parameters */
+    float **values;             /* owned [n_tables] */
+    struct client_order *order, *spare; /* owned [of the largest room] */
+    struct ps_section *sections; /* owned [PS_TABLES_MAX] */
+
+    /* the generation */
+    struct ps_port port;
+    const struct ps_route *route;
+    struct client_peer *peers; /* owned [n_peers] */
+    uint32_t n_peers, first_lane, n_lanes, rank;
+    uint32_t *readers; /* owned [PS_SHARDS]; server that sends the rows of a shard */
+    bool is_copying;   /* the preferred holder of a shard lacks rows: the holders are found again */
+    uint64_t find_at, find_steps; /* at that version, and after so many steps more */
+    uint64_t version;
+    uint32_t staleness;
+    bool in_step;  /* rows are read for the lanes of a step */
+    uint32_t part; /* of the state of the rows that are read; see ps_client_begin() */
+};
+
+/* ---- client.c ---- */
+
+int client_no_memory(struct err *err);
+/* Returns the version of the rows that are read. */
+uint64_t client_read_version(const struct ps_client *c);
+/* Begins a message to each server, with a section for each table. */
+void client_begin_messages(struct ps_client *c, const struct ps_message *m);
+void client_write_nothing(struct ps_client *c, uint32_t table); /* an empty section */
+const uint32_t *client_holders_of(const struct ps_client *c, const struct client_table *t,
+                                  uint64_t row);
+/* Asks the servers which shards they have, and chooses the server that sends the rows of each. */
+int client_find_holders(struct ps_client *c, struct err *err);
+/* Sends PULL to the servers from which rows were requested; *n_owed: how many. */
+int client_send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err);
+/* Receives a message of a server that owes one. */
+int client_receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struct ps_message *m,
+                   struct err *err);
+int client_bad_rows(uint32_t from, struct err *err);
+
+/* ---- client_dense.c ---- */
+
+/* Adds the section of a dense parameter to the message of each holder: all rows that it holds. */
+int client_push_dense(struct ps_client *c, uint32_t table, const float *values, struct err *err);
+
+#endif
