@@ -26,6 +26,7 @@ struct channel {
     uint64_t n_messages;                 /* received so far */
     uint64_t ended_ns;                   /* when the connection ended; 0: it is open */
     bool has_more;                       /* can be read, although epoll does not report it */
+    int wakes_at;                        /* SO_RCVLOWAT of the connection; 0: not set */
     uint8_t ahead[CHANNEL_AHEAD_BYTES];
 };
 

@@ -20,6 +20,9 @@
 enum {
     BUFFER_BYTES_MIN = 4096,
     TURN_BYTES = 1 << 20, /* received from a channel before the next one gets its turn */
+    /* While a message lacks more bytes, epoll reports the connection when that many have arrived. A
+     * message of 4 MB otherwise wakes its receiver up to 60 times, once per packet on loopback. */
+    WAKE_BYTES = 128 << 10,
     EVENTS = 64,
 };
 
@@ -174,6 +177,20 @@ static ssize_t receive_next(struct comm *c, struct comm_end *e, uint32_t k, size
     return n;
 }
 
+/* Sets after how many bytes epoll reports the connection, at the end of every read_channel(): a channel that
+ * waits for a head, or for the end of a message, is reported for its first byte. The kernel also reports a
+ * connection that has ended, or whose buffer is full. The library reads the records of a TLS connection. */
+static void set_wakes(struct comm_end *e, uint32_t k)
+{
+    struct channel *ch = &e->channels[k];
+    bool is_long = ch->current != NULL && ch->current->bytes - ch->n_in >= WAKE_BYTES;
+    int at = is_long && e->links[k].tls == NULL ? WAKE_BYTES : 1;
+
+    if (at != ch->wakes_at && (at > 1 || ch->wakes_at > 1) &&
+        setsockopt(e->links[k].fd, SOL_SOCKET, SO_RCVLOWAT, &at, sizeof(at)) == 0)
+        ch->wakes_at = at;
+}
+
 /* Reads what has arrived: until one message is complete, or all: until nothing is left or the turn
  * ends. Returns -1 after comm_fail(). */
 static int read_channel(struct comm *c, struct comm_end *e, uint32_t k, bool all)
@@ -197,6 +214,7 @@ static int read_channel(struct comm *c, struct comm_end *e, uint32_t k, bool all
             got += n > 0 ? (size_t)n : 0;
         }
     }
+    set_wakes(e, k);
     channel_set_more(e, ch, has_head(ch) || (n > 0 && tls != NULL && tls_stream_has_bytes(tls)));
     return n < 0 ? -1 : 0;
 }

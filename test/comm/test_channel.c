@@ -21,7 +21,8 @@ enum { ELEMENTS = 30011, POINTS_MAX = 16, ROUNDS = 3 };
 /* stage: time of an event; ends that are in a call; the all-reduces; time at which each returned */
 enum { AT = 32, READY, SUMS, DONE = 40 };
 
-static const size_t sizes[] = { 0, 1, 8 << 10, 3 << 20 };
+/* Some are beside multiples of the bytes after which a receiver wakes (128 KiB). */
+static const size_t sizes[] = { 0, 1, 8 << 10, (128 << 10) - 1, 128 << 10, (256 << 10) + 1, 3 << 20 };
 enum { SIZES = sizeof(sizes) / sizeof(*sizes) };
 
 static void begin(struct cast *k, const char *layout)
