@@ -428,22 +428,35 @@ static void add_pair(struct pairs *q, double a, double b)
     q->max_error = fabs(p - 1) > q->max_error || isnan(p) ? fabs(p - 1) : q->max_error;
 }
 
-/* If pairs are few, or many are equal (an identity matrix), only plain sines and cosines are
- * recognized: any few points are close to some line. */
-static bool are_sinusoids(const struct pairs *q)
+enum { PAIRS_MANY = 16 };
+
+/* Returns the residual variance of the linear fit over the square of the mean of p; NaN: no line fits. */
+static double misfit_of(const struct pairs *q)
 {
-    enum { MANY = 16 };
     double mean_square = q->square / q->n, mean_sum = q->sum / q->n;
     double ss = q->sum2 / q->n - mean_sum * mean_sum,
            pp = q->square2 / q->n - mean_square * mean_square,
            sp = q->product / q->n - mean_sum * mean_square;
 
+    if (!(mean_square > 0) || !(ss > 0) || !isfinite(pp))
+        return NAN;
+    return (pp - sp * sp / ss) / (mean_square * mean_square);
+}
+
+/* If pairs are few, or many are equal (an identity matrix), only plain sines and cosines are
+ * recognized: any few points are close to some line. */
+static bool are_sinusoids(const struct pairs *q)
+{
     if (q->max_error <= 1e-2) /* bfloat16 has 8 significant bits */
         return true;
-    if (q->n < MANY || q->repeats * 2 > q->n || !(mean_square > 0) || !(ss > 0) || !isfinite(pp))
-        return false;
-    /* the residual variance of the linear fit */
-    return pp - sp * sp / ss <= 1e-4 * mean_square * mean_square;
+    return q->n >= PAIRS_MANY && q->repeats * 2 <= q->n && misfit_of(q) <= 1e-4;
+}
+
+/* Is the misfit of some rows so large that more rows cannot make sinusoids of them? Random weights have 0.4 or
+ * more. */
+static bool are_far_off(const struct pairs *q)
+{
+    return q->n >= PAIRS_MANY && q->max_error > 1e-2 && misfit_of(q) > 0.05;
 }
 
 /* Adds the pairs of a row: `apart` is the distance from the sine to the cosine, `step` the distance
@@ -481,10 +494,11 @@ static bool are_equal_rows(const struct tensor *t, size_t i, size_t width)
 }
 
 /* Tests three orders: all sines before all cosines, alternating, or sines and cosines of the height
- * before those of the width of an image. The first rows decide: embedding tables have millions. */
+ * before those of the width of an image. The first rows decide, because embedding tables have millions, and random
+ * weights are recognized in fewer: a model of 26 tables starts tens of milliseconds earlier. */
 bool form_is_sinusoid(const struct graph_value *v)
 {
-    enum { ROWS_READ = 4096 };
+    enum { ROWS_READ = 4096, ROWS_FEW = 64 };
     const struct tensor *t = v->half.data != NULL ? &v->half : &v->tensor;
     struct pairs halves = { 0 }, mixed = { 0 }, quarters = { 0 };
     size_t width, rows, zeros = 0, i;
@@ -496,6 +510,9 @@ bool form_is_sinusoid(const struct graph_value *v)
     if (rows < 2 || width < 4 || width % 2 != 0 || (size_t)tensor_elements(t) != rows * width)
         return false;
     for (i = 0; i < rows && i < ROWS_READ; i++) {
+        if (i == ROWS_FEW && are_far_off(&halves) && are_far_off(&mixed) &&
+            (width % 4 != 0 || are_far_off(&quarters)))
+            return false;
         if ((is_zero_row(t, i, width) && zeros++ == 0) /* padding row */ ||
             (i > 0 && are_equal_rows(t, i, width)))
             continue;

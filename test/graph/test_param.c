@@ -270,17 +270,18 @@ static void added_vector_of_zeros_and_ones_is_a_bias(void **state)
     model_free(m);
 }
 
-enum { ROWS = 6, WIDTH = 8 };
+enum { ROWS = 6, MANY_ROWS = 200, WIDTH = 8 };
 
 /* Angles position / 10000^(2 k / WIDTH): sines and cosines alternating, or in halves; row 1 is
- * padding. */
-static struct model *positions_moved(bool halves, float change, float scale, float shift)
+ * padding. `change` is added to the rows [changed, n). */
+static struct model *many_positions(uint32_t n, bool halves, uint32_t changed, float change,
+                                    float scale, float shift)
 {
     struct model *m = model_new(17);
-    float table[ROWS * WIDTH] = { 0 };
+    float table[MANY_ROWS * WIDTH] = { 0 };
     uint32_t i, k;
 
-    for (i = 0; i < ROWS; i++)
+    for (i = 0; i < n; i++)
         for (k = 0; i != 1 && k < WIDTH / 2; k++) {
             double angle = i / pow(10000, 2.0 * k / WIDTH);
 
@@ -288,14 +289,20 @@ static struct model *positions_moved(bool halves, float change, float scale, flo
             table[i * WIDTH + (halves ? k + WIDTH / 2 : 2 * k + 1)] =
                 (float)cos(angle) * scale + shift;
         }
-    table[3 * WIDTH + 2] += change;
+    for (i = changed; i < n; i++)
+        table[i * WIDTH + 2] += change;
     model_input(m, "i", TENSOR_I64, shape_of(1, (int64_t)-1));
-    model_floats(m, "table.weight", shape_of(2, (int64_t)ROWS, (int64_t)WIDTH), table);
+    model_floats(m, "table.weight", shape_of(2, (int64_t)n, (int64_t)WIDTH), table);
     model_weights(m, "out.weight", shape_of(2, (int64_t)WIDTH, (int64_t)3), 1);
     model_node(m, "Gather", "table.weight i", "e");
     model_node(m, "MatMul", "e out.weight", "logits");
     model_output(m, "logits");
     return m;
+}
+
+static struct model *positions_moved(bool halves, float change, float scale, float shift)
+{
+    return many_positions(ROWS, halves, 3, change, scale, shift);
 }
 
 /* The initial values of ConViT: its pairs are on a circle, too. */
@@ -321,6 +328,25 @@ static struct model *unit_matrix(void)
 static struct model *positions(bool halves, float change)
 {
     return positions_moved(halves, change, 1, 0);
+}
+
+/* The first rows exclude a table only if they are far from sines and cosines. */
+static void rows_of_a_long_table_decide_together(void **state)
+{
+    struct model *m;
+    struct graph *g;
+
+    (void)state;
+    refused(many_positions(MANY_ROWS, false, 0, 0, 1, 0), ERR_INPUT, "sines and cosines", NULL);
+    refused(many_positions(MANY_ROWS, true, 0, 0, 0.125f, -0.0625f), ERR_INPUT, "sines and cosines",
+            NULL);
+    for (uint32_t changed = 0; changed <= 100; changed += 100) {
+        m = many_positions(MANY_ROWS, false, changed, 0.9f, 0.125f, -0.0625f);
+        g = net_import_model(m, NULL);
+        assert_non_null(find(g, "table.weight"));
+        graph_free(g);
+        model_free(m);
+    }
 }
 
 static void table_of_sines_needs_a_decision_of_the_job(void **state)
@@ -552,6 +578,7 @@ int main(void)
         cmocka_unit_test(limit_of_clip_is_trained_on_request),
         cmocka_unit_test(undifferentiated_input_is_noted),
         cmocka_unit_test(added_vector_of_zeros_and_ones_is_a_bias),
+        cmocka_unit_test(rows_of_a_long_table_decide_together),
         cmocka_unit_test(table_of_sines_needs_a_decision_of_the_job),
         cmocka_unit_test(layer_without_the_bias_of_its_class_is_refused),
         cmocka_unit_test(tables_follow_the_dense_parameters),
