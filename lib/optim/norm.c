@@ -25,7 +25,7 @@ CLONES void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g,
     memcpy(sums, sum, sizeof(sum));
 }
 
-double optim_square_total(double sums[OPTIM_SUMS])
+CLONES double optim_square_total(double sums[OPTIM_SUMS])
 {
     for (size_t half = LANES / 2; half > 0; half /= 2)
         for (size_t k = 0; k < half; k++)

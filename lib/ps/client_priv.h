@@ -1,7 +1,8 @@
 /* client_priv.h - the client of parameter servers, for the files that implement it (client.h):
  *
- *   client.c        generations, messages, rows of lookups, gradients of marked slots
- *   client_dense.c  values and gradients of dense parameters */
+ *   client.c        generations, messages, rows of lookups, COMMIT
+ *   client_dense.c  values and gradients of dense parameters
+ *   client_push.c   the gradients of a step */
 #ifndef PS_CLIENT_PRIV_H
 #define PS_CLIENT_PRIV_H
 
@@ -69,6 +70,8 @@ const uint32_t *client_holders_of(const struct ps_client *c, const struct client
                                   uint64_t row);
 /* Asks the servers which shards they have, and chooses the server that sends the rows of each. */
 int client_find_holders(struct ps_client *c, struct err *err);
+/* Sends the message that was written for a server. */
+int client_send_to(struct ps_client *c, uint32_t server, struct err *err);
 /* Sends PULL to the servers from which rows were requested; *n_owed: how many. */
 int client_send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err);
 /* Receives a message of a server that owes one. */

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/clones.h"
 #include "base/err.h"
 #include "comm/comm.h"
 #include "device/device.h"
@@ -200,19 +201,21 @@ static void draw(struct rank *r)
     }
 }
 
+CLONES static void write_gradients(float *restrict to, const float *restrict rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = rows[i] * 1e-3f + 1e-6f;
+}
+
 /* As backward: marks the slots, and writes the gradient of each. */
 static void mark(struct rank *r)
 {
-    const float *rows = ps_client_values(r->client)[0];
-    size_t n;
 
     packed_clear(&r->marks);
     for (size_t i = 0; i < r->plan->ids; i++)
         r->marks.marks[r->ids[i] / 64] |= (uint64_t)1 << r->ids[i] % 64;
     packed_index(&r->marks);
-    n = packed_floats(&r->marks);
-    for (size_t i = 0; i < n; i++)
-        r->values[i] = rows[i] * 1e-3f + 1e-6f;
+    write_gradients(r->values, ps_client_values(r->client)[0], packed_floats(&r->marks));
 }
 
 static int decide(struct rank *r, uint64_t step, struct err *err)

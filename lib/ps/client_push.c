@@ -1,0 +1,138 @@
+/* client_push.c - the gradients of a step: one message for each server; see client_priv.h. */
+#include <string.h>
+
+#include "base/err.h"
+#include "base/text.h"
+#include "comm/channel.h"
+#include "ps/client_priv.h"
+#include "tensor/packed.h"
+
+/* Sorts by row: least significant digits first, as many as the largest row has. */
+static void sort(struct ps_client *c, size_t n, uint64_t largest)
+{
+    enum { BITS = 11 };
+    struct client_order *from = c->order, *to = c->spare;
+    uint32_t shift = 0;
+
+    do {
+        size_t first[1 << BITS] = { 0 }, at = 0;
+
+        for (size_t i = 0; i < n; i++)
+            first[from[i].row >> shift & ((1 << BITS) - 1)]++;
+        for (size_t i = 0; i < 1 << BITS; i++) {
+            size_t count = first[i];
+
+            first[i] = at;
+            at += count;
+        }
+        for (size_t i = 0; i < n; i++)
+            to[first[from[i].row >> shift & ((1 << BITS) - 1)]++] = from[i];
+        struct client_order *swap = from;
+
+        from = to;
+        to = swap;
+        shift += BITS;
+    } while (shift < 64 && largest >> shift > 0);
+    c->order = from;
+    c->spare = to;
+}
+
+/* Lists the marked slots of a table in the order of their rows. */
+static size_t list_marked(struct ps_client *c, uint32_t table, const struct packed *marks)
+{
+    const struct ps_slots *s = &c->tables[table].slots;
+    const uint64_t *words = marks->marks + marks->tables[table].first_word;
+    uint64_t largest = 0;
+    uint32_t n = 0;
+
+    for (size_t w = 0; w < (s->n + 63) / 64; w++)
+        for (uint64_t left = words[w]; left != 0; left &= left - 1, n++) {
+            uint64_t row = s->rows[w * 64 + (size_t)__builtin_ctzll(left)];
+
+            c->order[n] = (struct client_order){ row, n };
+            largest = row > largest ? row : largest;
+        }
+    if (n > 1)
+        sort(c, n, largest);
+    return n;
+}
+
+/* Adds the section of a table to the message of each holder: the rows, then their values. `values`
+ * has those of the marked slots. */
+static int write_push(struct ps_client *c, uint32_t table, const struct packed *marks,
+                      const float *values, struct err *err)
+{
+    enum { AHEAD = 8 }; /* rows; their values are in another order */
+    const struct client_table *t = &c->tables[table];
+    size_t n = list_marked(c, table, marks), width = t->width;
+
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t h = 0; h < c->route->n_holders; h++)
+            c->peers[client_holders_of(c, t, c->order[i].row)[h]].n++;
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        struct client_peer *p = &c->peers[i];
+        size_t floats = p->n * width;
+
+        ps_write_section(&p->out, table, table, 0, p->n);
+        p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows) + ps_padded(floats));
+        if (p->rows == NULL)
+            return client_no_memory(err);
+        p->values = (float *)(p->rows + p->n);
+        if (floats % 2 != 0)
+            p->values[floats] = 0;
+        p->n = 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t *holders = client_holders_of(c, t, c->order[i].row);
+
+        if (i + AHEAD < n)
+            for (size_t k = 0; k < width; k += 16)
+                __builtin_prefetch(values + c->order[i + AHEAD].place * width + k);
+        for (uint32_t h = 0; h < c->route->n_holders; h++) {
+            struct client_peer *p = &c->peers[holders[h]];
+
+            *p->rows++ = c->order[i].row;
+            memcpy(p->values, values + c->order[i].place * width, width * sizeof(float));
+            p->values += width;
+        }
+    }
+    return 0;
+}
+
+/* The gradients of a step are in one message for each server. */
+static int check_push(const struct ps_client *c, uint32_t server, struct err *err)
+{
+    size_t bytes = c->peers[server].out.n;
+    char text[32];
+
+    if (bytes <= COMM_MESSAGE_MAX)
+        return 0;
+    text_bytes(text, sizeof(text), bytes);
+    return err_set(err, ERR_UNSUPPORTED,
+                   "/parameter_server: the gradients of a step for one service thread have %s, the limit is 256 "
+                   "MiB: use more ps tasks, or more service threads in each (--devices cpu:N)",
+                   text);
+}
+
+int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
+                   const float *values, const float *const *dense, float clip, struct err *err)
+{
+    struct ps_message m = {
+        .kind = PS_PUSH, .step = step, .number = c->first_lane, .first = c->n_lanes, .clip = clip
+    };
+    int rc = 0;
+
+    client_begin_messages(c, &m);
+    for (uint32_t i = 0; rc == 0 && i < c->n_sparse; i++)
+        rc = write_push(c, i, marks, values + marks->first[i], err);
+    for (uint32_t i = c->n_sparse; rc == 0 && i < c->n_tables; i++)
+        rc = client_push_dense(c, i, dense[i - c->n_sparse], err);
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) { /* the ranks do not begin with the same server */
+        uint32_t to = (c->rank + i) % c->n_peers;
+
+        rc = check_push(c, to, err);
+        if (rc == 0)
+            rc = client_send_to(c, to, err);
+    }
+    return rc;
+}
