@@ -8,9 +8,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
-#include "base/text.h"
 #include "comm/channel.h"
-#include "tensor/packed.h"
 
 int client_no_memory(struct err *err)
 {
