@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "code/map.h"
 #include "comm/comm_priv.h"
 #include "comm/maps.h"
 #include "comm/reduce.h"
@@ -58,6 +59,8 @@ static int make_rank(struct comm *c, uint32_t local)
     r->sources = calloc(sources, sizeof(*r->sources));
     r->targets = calloc(ranks, sizeof(*r->targets));
     if (r->links == NULL || r->sources == NULL || r->targets == NULL)
+        return ERR_NOMEM;
+    if (coded_make_rank(c, r) < 0)
         return ERR_NOMEM;
     if (r->n_links == 0)
         return 0;
@@ -115,8 +118,11 @@ static int make(struct comm *c, struct err *err)
 {
     const struct comm_opts *o = &c->opts;
     int rc = topology_init(&c->topo, o->view.members, o->view.n_members, o->shares,
-                           o->shared_memory, err);
+                           o->shared_memory, o->groups > 0, err);
 
+    if (rc < 0)
+        return rc;
+    rc = coded_make(c, err);
     if (rc < 0)
         return rc;
     c->host = c->topo.host_of[c->self];
@@ -152,6 +158,7 @@ static void destroy(struct comm *c)
                 tls_stream_free(c->ranks[i].links[k].tls);
                 close(c->ranks[i].links[k].fd);
             }
+        coded_free_rank(&c->ranks[i]);
         free(c->ranks[i].links);
         free(c->ranks[i].aside);
         free(c->ranks[i].sources);
@@ -167,6 +174,7 @@ static void destroy(struct comm *c)
     for (uint32_t m = 0; c->names != NULL && m < c->topo.n_members; m++)
         free(c->names[m]);
     free(c->names);
+    free(c->lanes);
     free(c->ranks);
     free(c->watch.lives);
     free(c->watch.polls);
@@ -391,7 +399,8 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
         r->call = what;
         r->limit_ns = c->deadline_ns * (r->patience > 0 ? r->patience : 1);
         r->deadline_ns = clock_ns() + r->limit_ns;
-        rc = collective(c, r, data);
+        rc = what.what == COMM_ALL_REDUCE_CODED ? coded_all_reduce(c, r, data)
+                                                : collective(c, r, data);
         r->torn = rc < 0;
     }
     atomic_store(&r->inside, false);
@@ -409,6 +418,25 @@ int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
         (struct comm_call){
             .what = COMM_ALL_REDUCE, .count = count, .dtype = (uint8_t)dtype, .op = (uint8_t)op },
         data, err);
+}
+
+int comm_all_reduce_coded(struct comm *c, uint32_t local, float *data, size_t count,
+                          const struct comm_coding *coding, struct err *err)
+{
+    CHECK(c->group_lanes > 0 && local < c->n_ranks && coding->first % CODE_BLOCK == 0);
+    coded_set(&c->ranks[local], coding);
+    return call(c, local,
+                (struct comm_call){ .what = COMM_ALL_REDUCE_CODED,
+                                    .count = count,
+                                    .dtype = TENSOR_F32,
+                                    .op = (uint8_t)coding->map->kind },
+                data, err);
+}
+
+struct comm_coded_bytes comm_coded_bytes(const struct comm *c, uint32_t local)
+{
+    CHECK(local < c->n_ranks);
+    return coded_bytes(&c->ranks[local]);
 }
 
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,

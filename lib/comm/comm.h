@@ -33,8 +33,10 @@
 #include <stdint.h>
 
 #include "base/group_view.h"
+#include "code/code.h"
 #include "tensor/tensor.h"
 
+struct code_map;
 struct comm;
 struct comm_listener;
 struct device_mem;
@@ -62,6 +64,9 @@ struct comm_opts {
     struct group_view view; /* generation, members, self; its key is not used */
     const uint32_t *shares; /* [ranks] number of leaves of each rank (comm_share()), also for a ps;
                                NULL: one each */
+    /* Groups of comm_all_reduce_coded(): a power of two, each with the same number of leaves, also a power of
+       two. All nodes are then connected with all nodes. 0: that call is not made. Not used for a ps. */
+    uint32_t groups;
     uint8_t key[COMM_KEY_BYTES]; /* secret that only the members know */
     struct comm_listener *listener; /* borrowed for the life of the comm; NULL with one member */
     /* Shared region that contains every buffer of a call; valid for the life of the comm. Not used
@@ -166,6 +171,25 @@ struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count);
 /* In place: afterwards `data` of every rank contains the reduction over all ranks. */
 int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, enum comm_op op, struct err *err);
+/* How a vector is coded on the wire. */
+struct comm_coding {
+    const struct code_map *map; /* of the whole gradient */
+    size_t first;               /* the element of the map that is data[0]; a multiple of CODE_BLOCK */
+    struct code_key key;        /* `place` is not used */
+};
+/* In place: afterwards `data` of every rank contains the sum over all ranks, with two roundings through the
+ * code: of the sum of each group, and of the sum of the rounded groups. Blocks of the map that are raw are
+ * not rounded. The bits depend on the map, the key, the number of leaves and the number of groups alone. A
+ * rank with several groups passes the sum along the tree of its groups, each rounded (code_map_round(), place:
+ * the number of the group); every other rank passes the sum of its leaves. float32; opts.groups > 0. */
+int comm_all_reduce_coded(struct comm *c, uint32_t local, float *data, size_t count,
+                          const struct comm_coding *coding, struct err *err);
+/* Bytes that coded all-reduces of a local rank have sent to other nodes. */
+struct comm_coded_bytes {
+    uint64_t sent;
+    uint64_t plain; /* what the same exchange would have sent in float32 */
+};
+struct comm_coded_bytes comm_coded_bytes(const struct comm *c, uint32_t local);
 /* In place: afterwards the slice comm_slice(world, rank, count) of `data` contains the reduction;
  * the rest is undefined. */
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,

@@ -15,6 +15,7 @@
  *   fail.c        how a failure is recorded and spreads
  *   life.c        liveness of the members: the life lines, and the thread that watches them
  *   collective.c  the collectives, composed of these parts
+ *   coded.c       the coded all-reduce, with coded_tree.c
  *   comm.c        opening, closing, entry points
  *
  * Failures: the thread that detects one calls comm_fail(). The first call wins; its text is the
@@ -47,6 +48,8 @@ enum {
     COMM_SMALL_BYTES = PAGE_SMALL_BYTES, /* up to this size latency matters more than bandwidth */
     COMM_ASIDE_BYTES = 64 << 10,  /* part of every node's segment that is stored to be added
                                      together */
+    COMM_CODED_FLOATS = 256 << 10, /* of all nodes together that are exchanged in one piece by a coded
+                                      all-reduce, unless that is too little for each: a bucket */
     COMM_PATH_MS = 2000,          /* a path without acknowledgements for this long is dead */
     COMM_SLICE_MS = 50,           /* the longest sleep without a check for a failure */
     /* How long a broken link waits for the life line, which knows the reason: on a busy machine the
@@ -103,6 +106,7 @@ struct comm_rank {
                               direct */
     const void **sources;  /* owned [ranks of the node, or nodes if those are more] */
     void **targets;        /* owned, same size */
+    struct coded *coded;   /* owned; NULL unless opts.groups > 0; see coded.c */
     struct comm_call call; /* the present call */
     uint32_t arrivals;     /* number of arrivals at the barrier of the host */
     struct comm_part part; /* of this rank, after comm_divide() */
@@ -203,6 +207,9 @@ struct comm {
     uint64_t generation, deadline_ns; /* deadline of a call */
     uint32_t self, host, first_rank, n_ranks; /* n_ranks: 0 for a ps */
     uint32_t first_point, n_ends; /* the ranks or servers of this member */
+    uint32_t *lanes;         /* owned [world + 1]; rank r is the leaves [lanes[r], lanes[r + 1]); NULL unless
+                                opts.groups > 0 */
+    uint32_t group_lanes;    /* leaves of a group; 0 unless opts.groups > 0 */
     char **names;            /* owned [n_members] */
     char text[192];          /* comm_describe() */
     struct comm_rank *ranks; /* owned [n_ranks]; each is used by its replica's thread */
@@ -351,6 +358,18 @@ void channels_free(struct comm *c);                 /* closes the links, too */
 /* ---- collective.c ---- */
 /* Performs r->call on `data`. Returns -1 after a failure. */
 int collective(struct comm *c, struct comm_rank *r, void *data);
+
+/* ---- coded.c ---- */
+/* Finds the leaves of the groups. Errors: ERR_INPUT (a rank has a part of several groups), ERR_NOMEM. */
+int coded_make(struct comm *c, struct err *err);
+/* Allocates the buffers of a rank. Errors: ERR_NOMEM; then coded_free_rank() is called nevertheless. */
+int coded_make_rank(struct comm *c, struct comm_rank *r);
+void coded_free_rank(struct comm_rank *r);
+/* Sets the coding of the next call. */
+void coded_set(struct comm_rank *r, const struct comm_coding *coding);
+struct comm_coded_bytes coded_bytes(const struct comm_rank *r);
+/* Performs r->call, a coded all-reduce, on `data`. Returns -1 after a failure. */
+int coded_all_reduce(struct comm *c, struct comm_rank *r, float *data);
 
 /* ---- handshake.c ---- */
 /* Fills in the fds of c->lives and of the links of c->ranks, and shares the memory of the host.

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "code/code.h"
 
 struct comm_text comm_rank_text(const struct comm *c, uint32_t point)
 {
@@ -28,7 +29,7 @@ struct comm_text comm_rank_text(const struct comm *c, uint32_t point)
 struct comm_text comm_call_text(const struct comm_call *call)
 {
     static const char *const names[] = { "all-reduce", "reduce-scatter", "all-gather", "broadcast",
-                                         "barrier" };
+                                         "barrier", "coded all-reduce" };
     static const char *const ops[] = { " (sum)", " (max)", " (or)" };
     const char *name = call->what < COUNT_OF(names) ? names[call->what] : "unknown call";
     struct comm_text w;
@@ -38,6 +39,11 @@ struct comm_text comm_call_text(const struct comm_call *call)
     else if (call->what == COMM_BROADCAST)
         snprintf(w.text, sizeof(w.text), "call %u, %s of %llu bytes from rank %u", call->number,
                  name, (unsigned long long)call->count, call->root);
+    else if (call->what == COMM_ALL_REDUCE_CODED)
+        snprintf(w.text, sizeof(w.text), "call %u, %s of %llu %s (%s)", call->number, name,
+                 (unsigned long long)call->count, tensor_dtype_name((enum tensor_dtype)call->dtype),
+                 call->op > CODE_NONE && call->op < CODE_KINDS ? code_name((enum code_kind)call->op)
+                                                               : "unknown code");
     else
         snprintf(w.text, sizeof(w.text), "call %u, %s of %llu %s%s", call->number, name,
                  (unsigned long long)call->count, tensor_dtype_name((enum tensor_dtype)call->dtype),

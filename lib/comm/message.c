@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "code/code.h"
 #include "comm/channel.h"
 #include "comm/reduce.h"
 
@@ -54,15 +55,20 @@ int message_check_call(const struct comm_call *call, uint32_t world, struct err 
     const enum tensor_dtype dtype = (enum tensor_dtype)call->dtype;
     bool is_broadcast = call->what == COMM_BROADCAST;
     bool is_plain = is_broadcast || call->what == COMM_BARRIER; /* bytes, not numbers */
+    bool is_coded = call->what == COMM_ALL_REDUCE_CODED;
     bool reduces = call->what == COMM_ALL_REDUCE || call->what == COMM_REDUCE_SCATTER;
 
-    if (call->what > COMM_BARRIER)
+    if (call->what > COMM_ALL_REDUCE_CODED)
         return err_set(err, ERR_PEER, "kind of call %u, expected at most %d", call->what,
-                       COMM_BARRIER);
-    if (is_plain ? dtype != TENSOR_U8 : !reduce_can(dtype, COMM_SUM))
+                       COMM_ALL_REDUCE_CODED);
+    if (is_plain   ? dtype != TENSOR_U8
+        : is_coded ? dtype != TENSOR_F32
+                   : !reduce_can(dtype, COMM_SUM))
         return err_set(err, ERR_PEER, "element type %u is not possible in a call of kind %u",
                        call->dtype, call->what);
-    if (reduces ? !reduce_can(dtype, (enum comm_op)call->op) : call->op != 0)
+    if (is_coded  ? call->op == CODE_NONE || call->op >= CODE_KINDS
+        : reduces ? !reduce_can(dtype, (enum comm_op)call->op)
+                  : call->op != 0)
         return err_set(err, ERR_PEER,
                        "operation %u is not possible with element type %u in a call of kind %u",
                        call->op, call->dtype, call->what);

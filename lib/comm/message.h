@@ -15,7 +15,8 @@
  *         16     8  u64   tag: part of the call that this exchange belongs to
  *         24     1  u8    what: enum comm_what, below
  *         25     1  u8    dtype: enum tensor_dtype, the numbers of ONNX
- *         26     1  u8    op: 0 sum, 1 max, 2 or (enum comm_op); 0 where nothing is reduced
+ *         26     1  u8    op: 0 sum, 1 max, 2 or (enum comm_op); of a coded all-reduce the code: 1 bfloat16,
+ *                         2 float16, 3 int8, 4 int4 (enum code_kind); 0 where nothing is reduced
  *         27     1  u8    zero
  *         28     4  u32   root: rank that sends a broadcast; 0 for all other calls
  *
@@ -73,6 +74,7 @@ enum comm_what {
     COMM_ALL_GATHER = 2,
     COMM_BROADCAST = 3,
     COMM_BARRIER = 4,
+    COMM_ALL_REDUCE_CODED = 5,
 };
 
 /* The call that a rank makes. The ranks compare their calls. The members of a host read this struct
@@ -83,7 +85,7 @@ struct comm_call {
     uint32_t number; /* of this rank's calls, from 1; wraps around */
     uint8_t what;    /* enum comm_what */
     uint8_t dtype;   /* enum tensor_dtype */
-    uint8_t op;      /* enum comm_op */
+    uint8_t op;      /* enum comm_op; of COMM_ALL_REDUCE_CODED enum code_kind */
     uint8_t zero;
     uint32_t root;     /* rank; 0 unless `what` is COMM_BROADCAST */
     uint32_t reserved; /* 0 */

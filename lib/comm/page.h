@@ -42,7 +42,7 @@ struct err;
 
 enum {
     PAGE_MAGIC = 0x74726e70, /* "pnrt" */
-    PAGE_LAYOUT = 2,
+    PAGE_LAYOUT = 3,
     PAGE_SMALL_BYTES = 16 << 10,
 };
 /* Flags in host_slot.word; PAGE_STEP is its unit of arrivals. */

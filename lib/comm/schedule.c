@@ -24,14 +24,19 @@ uint32_t schedule_reverse(uint32_t x, uint32_t n)
     return out;
 }
 
-struct comm_range schedule_part(uint32_t n, uint32_t i, size_t count)
+struct comm_range schedule_cut(uint32_t n, uint32_t i, size_t count, size_t grain)
 {
-    size_t blocks = count / ALIGN + (count % ALIGN != 0), each = blocks / n, rest = blocks % n;
+    size_t blocks = count / grain + (count % grain != 0), each = blocks / n, rest = blocks % n;
     /* blocks * i / n without overflow */
-    size_t begin = ALIGN * (each * i + rest * i / n);
-    size_t end = ALIGN * (each * (i + 1) + rest * (i + 1) / n);
+    size_t begin = grain * (each * i + rest * i / n);
+    size_t end = grain * (each * (i + 1) + rest * (i + 1) / n);
 
     return (struct comm_range){ begin < count ? begin : count, end < count ? end : count };
+}
+
+struct comm_range schedule_part(uint32_t n, uint32_t i, size_t count)
+{
+    return schedule_cut(n, i, count, ALIGN);
 }
 
 struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count)

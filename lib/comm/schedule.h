@@ -64,7 +64,9 @@ uint32_t schedule_reverse(uint32_t x, uint32_t n); /* the log2(n) low bits of x,
 uint32_t schedule_steps(const struct schedule *s);
 struct schedule_step schedule_step(const struct schedule *s, uint32_t i); /* i < steps */
 
-/* Returns part `i` of `count` elements cut into `n` equal parts at multiples of 16. */
+/* Returns part `i` of `count` elements cut into `n` equal parts at multiples of `grain`. */
+struct comm_range schedule_cut(uint32_t n, uint32_t i, size_t count, size_t grain);
+/* The same at multiples of 16. */
 struct comm_range schedule_part(uint32_t n, uint32_t i, size_t count);
 
 #endif

@@ -168,9 +168,9 @@ static int find_leaves(struct topology *t, const uint32_t *shares, struct err *e
     return 0;
 }
 
-static void find_nodes(struct topology *t)
+static void find_nodes(struct topology *t, bool direct)
 {
-    bool power = schedule_is_power(t->world) && t->leaves == NULL;
+    bool power = schedule_is_power(t->world) && t->leaves == NULL && !direct;
     uint32_t block = power ? block_ranks(t) : 0, smallest = t->world;
 
     if (!power)
@@ -192,7 +192,7 @@ static void find_nodes(struct topology *t)
 }
 
 int topology_init(struct topology *t, const struct group_member *members, uint32_t n_members,
-                  const uint32_t *shares, bool shared_memory, struct err *err)
+                  const uint32_t *shares, bool shared_memory, bool direct, struct err *err)
 {
     struct topology made = { .n_members = n_members };
     int rc = count_points(&made, members, err);
@@ -208,7 +208,7 @@ int topology_init(struct topology *t, const struct group_member *members, uint32
         topology_fini(&made);
         return rc;
     }
-    find_nodes(&made);
+    find_nodes(&made, direct);
     *t = made;
     return 0;
 }

@@ -11,7 +11,7 @@
  *   HALVING   world a power of two, equal      the largest aligned blocks of  halving/doubling
  *             shares                           2^k ranks inside one host
  *                                              (k = 0: a rank each)
- *   DIRECT    otherwise                        the largest subtrees inside    all nodes with
+ *   DIRECT    otherwise, or if requested       the largest subtrees inside    all nodes with
  *                                              one host                       all nodes
  *
  * With equal aligned hosts the blocks are the hosts. All kinds add along one binary tree: over the
@@ -55,11 +55,11 @@ struct topology {
     void *memory;         /* owned; contains all arrays */
 };
 
-/* shares: NULL, or [ranks] as in comm_opts. Errors: ERR_INPUT (no member with ranks, a member with
+/* shares: NULL, or [ranks] as in comm_opts. direct: all nodes are to have links with all nodes. Errors: ERR_INPUT (no member with ranks, a member with
  * neither ranks nor servers or with both, too many of them, shares that are not subtrees),
  * ERR_NOMEM. */
 int topology_init(struct topology *t, const struct group_member *members, uint32_t n_members,
-                  const uint32_t *shares, bool shared_memory, struct err *err);
+                  const uint32_t *shares, bool shared_memory, bool direct, struct err *err);
 void topology_fini(struct topology *t); /* idempotent */
 
 uint32_t topology_node_ranks(const struct topology *t, uint32_t node);

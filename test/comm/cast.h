@@ -51,6 +51,7 @@ struct cast {
     size_t arena_bytes;          /* per rank */
     int expect_signal[CAST_MAX]; /* signal that may end the process */
     uint32_t shares[64]; /* comm_opts.shares, if the first is not 0 */
+    uint32_t groups;     /* comm_opts.groups */
     struct cast_stage *stage;
     uint8_t key[COMM_KEY_BYTES]; /* new for each test process: another process may get a port of
                                     this one */
@@ -215,6 +216,7 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
                            .shared_memory = k->shared_memory,
                            .encrypts = cast_encrypts,
                            .shares = k->shares[0] != 0 ? k->shares : NULL,
+                           .groups = k->groups,
                            .deadline_ms = k->deadline_ms,
                            .on_broken = cast_on_broken,
                            .arg = &arg };

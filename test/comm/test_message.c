@@ -49,8 +49,17 @@ static const uint8_t barrier_head[MESSAGE_HEAD_BYTES] = {
     'x', 'c', 'h', 'g', 1, [24] = 4, [25] = 2, /* number 1; barrier of uint8 */
 };
 
+static const uint8_t coded_head[MESSAGE_HEAD_BYTES] = {
+    'x', 'c', 'h', 'g', 2, [8] = 3, [24] = 5, [25] = 1, [26] = 3, /* number 2; 3 float32 as int8 */
+};
+
 static void head_is_written_as_the_layout_states(void **state)
 {
+    const struct comm_call coded = { .count = 3,
+                                     .number = 2,
+                                     .what = COMM_ALL_REDUCE_CODED,
+                                     .dtype = TENSOR_F32,
+                                     .op = CODE_INT8 };
     const struct comm_call reduce = { .count = 0x05060708,
                                       .offset = 99,
                                       .number = 0x01020304,
@@ -70,6 +79,8 @@ static void head_is_written_as_the_layout_states(void **state)
     assert_memory_equal(bytes, broadcast_head, sizeof(bytes));
     message_head_write(&barrier, 0, bytes);
     assert_memory_equal(bytes, barrier_head, sizeof(bytes));
+    message_head_write(&coded, 0, bytes);
+    assert_memory_equal(bytes, coded_head, sizeof(bytes));
 }
 
 static void head_is_read_as_it_was_written(void **state)
@@ -89,6 +100,9 @@ static void head_is_read_as_it_was_written(void **state)
                 c.op == 0 && c.root == 7 && tag == (uint64_t)1 << 32);
     assert_int_equal(message_head_read(barrier_head, WORLD, &c, &tag, &err), 0);
     assert_true(c.count == 0 && c.number == 1 && c.what == COMM_BARRIER && tag == 0);
+    assert_int_equal(message_head_read(coded_head, WORLD, &c, &tag, &err), 0);
+    assert_true(c.count == 3 && c.number == 2 && c.what == COMM_ALL_REDUCE_CODED &&
+                c.op == CODE_INT8);
 }
 
 static void expect_bad_heads(const uint8_t good[MESSAGE_HEAD_BYTES], const struct change *changes)
@@ -118,7 +132,7 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 3, 'h', "magic" },
         { 15, 0x80, "elements are not possible" },             /* more than memory can be */
         { 15, 0x20, "elements are not possible" },             /* nor does count * 4 */
-        { 24, 5, "kind of call 5, expected at most 4" },
+        { 24, 6, "kind of call 6, expected at most 5" },
         { 24, 255, "kind of call 255" },
         { 25, 0, "element type 0 is not possible" },           /* no type */
         { 25, 2, "element type 2 is not possible" },           /* uint8 cannot be added */
@@ -140,6 +154,12 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 8, 1, "1 elements are not possible" },
         { 25, 1, "element type 1 is not possible" },
         { 26, 1, "operation 1 is not possible" },
+        { 28, 1, "root is rank 1" },
+        { 0, 0, NULL } });
+    expect_bad_heads(coded_head, (struct change[CHANGES]){
+        { 25, 11, "element type 11 is not possible" },         /* float64 */
+        { 26, 0, "operation 0 is not possible" },              /* no code */
+        { 26, 5, "operation 5 is not possible" },
         { 28, 1, "root is rank 1" },
         { 0, 0, NULL } });
 }

@@ -36,7 +36,7 @@ static void lay_out(struct topology *t, const char *text, const uint32_t *shares
                                       .n_devices = (uint32_t)ranks };
         at += used;
     }
-    assert_int_equal(topology_init(t, m, n, shares, shared_memory, NULL), 0);
+    assert_int_equal(topology_init(t, m, n, shares, shared_memory, false, NULL), 0);
 }
 
 /* Expects "nodes 0 2 4; 2 channels" and the description. */
@@ -120,18 +120,18 @@ static void shares_define_the_subtrees(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(topology_init(&t, m, 3, uneven, true, NULL), 0);
+    assert_int_equal(topology_init(&t, m, 3, uneven, true, false, NULL), 0);
     assert_int_equal(t.kind, TOPOLOGY_DIRECT);
     assert_int_equal(t.n_nodes, 2); /* 1 + 1 is a subtree on one host */
     assert_int_equal(t.node_leaves[1], 2);
     assert_int_equal(t.node_leaves[2], 4);
     topology_fini(&t);
-    assert_int_equal(topology_init(&t, m, 3, tail, true, NULL), 0);
+    assert_int_equal(topology_init(&t, m, 3, tail, true, false, NULL), 0);
     assert_int_equal(t.n_nodes, 2);
     topology_fini(&t);
-    assert_int_equal(topology_init(&t, m, 3, crooked, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 3, crooked, true, false, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "subtrees"));
-    assert_int_equal(topology_init(&t, m, 2, threes, true, &err), ERR_INPUT); /* 6 are 4 + 2 */
+    assert_int_equal(topology_init(&t, m, 2, threes, true, false, &err), ERR_INPUT); /* 6 are 4 + 2 */
     lay_out(&t, "A2 B2", twos, true);
     assert_int_equal(t.kind, TOPOLOGY_HALVING); /* as without shares */
     topology_fini(&t);
@@ -156,7 +156,7 @@ static void leaves_are_divided_into_subtrees_as_equal_as_possible(void **state)
             assert_int_equal(all, full);
             assert_true(most < 2 * ((full + world - 1) / world) || world == 1 || full < 3);
             m.n_devices = world;
-            assert_int_equal(topology_init(&t, &m, 1, shares, true, NULL), 0);
+            assert_int_equal(topology_init(&t, &m, 1, shares, true, false, NULL), 0);
             topology_fini(&t);
         }
 }
@@ -253,16 +253,16 @@ static void big_worlds_are_consistent_and_bounded(void **state)
                 .name = "w", .host_key = host[i], .data_address = "", .n_devices = ranks[k]
             };
         }
-        assert_int_equal(topology_init(&t, m, 64, NULL, true, NULL), 0);
+        assert_int_equal(topology_init(&t, m, 64, NULL, true, false, NULL), 0);
         check_invariants(&t);
         topology_fini(&t);
     }
     m[5].n_devices = UINT32_MAX;
-    assert_int_equal(topology_init(&t, m, 64, NULL, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 64, NULL, true, false, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "4096"));
     m[5].n_devices = 0;
-    assert_int_equal(topology_init(&t, m, 64, NULL, true, &err), ERR_INPUT);
-    assert_int_equal(topology_init(&t, m, 0, NULL, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 64, NULL, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 0, NULL, true, false, &err), ERR_INPUT);
 }
 
 /* ---- parameter servers ---- */
@@ -359,14 +359,16 @@ static void servers_do_not_change_the_ranks(void **state)
                 if (i < n)
                     with[n_with++] = plain[i];
             }
-            if (topology_init(&t, plain, n, code & 16 ? uneven : NULL, shared_memory, &err) < 0) {
-                assert_int_equal(
-                    topology_init(&u, with, n_with, code & 16 ? uneven : NULL, shared_memory, &err),
-                    ERR_INPUT);
+            if (topology_init(&t, plain, n, code & 16 ? uneven : NULL, shared_memory, false, &err) <
+                0) {
+                assert_int_equal(topology_init(&u, with, n_with, code & 16 ? uneven : NULL,
+                                               shared_memory, false, &err),
+                                 ERR_INPUT);
                 continue;
             }
-            assert_int_equal(
-                topology_init(&u, with, n_with, code & 16 ? uneven : NULL, shared_memory, &err), 0);
+            assert_int_equal(topology_init(&u, with, n_with, code & 16 ? uneven : NULL,
+                                           shared_memory, false, &err),
+                             0);
             check_same_ranks(&u, &t);
             check_points(&u, with);
             check_invariants(&u);
@@ -386,20 +388,20 @@ static void group_needs_a_rank_and_members_of_one_kind(void **state)
     char text[192];
 
     (void)state;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), 0);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), 0);
     assert_string_equal(topology_describe(&t, text, sizeof(text)),
                         "1 rank: 1 member, shared memory, binary tree; 3 servers");
     topology_fini(&t);
-    assert_int_equal(topology_init(&t, m + 1, 1, NULL, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m + 1, 1, NULL, true, false, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "without replicas"));
     m[1].n_devices = 1;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "ps has 1 replicas and 3 servers"));
     m[1].n_devices = 0;
     m[1].n_servers = COMM_MAX_SERVERS + 1;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), ERR_INPUT);
     m[1].n_servers = 0;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), ERR_INPUT);
 }
 
 int main(void)
