@@ -109,6 +109,10 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     else if (s->train_phase > 0)
         buf_printf(out, "training    phase %u, synchronous, %llu outer steps\n", s->train_phase,
                    (ull)s->outer_step);
+    if (s->compression_sent_bytes > 0)
+        buf_printf(out, "gradients   %.1f MiB sent, %.1f MiB saved by compression\n",
+                   (double)s->compression_sent_bytes / (1 << 20),
+                   (double)s->compression_saved_bytes / (1 << 20));
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
     if (s->server != NULL)
         buf_printf(

@@ -94,6 +94,14 @@ static void open_metrics(struct report *r)
         r->metrics.outer_step = metrics_gauge(m, "trainerd_outer_step", NULL,
                                               "Outer steps of local SGD that are done.");
     }
+    if (r->opts.train->code.kind != CODE_NONE) {
+        r->metrics.coded_bytes =
+            metrics_counter(m, "trainerd_compression_sent_bytes_total", NULL,
+                            "Bytes of compressed gradients that this process sent to other hosts.");
+        r->metrics.coded_saved_bytes =
+            metrics_counter(m, "trainerd_compression_saved_bytes_total", NULL,
+                            "Bytes that float32 gradients would have been in addition.");
+    }
     r->metrics.divergences =
         metrics_counter(m, "trainerd_divergences_total", NULL,
                         "Times that tasks held different gradients or weights.");
@@ -209,6 +217,8 @@ static void on_step(struct report *r, const struct train_step_report *s)
     r->now.train_phase = s->phase;
     r->now.groups = s->groups;
     r->now.outer_step = s->outer_step;
+    r->now.coded_bytes += s->coded_bytes;
+    r->now.coded_saved_bytes += s->coded_plain_bytes - s->coded_bytes;
     if (r->first_step == 0) {
         r->first_step = s->step;
         r->first_step_ns = now;
@@ -238,6 +248,10 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_add(r->times.reduce_seconds, (double)s->reduce_ns / 1e9);
     metric_add(r->times.reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
     metric_add(r->times.copy_seconds, (double)s->copy_ns / 1e9);
+    if (r->metrics.coded_bytes != NULL) {
+        metric_add(r->metrics.coded_bytes, (double)s->coded_bytes);
+        metric_add(r->metrics.coded_saved_bytes, (double)(s->coded_plain_bytes - s->coded_bytes));
+    }
     if (!isnan(s->grad_norm))
         metric_set(r->metrics.norm, s->grad_norm);
     if (s->loss_scale > 0)

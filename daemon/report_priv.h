@@ -71,6 +71,7 @@ struct report_metrics {
     struct metric *steps_total, *samples_total, *skipped_total;
     struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
     struct metric *phase, *groups, *outer_step; /* NULL: the job has no phases */
+    struct metric *coded_bytes, *coded_saved_bytes; /* NULL: the job does not compress gradients */
 };
 
 /* The same for the time of a step, and for checkpoints. */

@@ -260,6 +260,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->export = c->export;
     t->global_batch = s->lanes.global_batch;
     t->lanes = s->lanes.n;
+    t->code = c->communication.code;
     t->replicas = s->replicas;
     t->devices = s->devices;
     t->n_devices = s->n_devices;

@@ -182,6 +182,9 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     if (s->train_phase > 0)
         buf_printf(out, ", \"train_phase\": %u, \"groups\": %u, \"outer_step\": %llu",
                    s->train_phase, s->groups, (ull)s->outer_step);
+    if (s->compression_sent_bytes > 0)
+        buf_printf(out, ", \"compression_sent_bytes\": %llu, \"compression_saved_bytes\": %llu",
+                   (ull)s->compression_sent_bytes, (ull)s->compression_saved_bytes);
     number(out, "samples_per_second", s->samples_per_second);
     number(out, "step_seconds", s->step_seconds);
     number(out, "share_data", s->share_data);

@@ -38,7 +38,7 @@
  *            "job_digest", "model_digest", "data_digest", "name", "complete", "written_at",
  *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
- *            "phase", "groups", "outer_step", "has_outer_momentum", "staleness",
+ *            "phase", "groups", "outer_step", "has_outer_momentum", "staleness", "compression",
  *            with shard files "shards": {"files": 16, "rows": the rule that divides the rows},
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the preceding text
@@ -85,6 +85,8 @@ struct ckpt_meta {
     uint64_t outer_step; /* outer steps completed */
     bool has_outer_momentum; /* a slot of every trained parameter */
     uint32_t staleness; /* older versions of tables, which are slots too */
+    /* the code of the gradients of all steps so far; "none": the job decided against its code; "": it has none */
+    char compression[16];
 };
 
 #define CKPT_ELSEWHERE SIZE_MAX

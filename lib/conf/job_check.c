@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "conf/job_check_compression.h"
 #include "conf/job_check_phases.h"
 #include "conf/job_keys.h"
 
@@ -610,13 +611,18 @@ static int check_phases(const struct checker *k)
     return conf_check_phases(k->doc, k->c, k->err);
 }
 
+static int check_compression(const struct checker *k)
+{
+    return conf_check_compression(k->doc, k->c, k->err);
+}
+
 int conf_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_export, check_weights_names, check_scale,
-        check_evaluator, check_ps, check_ps_tables, check_phases,
+        check_evaluator, check_ps, check_ps_tables, check_phases, check_compression,
     };
     const struct checker k = { doc, c, err };
 

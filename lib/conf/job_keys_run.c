@@ -6,6 +6,17 @@ static const struct conf_word comms[] = {
     { "cpu", CONF_COMM_CPU },
     { "nccl", CONF_COMM_NCCL },
 };
+static const struct conf_word codes[] = {
+    { "none", CODE_NONE },
+    { "bfloat16", CODE_BFLOAT16 },
+    { "float16", CODE_FLOAT16 },
+    { "int8", CODE_INT8 },
+    { "int4", CODE_INT4 },
+};
+static const struct conf_word code_whens[] = {
+    { "always", CODE_ALWAYS },
+    { "network", CODE_NETWORK },
+};
 static const struct conf_word log_levels[] = {
     { "debug", LOG_DEBUG },
     { "info", LOG_INFO },
@@ -26,6 +37,10 @@ static const struct conf_word best_modes[] = {
     { "min", CONF_BEST_MIN },
     { "max", CONF_BEST_MAX },
 };
+
+#define IS_CODED                                                                                   \
+    .when = { "code",                                                                              \
+              BIT(CODE_BFLOAT16) | BIT(CODE_FLOAT16) | BIT(CODE_INT8) | BIT(CODE_INT4) }
 
 /* clang-format off */
 static const struct conf_key rows[] = {
@@ -54,6 +69,22 @@ static const struct conf_key rows[] = {
   .doc = "The TCP port on which this task receives tensors from its peers, for firewalls: a port, or a range as "
          "in \"7000-7010\" or [7000, 7010], whose first free port is used; one port for each task of a host. "
          "null: the system chooses a port. NCCL opens its own ports." },
+{ "/communication", "compression", OBJECT, AT(communication.has_compression), OPTIONAL,
+  .doc = "How the gradients of CPUs are compressed between groups of lanes. Results depend on these keys, and not on "
+         "the number of tasks. Absent: gradients are float32." },
+{ "/communication/compression", "code", ENUM, AT(communication.code.kind), REQUIRED, WORDS(codes),
+  .doc = "bfloat16: 2 bytes for each number, rounded to nearest. float16: 2.02 bytes, with a scale for each 256 numbers. "
+         "int8: 1.02 bytes, with a scale for each 256 numbers. int4: 0.56 bytes, with a scale for each 64 numbers, rounded "
+         "up or down at random. none: float32." },
+{ "/communication/compression", "groups", U32, AT(communication.code.groups), REQUIRED, .lo = 1, .hi = 65536, IS_CODED,
+  .doc = "The number of groups; a power of two that is at most train.lanes. The sum of the gradients of a group is "
+         "compressed once, and the sum of all groups once; inside a group gradients are float32." },
+{ "/communication/compression", "min_bytes", U64, AT(communication.code.min_bytes), .hi = 1000000000000,
+  .fallback = "65536", IS_CODED,
+  .doc = "Gradients of parameters with fewer bytes stay float32; embedding tables always do." },
+{ "/communication/compression", "when", ENUM, AT(communication.code.when), WORDS(code_whens), .fallback = "always", IS_CODED,
+  .doc = "always: also in tasks that send nothing, with the same results. network: if the first step of the job is "
+         "reduced between hosts; decided once and kept in checkpoints." },
 
 { "", "checkpoint", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "When the state of the run is saved; it is always saved at the end." },

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "opts/code.h"
 #include "opts/data.h"
 #include "opts/optim.h"
 #include "opts/ps.h"
@@ -125,6 +126,8 @@ struct conf {
         bool encrypt;           /* false: gradients travel in clear text, even with certificates */
         const char *tls;        /* folder with certificates; NULL: TRAINERD_TLS, or none */
         struct conf_ports data_port;
+        bool has_compression;
+        struct code_settings code; /* zeroed without has_compression, or if the code is "none" */
     } communication;
 
     struct train_checkpoint checkpoint;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "engine/codes.h"
 #include "engine/common.h"
 #include "engine/cpu_check.h"
 #include "engine/cpu_reduce.h"
@@ -34,6 +35,7 @@ static void cpu_close(struct engine *e)
         device_mem_close(&c->eval_work);
         free(c);
     }
+    codes_close(e);
     engine_fini(e);
     free(e);
 }
@@ -93,6 +95,8 @@ static int cpu_open(const struct engine_opts *opts, struct engine **out, struct 
     }
     if (rc == 0)
         rc = engine_open_memory(e, &m, err);
+    if (rc == 0)
+        rc = codes_open(e, err);
     if (rc < 0) {
         cpu_close(e);
         return rc;

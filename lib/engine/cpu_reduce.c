@@ -11,7 +11,8 @@
  *
  * The order of additions does not change: lanes along their tree, element by element, and a call of
  * comm adds every element along the tree over ranks, whatever lies beside it. So neither the size
- * of a bucket nor the existence of buckets decides a bit.
+ * of a bucket nor the existence of buckets decides a bit. With codes (codes.h) the numbers of a block
+ * share a scale, so a bucket has whole blocks.
  *
  * The reducer never spins and is not pinned: on a host with spare cores it takes one of those, else
  * it shares the core with the replica, at the same priority: its work has to be done anyway, and
@@ -29,6 +30,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "comm/comm.h"
+#include "engine/codes.h"
 #include "engine/common.h"
 #include "engine/cpu_tables.h"
 #include "engine/cpu_types.h"
@@ -48,7 +50,9 @@ static size_t bucket_floats(const struct engine *e)
 {
     size_t bytes = e->opts->bucket_bytes;
 
-    return (bytes > 0 ? bytes : BUCKET_BYTES) / sizeof(float);
+    size_t floats = (bytes > 0 ? bytes : BUCKET_BYTES) / sizeof(float);
+
+    return e->codes != NULL ? (floats + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK : floats;
 }
 
 uint32_t reduce_buckets(const struct engine *e)
@@ -99,6 +103,20 @@ static void note_decision(const struct engine *e)
 
 /* ---- the reducer ---- */
 
+static int all_reduce(struct engine_replica *r, struct comm_range x, struct err *err)
+{
+    const struct engine *e = r->engine;
+    const struct comm_coding coding = { .map = e->codes,
+                                        .first = x.begin,
+                                        .key = codes_key(e, cpu_of(r)->reducer.step) };
+    float *data = r->arenas->grads[0] + x.begin;
+
+    if (codes_are_on(e))
+        return comm_all_reduce_coded(e->group.comm, r->local, data, x.end - x.begin, &coding, err);
+    return comm_all_reduce(e->group.comm, r->local, data, x.end - x.begin, TENSOR_F32, COMM_SUM,
+                           err);
+}
+
 static int reduce_bucket(struct engine_replica *r, uint32_t i, struct trace_row *trace,
                          struct err *err)
 {
@@ -109,8 +127,7 @@ static int reduce_bucket(struct engine_replica *r, uint32_t i, struct trace_row 
     rc = fault_error("train.bucket", err);
     if (rc < 0)
         return rc;
-    rc = comm_all_reduce(r->engine->group.comm, r->local, r->arenas->grads[0] + x.begin,
-                         x.end - x.begin, TENSOR_F32, COMM_SUM, err);
+    rc = all_reduce(r, x, err);
     now = clock_ns();
     r->reduce_work_ns += now - before;
     trace_add(trace, TRACE_REDUCTION, i, before, now);
@@ -157,6 +174,8 @@ int reduce_open(struct engine_replica *r, struct err *err)
 
     if (r->local == 0 && r->engine->group.comm != NULL)
         note_decision(r->engine);
+    if (r->local == 0)
+        codes_note(r->engine);
     r->n_buckets = 1;
     if (!r->engine->group.overlap)
         return 0;
@@ -200,8 +219,12 @@ void reduce_begin(struct engine_replica *r, uint64_t step)
 
     r->reduce_work_ns = 0;
     d->added = 0;
-    if (!d->started)
+    if (codes_are_on(r->engine) && r->engine->group.comm != NULL)
+        d->coded = comm_coded_bytes(r->engine->group.comm, r->local);
+    if (!d->started) {
+        d->step = step;
         return;
+    }
     pthread_mutex_lock(&d->lock);
     CHECK(d->done == d->ready);
     d->ready = d->done = 0;
@@ -223,10 +246,16 @@ void reduce_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, siz
 {
     size_t begin = cpu_of(r)->reducer.added;
     uint64_t before = trace_clock(r->trace);
-    uint32_t merges = lane_merges(r, lane);
+    uint32_t merges = lane_merges(r, lane), in_group = 0;
+    bool rounds = codes_ends_group(r, lane, &in_group);
 
-    for (uint32_t m = merges; m > 0; m--, top--)
-        tables_add(r, top - 2, top - 1, begin, end);
+    for (uint32_t m = 0; m <= merges; m++, top--) {
+        if (rounds && m == in_group)
+            codes_round_group(r, cpu_of(r)->reducer.step, lane, r->arenas->grads[top - 1], begin,
+                              end);
+        if (m < merges)
+            tables_add(r, top - 2, top - 1, begin, end);
+    }
     if (merges > 0)
         trace_add_until_now(r->trace, TRACE_SUMS, lane, before);
 }
@@ -272,5 +301,11 @@ int reduce_rest(struct engine_replica *r, struct err *err)
         rc = reduce_bucket(r, r->n_buckets - 1, NULL, err);
     if (rc == 0)
         tables_expand(r, d->end);
+    if (codes_are_on(r->engine)) {
+        struct comm_coded_bytes now = comm_coded_bytes(r->engine->group.comm, r->local);
+
+        r->coded_bytes = now.sent - d->coded.sent;
+        r->coded_plain_bytes = now.plain - d->coded.plain;
+    }
     return rc;
 }

@@ -8,6 +8,7 @@
 #include "base/clones.h"
 #include "base/err.h"
 #include "data/data.h"
+#include "engine/codes.h"
 #include "engine/common.h"
 #include "engine/cpu_reduce.h"
 #include "engine/plans.h"
@@ -205,6 +206,8 @@ int cpu_reduce(struct engine_replica *r, uint64_t step, struct err *err)
     place_bucket(&r->place, step, r->n_buckets - 1);
     if (r->engine->group.comm != NULL)
         rc = reduce_rest(r, err);
+    else
+        codes_round_all(r, step);
     now = clock_ns();
     r->reduce_ns = now - before;
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);

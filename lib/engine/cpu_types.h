@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "comm/comm.h"
 #include "device/device.h"
 #include "engine/engine.h"
 
@@ -26,6 +27,7 @@ struct reducer {  /* cpu_reduce.c */
     struct err err;
     struct trace_row *trace; /* of this step */
     uint64_t step;           /* likewise */
+    struct comm_coded_bytes coded; /* before this step; the replica's */
 };
 
 struct cpu {

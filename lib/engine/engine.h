@@ -41,6 +41,8 @@
 #include "engine/place.h"
 
 struct cancel;
+struct code_map;
+struct code_settings;
 struct comm;
 struct group_view;
 struct data_batch;
@@ -154,6 +156,7 @@ struct engine_opts {              /* borrowed until close() */
      * gradients, in arena 0, and no other verb reduces, checks or updates them. */
     bool remote_dense;
     size_t bucket_bytes;  /* 0: chosen */
+    const struct code_settings *code; /* of gradients; NULL or CODE_NONE: none; only on CPUs */
     bool whole_gradients; /* of tables too */
     bool check_gradients; /* inspect() computes checksums; compares has peers */
     bool snapshots;       /* checkpoints may be taken: keep memory for them */
@@ -188,6 +191,8 @@ struct engine_replica {
     uint64_t data_ns;        /* waited for samples */
     uint64_t reduce_ns;      /* waited for the all-reduce after the replica's own lanes */
     uint64_t reduce_work_ns; /* inside the all-reduce, in whatever thread */
+    /* Coded all-reduces: bytes sent to other hosts, and what float32 would have been. */
+    uint64_t coded_bytes, coded_plain_bytes;
     struct engine_inspection { /* by inspect() */
         uint32_t own;        /* checksum of the gradient that this replica's update will read */
         /* CPU: checksum of the part of the replica before it, in this one's arena */
@@ -208,6 +213,7 @@ struct engine_group {
     struct gate *commit_gate; /* of this task's replicas; never broken */
     bool compares;            /* peers compare gradients: replicas of this task need not */
     bool overlap;             /* agreed: reduce while backward computes; before bind() */
+    bool codes;               /* agreed: gradients are coded; before bind() */
     uint32_t lanes;           /* that a reduction adds up: of the global batch, or of a group */
     /* Up to this step some task may trace. GPUs then launch no captured graphs, because either all
      * GPUs of the group launch them or none. Set before bind(). */
@@ -225,6 +231,7 @@ struct engine {
     uint32_t metric_words[ENGINE_MAX_METRICS];
     /* [n_devices] the share of the last step's time without work; NULL: unknown */
     double *device_idle;
+    struct code_map *codes; /* owned; CPU: the blocks of the gradient that are coded; NULL: the job codes none */
     struct engine_group group;
 };
 

@@ -186,6 +186,8 @@ void rdzv_describe_progress(const struct rdzv_progress *p, Trainerd__V1__StatusR
     s->train_phase = p->train_phase;
     s->groups = p->groups;
     s->outer_step = p->outer_step;
+    s->compression_sent_bytes = p->coded_bytes;
+    s->compression_saved_bytes = p->coded_saved_bytes;
     s->checkpoint_step = p->checkpoint_step;
     s->checkpoint_path = make_text(p->checkpoint_path, sizeof(p->checkpoint_path), a);
     s->last_trouble = make_text(p->last_trouble, sizeof(p->last_trouble), a);

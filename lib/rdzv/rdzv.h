@@ -68,6 +68,8 @@ struct rdzv_progress {
     double loss_scale; /* 0: the precision needs no loss scale */
     uint32_t train_phase, groups; /* of the newest step; 0: the job has no phases; it is synchronous */
     uint64_t outer_step;          /* outer steps of local SGD that are done */
+    uint64_t coded_bytes, coded_saved_bytes; /* of compressed gradients since the start of the process:
+                                                sent to other hosts, and saved compared with float32 */
     uint64_t checkpoint_step;
     char checkpoint_path[4096];
     char last_trouble[1024];

@@ -17,6 +17,7 @@ int agree_connect(struct train *t, struct err *err)
     struct comm_opts o = {
         .view = g->view,
         .shares = t->generation.shares,
+        .groups = t->opts->code.kind != CODE_NONE ? t->opts->code.groups : 0,
         .listener = g->listener,
         .arena = &t->engine->memory.region,
         .shared_memory = g->shared_memory,
@@ -75,7 +76,9 @@ static void propose(const struct replica *r)
                                        ? t->generation.opts.view.newest_step
                                        : state_held(&t->state),
                            .initial_crc = t->model.initial_crc,
-                           .overlap = t->engine->ops->overlaps(t->engine) };
+                           .overlap = t->engine->ops->overlaps(t->engine),
+                           .uses_network = t->generation.comm != NULL &&
+                                           comm_uses_network(t->generation.comm) };
 
     snprintf(a.model_digest, sizeof(a.model_digest), "%s", t->model.digest);
     snprintf(a.data_digest, sizeof(a.data_digest), "%s", t->model.data_digest);

@@ -13,7 +13,7 @@ enum {
     AT_OVERLAP = 12,
     AT_STEP = 16,
     AT_INITIAL_CRC = 24,
-    AT_ZERO = 28,
+    AT_NETWORK = 28,
     AT_MODEL = 32,
     AT_DATA = 96,
     AT_WEIGHTS = 160,
@@ -35,6 +35,7 @@ void agree_message_write(const struct agreement *a, uint8_t out[AGREE_BYTES])
     bytes_set_u32(out + AT_OVERLAP, a->overlap);
     bytes_set_u64(out + AT_STEP, a->step);
     bytes_set_u32(out + AT_INITIAL_CRC, a->initial_crc);
+    bytes_set_u32(out + AT_NETWORK, a->uses_network);
     write_digest(a->model_digest, AGREE_DIGEST_DIGITS, out + AT_MODEL);
     write_digest(a->data_digest, AGREE_DIGEST_DIGITS, out + AT_DATA);
     if (a->weights_digest[0] != '\0')
@@ -59,11 +60,12 @@ int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct a
     memcpy(bytes, in, sizeof(bytes));
     *out = (struct agreement){ .step = bytes_get_u64(bytes + AT_STEP),
                                .initial_crc = bytes_get_u32(bytes + AT_INITIAL_CRC),
-                               .overlap = bytes_get_u32(bytes + AT_OVERLAP) == 1 };
+                               .overlap = bytes_get_u32(bytes + AT_OVERLAP) == 1,
+                               .uses_network = bytes_get_u32(bytes + AT_NETWORK) == 1 };
     if (memcmp(bytes, magic, sizeof(magic)) != 0 ||
         bytes_get_u32(bytes + AT_VERSION) != AGREE_VERSION)
         field = "magic or version";
-    else if (bytes_get_u32(bytes + AT_OVERLAP) > 1 || bytes_get_u32(bytes + AT_ZERO) != 0)
+    else if (bytes_get_u32(bytes + AT_OVERLAP) > 1 || bytes_get_u32(bytes + AT_NETWORK) > 1)
         field = "flags";
     else if (out->step > INT64_MAX)
         field = "step";

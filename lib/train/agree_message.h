@@ -9,7 +9,7 @@
  *         12     4  u32   overlap: 1: reduce while backward computes; 0: after it
  *         16     8  u64   step: every task shall hold the state after it; 0: the initial state
  *         24     4  u32   CRC-32C of the initial weights
- *         28     4  u32   zero
+ *         28     4  u32   network: 1: the group of the coordinator reduces over a network; 0: in one memory
  *         32    64  text  digest of the model
  *         96    64  text  digest of the training data
  *        160    32  text  digest of the file of weights, 32 digits; zeros: the job has none */
@@ -21,7 +21,7 @@
 
 struct err;
 
-enum { AGREE_BYTES = 192, AGREE_VERSION = 1, AGREE_DIGEST_DIGITS = 64, AGREE_WEIGHTS_DIGITS = 32 };
+enum { AGREE_BYTES = 192, AGREE_VERSION = 2, AGREE_DIGEST_DIGITS = 64, AGREE_WEIGHTS_DIGITS = 32 };
 
 struct agreement {
     uint64_t step;
@@ -29,7 +29,7 @@ struct agreement {
     char data_digest[AGREE_DIGEST_DIGITS + 1];
     char weights_digest[AGREE_WEIGHTS_DIGITS + 1]; /* "": none */
     uint32_t initial_crc;
-    bool overlap;
+    bool overlap, uses_network;
 };
 
 void agree_message_write(const struct agreement *a, uint8_t out[AGREE_BYTES]);

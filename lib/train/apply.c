@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "train/coding.h"
 #include "train/remote.h"
 #include "train/task.h"
 
@@ -26,6 +27,7 @@ static void end_step(struct replica *r, uint64_t step)
     meet(r);
     if (r->local == 0) {
         t->state.facts.step = step;
+        t->state.facts.coding = coding_fact(t);
         state_hold(&t->state, step);
     }
 }

@@ -10,6 +10,7 @@
 #include "op/op.h"
 #include "train/agree.h"
 #include "train/agree_message.h"
+#include "train/coding.h"
 #include "train/eval.h"
 #include "train/export.h"
 #include "train/health.h"
@@ -149,6 +150,7 @@ static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
 
         t->engine->group.no_graphs_until = traced > 0 ? *held + TRACE_WARM_STEPS + traced : 0;
         t->engine->group.overlap = agreement.overlap;
+        coding_adopt(t, &agreement);
     }
     if (rc == 0)
         /* the state is complete in memory now */

@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "ckpt/ckpt.h"
 #include "ps/wants.h"
+#include "train/coding.h"
 #include "train/remote.h"
 #include "train/task.h"
 
@@ -229,6 +230,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
                             .loss = NAN,
                             .grad_norm = NAN,
                             .scale = loss_scale_resume(&t->opts->run.loss_scale, kept),
+                            .coding = coding_from_text(t->opts, info->meta.compression),
                             .plateau = { .step = info->meta.plateau_step,
                                          .has_best = info->meta.plateau_has_best,
                                          .best = info->meta.plateau_best,
@@ -360,6 +362,7 @@ static struct ckpt_meta meta_of(struct train *t, uint64_t step)
     snprintf(m.model_digest, sizeof(m.model_digest), "%s", t->model.digest);
     snprintf(m.data_digest, sizeof(m.data_digest), "%s", t->model.data_digest);
     snprintf(m.name, sizeof(m.name), "%s", o->job_name);
+    snprintf(m.compression, sizeof(m.compression), "%s", coding_text(o, t->state.facts.coding));
     return m;
 }
 

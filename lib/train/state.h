@@ -10,6 +10,9 @@
 #include "optim/optim.h"
 #include "train/loss_scale.h"
 
+/* Whether gradients are compressed (coding.h). */
+enum coding { CODING_UNDECIDED /* also in jobs without compression */, CODING_OFF, CODING_ON, CODINGS };
+
 struct facts { /* the part of the state after a step that is not in the engine's memory */
     uint64_t step;
     /* the last evaluation that was reported, and counted by a plateau schedule */
@@ -20,6 +23,7 @@ struct facts { /* the part of the state after a step that is not in the engine's
     float grad_scale; /* clipping and loss scale: factor of the gradient */
     bool is_skipped;  /* the step was skipped: there is no update */
     uint32_t skips_in_row;   /* steps up to this step that were skipped */
+    enum coding coding;      /* of all steps so far */
     struct loss_scale scale; /* of the next step */
     struct optim_plateau plateau;
 };

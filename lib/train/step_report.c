@@ -45,6 +45,10 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 
+    for (uint32_t i = 0; here && i < t->opts->n_devices; i++) {
+        report.coded_bytes += t->replicas[i].device->coded_bytes;
+        report.coded_plain_bytes += t->replicas[i].device->coded_plain_bytes;
+    }
     t->events.last_step_ns = now;
     t->events.copy_ns = 0;
     events_send(&t->events, &e);

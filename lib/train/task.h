@@ -7,6 +7,7 @@
  *
  *   step_report  reports a step, and whether the coordinator has written its log lines
  *   agree        which state each task holds, and which work is pending
+ *   coding       whether gradients are compressed
  *   transfer     sends the state to the tasks that hold an older one
  *   eval         one evaluation
  *   remote       tables on parameter servers

@@ -16,6 +16,7 @@
 #include "engine/trace_write.h"
 #include "op/op.h"
 #include "ps/wants.h"
+#include "train/coding.h"
 #include "train/groups.h"
 #include "train/health.h"
 #include "train/open.h"
@@ -144,6 +145,7 @@ static void describe_engine(struct train *t)
         .clip_value = o->run.clip_value,
         .overlap = overlap_of(o->overlap),
         .bucket_bytes = o->bucket_bytes,
+        .code = &o->code,
         .remote = remote_engine(t),
         .whole_gradients = o->whole_gradients,
         .check_gradients = o->health.check_gradients,
@@ -254,6 +256,8 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
     t->state.schedule.total_steps = t->model.total_steps;
     state_begin(&t->state, &t->opts->run.loss_scale);
     rc = phases_open(&t->phases, t->opts, &t->state.schedule, t->model.total_steps, err);
+    if (rc == 0)
+        rc = coding_check(t->opts, err);
     if (rc == 0)
         rc = open_engine(t, ops, err);
     if (rc == 0)

@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "device/device.h"
 #include "graph/graph.h"
+#include "opts/code.h"
 #include "opts/data.h"
 #include "opts/optim.h"
 #include "opts/ps.h"
@@ -36,6 +37,9 @@ struct train_step_report {
     uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for
                                         the reduction; the rest is compute */
     uint64_t reduce_work_ns;         /* inside all-reduces, also while it computed */
+    /* Coded all-reduces of all replicas of the task: bytes sent to other hosts, and what float32 would
+     * have been. */
+    uint64_t coded_bytes, coded_plain_bytes;
     uint64_t copy_ns;                /* copying the state for the checkpoint writer, part of ns */
     /* wall time since the previous report of a step: with what is between steps */
     uint64_t since_ns;
@@ -157,6 +161,7 @@ struct train_opts { /* everything is borrowed until train_close() */
         TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
     } overlap;                /* that of rank 0 counts */
     size_t bucket_bytes;      /* the same on all tasks; 0: chosen */
+    struct code_settings code; /* of gradients; zeroed: none */
 
     const char *trace; /* a file for a trace of a few steps of this process (train/trace.h), all of
                           one generation; NULL: none */

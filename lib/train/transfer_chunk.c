@@ -32,7 +32,7 @@ enum {
     AT_GRAD_SCALE = 108,
     AT_LEARNING_RATE = 112,
     AT_IS_SKIPPED = 120,
-    AT_ZERO = 124,
+    AT_CODING = 124,
 };
 
 static const uint8_t magic[8] = { 't', 'r', 'n', 'c', 'h', 'u', 'n', 'k' };
@@ -71,12 +71,16 @@ void transfer_chunk_write(uint64_t offset, const struct facts *facts, const void
     memcpy(head + AT_GRAD_SCALE, &facts->grad_scale, sizeof(facts->grad_scale));
     bytes_set_f64(head + AT_LEARNING_RATE, facts->learning_rate);
     bytes_set_u32(head + AT_IS_SKIPPED, facts->is_skipped);
+    bytes_set_u32(head + AT_CODING, facts->coding);
     bytes_set_u32(head + AT_CRC, checksum(head, state, bytes));
 }
 
 static int check_facts(const struct facts *f, uint32_t has_best, uint32_t is_skipped,
                        struct err *err)
 {
+    if (f->coding >= CODINGS)
+        return err_set(err, ERR_PEER, "coding of gradients: %u, expected at most %d",
+                       (unsigned)f->coding, CODINGS - 1);
     if (is_skipped > 1)
         return err_set(err, ERR_PEER, "flag of a skipped step: %u, expected 0 or 1", is_skipped);
     if (f->evaluated_step > f->step || f->plateau.step > f->step)
@@ -101,8 +105,6 @@ static int check_facts(const struct facts *f, uint32_t has_best, uint32_t is_ski
 static int check_range(const uint8_t head[TRANSFER_HEAD_BYTES], uint64_t offset, size_t bytes,
                        uint64_t step, struct err *err)
 {
-    static const uint8_t zero[TRANSFER_HEAD_BYTES - AT_ZERO] = { 0 };
-
     if (bytes_get_u64(head + AT_OFFSET) != offset || bytes_get_u64(head + AT_BYTES) != bytes)
         return err_set(
             err, ERR_PEER,
@@ -111,9 +113,6 @@ static int check_range(const uint8_t head[TRANSFER_HEAD_BYTES], uint64_t offset,
     if (bytes_get_u64(head + AT_STEP) != step)
         return err_set(err, ERR_PEER, "state after step %" PRIu64 ", expected step %" PRIu64,
                        bytes_get_u64(head + AT_STEP), step);
-    if (memcmp(head + AT_ZERO, zero, sizeof(zero)) != 0)
-        return err_set(err, ERR_PEER, "bytes %d to %d of the head are not all zero", AT_ZERO,
-                       TRANSFER_HEAD_BYTES - 1);
     return 0;
 }
 
@@ -131,6 +130,7 @@ int transfer_chunk_read(const uint8_t head[TRANSFER_HEAD_BYTES], uint64_t offset
         .skips_in_row = bytes_get_u32(head + AT_SKIPS_IN_ROW),
         .learning_rate = bytes_get_f64(head + AT_LEARNING_RATE),
         .is_skipped = is_skipped == 1,
+        .coding = (enum coding)bytes_get_u32(head + AT_CODING),
         .scale = { .scale = bytes_get_f64(head + AT_SCALE),
                    .good = bytes_get_u32(head + AT_SCALE_GOOD) },
         .plateau = { .step = bytes_get_u64(head + AT_PLATEAU_STEP),

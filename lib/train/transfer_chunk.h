@@ -1,9 +1,8 @@
 /* transfer_chunk.h - the head of a chunk: a range of the state that one task sends to tasks whose
  * state is older (transfer.c). Pure: bytes in, facts or an error out. Threads: any.
  *
- * The bytes of the state follow the head. Integers are little-endian, "f64" is IEEE 754 binary64,
- * "zero" means that the writer writes zeros and the reader rejects anything else. A change of a
- * byte below must increase TRANSFER_CHUNK_VERSION.
+ * The bytes of the state follow the head. Integers are little-endian, "f64" is IEEE 754 binary64. A
+ * change of a byte below must increase TRANSFER_CHUNK_VERSION.
  *
  *   offset  size  type  field
  *        0     8        magic "trnchunk"
@@ -27,7 +26,7 @@
  *      108     4  f32   grad_scale; any value
  *      112     8  f64   learning_rate; any value
  *      120     4  u32   is_skipped; 0 or 1
- *      124     4        zero */
+ *      124     4  u32   coding: 0 undecided, 1 off, 2 on (enum coding) */
 #ifndef TRAIN_TRANSFER_CHUNK_H
 #define TRAIN_TRANSFER_CHUNK_H
 
@@ -37,7 +36,7 @@
 struct err;
 struct facts;
 
-enum { TRANSFER_HEAD_BYTES = 128, TRANSFER_CHUNK_VERSION = 2 };
+enum { TRANSFER_HEAD_BYTES = 128, TRANSFER_CHUNK_VERSION = 3 };
 
 /* Writes the head of the chunk that holds state[0 .. bytes), which lies at `offset` of the state.
  */

@@ -108,10 +108,10 @@ def arrays(folder, job):
 
 MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "table_dlrm_ps": table, "finetune_csv": csv}
 # These jobs use the data of the demo.
-READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd"}
+READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd", "compression"}
 TASKS = {"elastic": 4}
 GPU_ALONE = {"gpu_float16"}
-CPU_ALONE = {"local_sgd"}
+CPU_ALONE = {"local_sgd", "compression"}
 
 
 @test

@@ -17,7 +17,7 @@ enum { OFFSET = 64, STEP = 7, STATE_BYTES = 8 };
 
 /* A chunk of 8 bytes at offset 64 of the state after step 7. */
 #define BEGIN                                                                                      \
-    "trnchunk\x01\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x06\0\0\0\0" \
+    "trnchunk\x03\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x06\0\0\0\0" \
     "\0\0\0"
 #define LOSS "\0\0\0\0\0\0\xe0\x3f\0\0\0\0\0\0\0\xc0"
 #define SCALE "\x03\0\0\0\x02\0\0\0\0\0\0\0\0\0\xf0\x40"

@@ -17,10 +17,12 @@
 #define ZEROS_32 "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
 static const struct agreement sample = {
-    .step = 0x0102, .model_digest = MODEL, .data_digest = DATA, .initial_crc = 0xa0b0c0d0, .overlap = true
+    .step = 0x0102, .model_digest = MODEL, .data_digest = DATA, .initial_crc = 0xa0b0c0d0, .overlap = true,
+    .uses_network = true
 };
 static const char golden[AGREE_BYTES + 1] =
-    "agreemnt\x01\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0\xd0\xc0\xb0\xa0\0\0\0\0" MODEL DATA ZEROS_32;
+    "agreemnt\x02\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0\xd0\xc0\xb0\xa0\x01\0\0\0" MODEL DATA
+        ZEROS_32;
 
 static int read_with(size_t at, uint8_t value, struct agreement *out, struct err *err)
 {
@@ -51,7 +53,8 @@ static void agreement_is_read_as_it_was_written(void **state)
     with_weights.overlap = false;
     agree_message_write(&with_weights, bytes);
     assert_int_equal(agree_message_read(bytes, "chief 0", &out, &err), 0);
-    assert_true(out.step == sample.step && out.initial_crc == sample.initial_crc && !out.overlap);
+    assert_true(out.step == sample.step && out.initial_crc == sample.initial_crc && !out.overlap &&
+                out.uses_network);
     assert_string_equal(out.model_digest, MODEL);
     assert_string_equal(out.data_digest, DATA);
     assert_string_equal(out.weights_digest, WEIGHTS);
@@ -64,7 +67,7 @@ static void invalid_field_is_rejected_with_the_sender_and_the_field(void **state
         uint8_t value;
         const char *field;
     } cases[] = {
-        { 0, 'x', "magic" },   { 8, 2, "version" },           { 12, 2, "flags" }, { 28, 1, "flags" },
+        { 0, 'x', "magic" },   { 8, 1, "version" },           { 12, 2, "flags" }, { 28, 2, "flags" },
         { 23, 0x80, "step" },  { 32, 'g', "model" },          { 95, 0, "model" }, { 96, 'A', "training data" },
         { 160, 'a', "weights" },
     };

@@ -16,7 +16,7 @@
 #include "train/transfer_chunk.h"
 
 enum { OFFSET = 0x01020304, STEP = 7 };
-static const uint32_t CRC = 0x9b643e63;
+static const uint32_t CRC = 0x18718682;
 
 static const uint8_t state_bytes[5] = { 1, 2, 3, 4, 5 };
 
@@ -31,11 +31,12 @@ static const struct facts facts = {
     .grad_scale = 0.25f,
     .learning_rate = 2,
     .is_skipped = true,
+    .coding = CODING_ON,
 };
 
 static const uint8_t golden[TRANSFER_HEAD_BYTES] = {
     't', 'r', 'n', 'c', 'h', 'u', 'n', 'k',
-    2, 0, 0, 0,                   /* version */
+    3, 0, 0, 0,                   /* version */
     0, 0, 0, 0,                   /* crc: see golden_head() */
     4, 3, 2, 1, 0, 0, 0, 0,       /* offset 0x01020304 */
     5, 0, 0, 0, 0, 0, 0, 0,       /* 5 bytes */
@@ -54,6 +55,7 @@ static const uint8_t golden[TRANSFER_HEAD_BYTES] = {
     0, 0, 0x80, 0x3e,             /* grad_scale 0.25 */
     0, 0, 0, 0, 0, 0, 0x00, 0x40, /* learning_rate 2 */
     1, 0, 0, 0,                   /* is_skipped */
+    2, 0, 0, 0,                   /* coding: on */
 };
 
 /* Writes the checksum of `head` and state. */
@@ -104,7 +106,8 @@ static void head_is_read_as_it_was_written(void **state)
     assert_true(f.skips_in_row == 3 && f.scale.scale == 65536 && f.scale.good == 0x0a0b);
     assert_true(f.plateau.step == 4 && f.plateau.has_best && f.plateau.best == 0.25 &&
                 f.plateau.waited == 2 && f.plateau.reductions == 1);
-    assert_true(f.grad_scale == 0.25f && f.learning_rate == 2 && f.is_skipped);
+    assert_true(f.grad_scale == 0.25f && f.learning_rate == 2 && f.is_skipped &&
+                f.coding == CODING_ON);
 }
 
 static void facts_of_a_state_without_a_loss_are_sent(void **state)
@@ -154,7 +157,7 @@ static void invalid_field_is_rejected_in_spite_of_the_checksum(void **state)
         const char *why;
     } cases[] = {
         { 0, 1, { 'T' }, "magic \"trnchunk\"" },
-        { 8, 1, { 3 }, "version 3, expected 2" },
+        { 8, 1, { 2 }, "version 2, expected 3" },
         { 16, 1, { 5 }, "5 bytes at offset 16909061, expected 5 bytes at offset 16909060" },
         { 24, 1, { 4 }, "4 bytes at offset 16909060" },
         { 31, 1, { 0xff }, "expected 5 bytes" },
@@ -170,8 +173,8 @@ static void invalid_field_is_rejected_in_spite_of_the_checksum(void **state)
         { 104, 1, { 2 }, "(flag 2)" },
         { 107, 1, { 1 }, "(flag 16777217)" },
         { 120, 1, { 2 }, "flag of a skipped step: 2" },
-        { 124, 1, { 1 }, "bytes 124 to 127 of the head are not all zero" },
-        { 127, 1, { 1 }, "bytes 124 to 127 of the head are not all zero" },
+        { 124, 1, { 3 }, "coding of gradients: 3, expected at most 2" },
+        { 127, 1, { 0xff }, "coding of gradients: 4278190082" },
     };
 
     (void)state;

@@ -1,0 +1,121 @@
+/* codes.c - see codes.h. */
+#include "engine/codes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "code/map.h"
+#include "engine/common.h"
+#include "graph/graph.h"
+
+static const struct code_settings *settings(const struct engine *e)
+{
+    return e->opts->code;
+}
+
+/* Lanes are divided into equal groups, which are powers of two (coding_check()). */
+static uint32_t group_lanes(const struct engine *e)
+{
+    return e->opts->lanes / settings(e)->groups;
+}
+
+/* Small parameters stay float32, and so do the gaps between parameters beside them. */
+static void leave_small_raw(struct engine *e)
+{
+    uint32_t n;
+    const struct graph_param *params = graph_params(e->opts->graph, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (params[i].elements * sizeof(float) < settings(e)->min_bytes)
+            code_map_raw(e->codes, params[i].offset, params[i].offset + params[i].elements);
+}
+
+int codes_open(struct engine *e, struct err *err)
+{
+    if (settings(e) == NULL || settings(e)->kind == CODE_NONE)
+        return 0;
+    CHECK(settings(e)->groups > 0 && e->opts->lanes % settings(e)->groups == 0);
+    e->codes = calloc(1, sizeof(*e->codes));
+    if (e->codes == NULL)
+        return err_set(err, ERR_NOMEM, "codes of gradients: out of memory");
+    if (code_map_open(e->codes, settings(e)->kind, graph_dense_floats(e->opts->graph), err) < 0)
+        return ERR_NOMEM;
+    leave_small_raw(e);
+    return 0;
+}
+
+void codes_close(struct engine *e)
+{
+    if (e->codes != NULL)
+        code_map_close(e->codes);
+    free(e->codes);
+    e->codes = NULL;
+}
+
+void codes_note(const struct engine *e)
+{
+    size_t dense = graph_dense_floats(e->opts->graph);
+    char text[256];
+
+    if (e->codes == NULL)
+        return;
+    if (codes_are_on(e))
+        snprintf(text, sizeof(text),
+                 "gradients are coded as %s between %u groups of %u lanes: %.1f %% of the numbers are in "
+                 "parameters of at least %llu bytes, the others stay float32",
+                 code_name(e->codes->kind), settings(e)->groups, group_lanes(e),
+                 dense > 0 ? 100.0 * (double)code_map_coded(e->codes) / (double)dense : 0.0,
+                 (unsigned long long)settings(e)->min_bytes);
+    else
+        snprintf(text, sizeof(text),
+                 "gradients are not coded: the first step of this job was reduced on one host, and "
+                 "/communication/compression/when is \"network\"");
+    engine_note(e, false, text);
+}
+
+bool codes_are_on(const struct engine *e)
+{
+    return e->codes != NULL && e->group.codes;
+}
+
+struct code_key codes_key(const struct engine *e, uint64_t step)
+{
+    return (struct code_key){ .seed = e->opts->seed, .step = (uint32_t)step };
+}
+
+bool codes_ends_group(const struct engine_replica *r, uint32_t lane, uint32_t *merges)
+{
+    uint32_t group;
+
+    if (!codes_are_on(r->engine))
+        return false;
+    group = group_lanes(r->engine);
+    *merges = (uint32_t)__builtin_ctz(group);
+    return r->n_lanes > group && (lane + 1) % group == 0;
+}
+
+void codes_round_group(const struct engine_replica *r, uint64_t step, uint32_t lane, float *grads,
+                       size_t begin, size_t end)
+{
+    const struct engine *e = r->engine;
+    struct code_key key = codes_key(e, step);
+
+    key.place = (r->first_lane + lane) / group_lanes(e);
+    code_map_round(e->codes, &key, grads + begin, begin, end);
+}
+
+void codes_round_all(const struct engine_replica *r, uint64_t step)
+{
+    const struct engine *e = r->engine;
+    struct code_key key = codes_key(e, step);
+    float *grads = r->arenas->grads[0];
+
+    if (!codes_are_on(e))
+        return;
+    if (r->n_lanes == group_lanes(e)) /* one group, which no earlier lane has ended */
+        code_map_round(e->codes, &key, grads, 0, e->memory.grads);
+    key.place = settings(e)->groups;
+    code_map_round(e->codes, &key, grads, 0, e->memory.grads);
+}
