@@ -2,7 +2,7 @@
 alternation.
 
     scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
-                                          operation ps faults; alarms (takes ten minutes), tables (needs 14 GB of
+                                          operation ps compression faults; alarms (takes ten minutes), tables (needs 14 GB of
                                           memory, 26 GB of disk): only if named;
                                           default: all; --quick: small and once, to check that everything runs
     The name of a network (resnet50 gpt2 transformers_llama mlp dlrm lstm ...) restricts nets and peak to the
@@ -25,6 +25,7 @@ sys.dont_write_bytecode = True
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
+import bench_compression  # noqa: E402
 import bench_data  # noqa: E402
 import bench_faults  # noqa: E402
 import bench_nets  # noqa: E402
@@ -289,6 +290,7 @@ def cnn(table, folder):
 
 GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn,
           "data": bench_data.data, **bench_nets.GROUPS, "operation": bench_operation.operation, "ps": bench_ps.ps,
+          "compression": bench_compression.compression,
           "faults": lambda table, folder: bench_faults.faults(table, folder, mlp_job)}
 
 LONG = {"alarms": bench_faults.alarms, "tables": bench_tables.tables}  # runs only if named

@@ -1,0 +1,177 @@
+"""bench_compression.py - compression of gradients: accuracy of the digits over three seeds, the speed of the codes beside
+memcpy, and the wait for the reduction over a network of 1 Gbit/s, beside float32.
+
+The network is a cable between two network namespaces with a token bucket at each end. As a program of its own this file
+enters them and measures one code:
+
+    bench_compression.py CODE JOB WARM STEPS    prints {"exposed": seconds, "step": seconds, "bytes": sent by one host in a step}
+"""
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
+import kit  # noqa: E402
+import ours  # noqa: E402
+
+CODES = ("bfloat16", "float16", "int8", "int4")
+SEEDS, EPOCHS, ACCURACY_LIMIT = (1, 2, 3), 20, 0.005
+# share of the speed of memcpy; int4 makes four random numbers for each 16 bytes
+ENCODE_LIMITS = {"bfloat16": 1.0, "float16": 0.9, "int8": 1.0, "int4": 0.2}
+NETWORK_ROUNDS, NETWORK_WARM, NETWORK_STEPS, NETWORK_IMAGES = 2, 2, 5, 4
+EXPOSED_LIMITS = {"bfloat16": 0.7, "int8": 0.4, "int4": 0.3}
+RATE = "1gbit"
+TASK_SECONDS = 600
+
+
+# ---- accuracy ----
+
+def trained(folder, code, seed):
+    """Returns the accuracy on the test set, and the mean loss of the last epoch. One task computes what any number would."""
+    compression = {"code": code, "groups": 4, "min_bytes": 0} if code else None
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        job = kit.digits_job(d, train={"epochs": EPOCHS, "lanes": 8, "seed": seed, "log_every_steps": 1, "eval_every_epochs": 0},
+                             checkpoint=None, summary=None, export=None,
+                             **({"communication": {"compression": compression}} if code else {}))
+        task = kit.Task(job, args=("--devices", "cpu:1"))
+        try:
+            kit.expect_codes([task], [0], TASK_SECONDS)
+        finally:
+            task.kill()
+        steps = task.events("step")
+        last = [r["loss"] for r in steps if r["epoch"] == EPOCHS - 1]
+        return {"accuracy": task.events("eval")[-1]["accuracy"], "loss": statistics.mean(last)}
+
+
+def accuracy(table, folder, side_of):
+    def measure(code):
+        results = [trained(folder, code, seed) for seed in SEEDS[:1 if table.quick else None]]
+        return {key: statistics.mean(r[key] for r in results) for key in ("accuracy", "loss")}
+
+    sides = {code: side_of(code or "float32", lambda code=code: measure(code)) for code in (None, *CODES)}
+    table.interleave(1, *sides.values())
+    for code in CODES:
+        def make(us=sides[code], plain=sides[None]):
+            a, b = us.median("accuracy"), plain.median("accuracy")
+            return ("%.2f %%" % (100 * a), "float32 %.2f %%" % (100 * b), "", abs(a - b) <= ACCURACY_LIMIT,
+                    ", last loss %.4f, float32 %.4f" % (us.median("loss"), plain.median("loss")))
+
+        table.row("accuracy of the digits with %s, %d seeds" % (code, len(SEEDS)), "+- %.1f %%" % (100 * ACCURACY_LIMIT), make)
+
+
+# ---- speed ----
+
+def speeds(run_checked):
+    out = {}
+    for name, encode, decode, copy in re.findall(r"^(\w+) encode ([\d.]+) decode ([\d.]+) copy ([\d.]+)$",
+                                                 run_checked([ours.program("bench_code")]), re.M):
+        out.update({("encode", name): float(encode), ("decode", name): float(decode), ("memcpy", name): float(copy)})
+    return out
+
+
+def speed(table, side_of, run_checked):
+    us = side_of("trainerd", lambda: speeds(run_checked))
+    table.interleave(3, us)
+    for code in CODES:
+        table.share("encode %s, one core, from memory" % code, us, ("encode", code), ("memcpy", code), ENCODE_LIMITS[code])
+
+
+# ---- network ----
+
+def network(table, folder, nets, side_of, run_checked):
+    net = nets.resnet50()
+    net.batch = NETWORK_IMAGES
+    steps = NETWORK_STEPS
+    if table.quick:
+        net.shorter()
+        steps = 1
+    job = nets.write_job(net, os.path.join(folder, "network"), NETWORK_WARM + steps)
+
+    def measure(code):
+        return json.loads(run_checked([sys.executable, os.path.abspath(__file__), code, job, str(NETWORK_WARM), str(steps)],
+                                      TASK_SECONDS))
+
+    sides = {code: side_of(code, lambda code=code: measure(code)) for code in ("none", *EXPOSED_LIMITS)}
+    table.interleave(NETWORK_ROUNDS, *sides.values())
+    for code, limit in EXPOSED_LIMITS.items():
+        def make(us=sides[code], plain=sides["none"], limit=limit):
+            a, b = us.median("exposed"), plain.median("exposed")
+            return ("%.0f ms" % (1e3 * a), "float32 %.0f ms" % (1e3 * b), "%.2f x" % (a / b), a <= limit * b,
+                    ", step %.0f ms, float32 %.0f ms; %.1f MB, float32 %.1f MB" % (
+                        1e3 * us.median("step"), 1e3 * plain.median("step"), us.median("bytes") / 1e6, plain.median("bytes") / 1e6))
+
+        table.row("wait for the reduction, %s, %s" % (code, RATE), "<= %g x" % limit, make)
+
+
+def sent_bytes():
+    """Bytes that the first host has sent, according to its network device."""
+    text = subprocess.run(["ip", "-n", "east", "-s", "-j", "link", "show", "cable"], capture_output=True, text=True, check=True).stdout
+    return json.loads(text)[0]["stats64"]["tx"]["bytes"]
+
+
+def make_hosts():
+    def run(*command):
+        subprocess.run(command, check=True, capture_output=True)
+
+    for name in ("east", "west"):
+        run("ip", "netns", "add", name)
+        run("ip", "-n", name, "link", "set", "lo", "up")
+    run("ip", "-n", "east", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", "west")
+    for name, address in (("east", "10.78.0.1"), ("west", "10.78.0.2")):
+        run("ip", "-n", name, "addr", "add", address + "/24", "dev", "cable")
+        run("ip", "-n", name, "link", "set", "cable", "up")
+        run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", "tbf", "rate", RATE, "burst", "256kb", "latency", "20ms")
+
+
+def measure_network(code, job, warm, steps):
+    """Trains on two hosts of one core; returns the figures of the steps after the first `warm`."""
+    kit.need_namespaces("tc", "qdisc", "show")
+    make_hosts()
+    with open(job) as f:
+        text = json.load(f)
+    text["communication"] = {"encrypt": False, "compression": {"code": code, **({"groups": 2} if code != "none" else {})}}
+    text["train"].update(lanes=2, log_every_steps=1)
+    path = os.path.join(os.path.dirname(job), "network-%s.json" % code)
+    with open(path, "w") as f:
+        json.dump(text, f)
+    cluster = {"worker": ["10.78.0.1:7000", "10.78.0.2:7000"]}
+    tasks = [kit.Task(path, {"cluster": cluster, "task": {"type": "worker", "index": i}}, ("--devices", "cpu:1"),
+                      {"TRAINERD_LOG_LEVEL": "debug"}, "worker %d" % i, prefix=("ip", "netns", "exec", host))
+             for i, host in enumerate(("east", "west"))]
+    try:
+        tasks[0].until_step(warm, TASK_SECONDS)
+        before = sent_bytes()
+        kit.expect_codes(tasks, [0, 0], TASK_SECONDS)
+        sent = sent_bytes() - before
+    finally:
+        for t in tasks:
+            t.kill()
+    records = [[r for r in t.events("step") if r["step"] > warm] for t in tasks]
+    batch = text["train"]["global_batch_size"]
+    # the later of the two tasks waits for the network, the other one also for it
+    exposed = [min(r["reduce_share"] * batch / r["samples_per_second"] for r in pair) for pair in zip(*records)]
+    return {"exposed": statistics.median(exposed), "step": statistics.median(batch / r["samples_per_second"] for r in records[0]),
+            "bytes": sent / steps}
+
+
+def compression(table, folder):
+    import bench_nets
+    from peers import run_checked
+    from table import Side
+
+    accuracy(table, folder, Side)
+    speed(table, Side, run_checked)
+    network(table, folder, bench_nets, Side, run_checked)
+
+
+if __name__ == "__main__":
+    kit.enter_namespaces()
+    try:
+        print(json.dumps(measure_network(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+    except kit.Skip as lacking:
+        sys.exit(str(lacking))
