@@ -307,6 +307,11 @@ bool comm_uses_network(const struct comm *c)
     return c->topo.kind != TOPOLOGY_ONE_NODE;
 }
 
+uint32_t comm_nodes(const struct comm *c)
+{
+    return c->topo.n_nodes;
+}
+
 void comm_set_spin(struct comm *c, uint32_t local, bool may)
 {
     CHECK(local < c->n_ranks);
@@ -442,7 +447,7 @@ struct comm_coded_bytes comm_coded_bytes(const struct comm *c, uint32_t local)
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
                         enum tensor_dtype dtype, enum comm_op op, struct err *err)
 {
-    CHECK(reduce_can(dtype, op));
+    CHECK(reduce_can(dtype, op) && c->group_lanes == 0);
     return call(c, local,
                 (struct comm_call){ .what = COMM_REDUCE_SCATTER,
                                     .count = count,
@@ -454,7 +459,7 @@ int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count
 int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, struct err *err)
 {
-    CHECK(reduce_can(dtype, COMM_SUM));
+    CHECK(reduce_can(dtype, COMM_SUM) && c->group_lanes == 0);
     return call(
         c, local,
         (struct comm_call){ .what = COMM_ALL_GATHER, .count = count, .dtype = (uint8_t)dtype },

@@ -152,6 +152,7 @@ const char *comm_describe(
     const struct comm *c); /* "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling" */
 
 bool comm_uses_network(const struct comm *c); /* false: all ranks reduce in one memory */
+uint32_t comm_nodes(const struct comm *c); /* number of groups of ranks that exchange over the network */
 
 enum comm_op { COMM_SUM, COMM_MAX, COMM_OR /* of bits: only TENSOR_I64 */ };
 
@@ -191,10 +192,10 @@ struct comm_coded_bytes {
 };
 struct comm_coded_bytes comm_coded_bytes(const struct comm *c, uint32_t local);
 /* In place: afterwards the slice comm_slice(world, rank, count) of `data` contains the reduction;
- * the rest is undefined. */
+ * the rest is undefined. Not with opts.groups > 0. */
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
                         enum tensor_dtype dtype, enum comm_op op, struct err *err);
-/* Copies the slice comm_slice(world, rank, count) of every rank to every other rank. */
+/* Copies the slice comm_slice(world, rank, count) of every rank to every other rank. Not with opts.groups > 0. */
 int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, struct err *err);
 /* Copies `bytes` bytes of any type from rank `root` to all ranks. */

@@ -44,14 +44,20 @@
  * 1 MiB, 4.6 with 4 MiB; over 6 Gbit/s 261 ms in one piece, 2.6 with 0.5 MiB, 2.7 with 1, 5.5 with
  * 2, 16 with 4. In one memory 18 ms in one piece, and no step was shorter for buckets: adding is
  * work for a core, and all have some. */
-enum { BUCKET_BYTES = 1 << 20 };
+enum {
+    BUCKET_BYTES = 1 << 20,
+    /* A coded all-reduce cuts a bucket into a part for each node. With more nodes than this the bucket grows with
+       their number, so that the messages do not become shorter. */
+    BUCKET_NODES = 8,
+};
 
 static size_t bucket_floats(const struct engine *e)
 {
-    size_t bytes = e->opts->bucket_bytes;
+    size_t bytes = e->opts->bucket_bytes > 0 ? e->opts->bucket_bytes : BUCKET_BYTES, floats;
 
-    size_t floats = (bytes > 0 ? bytes : BUCKET_BYTES) / sizeof(float);
-
+    if (codes_are_on(e) && e->group.comm != NULL && comm_nodes(e->group.comm) > BUCKET_NODES)
+        bytes *= comm_nodes(e->group.comm) / BUCKET_NODES;
+    floats = bytes / sizeof(float);
     return e->codes != NULL ? (floats + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK : floats;
 }
 

@@ -131,6 +131,11 @@ static void reduce_rounds(struct cast *k, struct comm *c, uint32_t self, uint32_
             data[i] = (float)(rank + i);
         EXPECT(comm_all_reduce(c, local, data, 5, TENSOR_F32, COMM_MAX, &err) == 0, "%s", err.text);
         EXPECT(data[4] == (float)(comm_world(c) + 3), "a maximum of %g", (double)data[4]);
+        memset(data, rank == comm_world(c) - 1 ? 7 : 0, 5000);
+        EXPECT(comm_broadcast(c, local, data, 5000, comm_world(c) - 1, &err) == 0, "%s", err.text);
+        for (size_t i = 0; i < 5000; i++)
+            EXPECT(((uint8_t *)data)[i] == 7, "byte %zu of a broadcast", i);
+        EXPECT(comm_barrier(c, local, &err) == 0, "%s", err.text);
     }
     code_map_close(&m);
 }
@@ -169,7 +174,7 @@ static void any_members_and_hosts_give_the_bits_of_the_tree(void **state)
     (void)state;
     scene.lanes = LANES;
     for (size_t i = 0; i < 2 * sizeof(layouts) / sizeof(*layouts); i++) {
-        scene.count = i % 3 == 0 ? 3 * CODE_BLOCK : SMALL;
+        scene.count = i % 3 == 0 ? 5 * CODE_BLOCK : SMALL;
         for (uint32_t groups = 1; groups <= LANES; groups *= 2) {
             scene.kind = (enum code_kind)(CODE_BFLOAT16 + (i + groups / 2) % 4);
             play(layouts[i / 2], i % 2 == 0, groups);
@@ -186,7 +191,7 @@ static void all_codes_and_vectors_of_several_pieces_give_the_bits_of_the_tree(vo
         scene.count = LARGE / SLOW + 4 * CODE_BLOCK;
         play("A1 B1", true, 2);
         play("A2 B1", true, kind == CODE_INT8 ? 4 : 2);
-        scene.count = 2 * CODE_BLOCK; /* nothing is coded */
+        scene.count = 5 * CODE_BLOCK + 1;
         play("A1 B1", true, 2);
     }
 }

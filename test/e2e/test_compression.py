@@ -216,6 +216,12 @@ def buckets_that_are_reduced_while_backward_computes_have_the_bytes_of_one_task(
     same(one, run(4, over_tcp(job), wide_net, missing=1), "3 tasks with buckets")
 
 
+@test
+def sixteen_tasks_with_larger_buckets_have_the_bytes_of_one_task():
+    job = job_with("int8", 16, steps=3, lanes=16, model={"onnx": "wide.onnx"}, optimizer={"learning_rate": 0.001})
+    same(run(1, job, wide_net), run(16, over_tcp(job), wide_net), "16 tasks over TCP")
+
+
 # ---- numpy ----
 
 BATCH, LANES, GROUPS, HIDDEN, RATE = 64, 4, 2, 16, 0.5
