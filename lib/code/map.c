@@ -79,6 +79,32 @@ size_t code_map_bytes(const struct code_map *m, size_t begin, size_t end)
     return bytes;
 }
 
+size_t code_map_coded_bytes(const struct code_map *m, size_t begin, size_t end)
+{
+    size_t bytes = 0;
+    struct run r;
+
+    for (size_t at = begin; at < end; at += r.n) {
+        r = run_at(m, at, end);
+        bytes += r.is_coded ? run_bytes(m, &r) : 0;
+    }
+    return bytes;
+}
+
+void code_map_write_coded(const struct code_map *m, const struct code_key *key, const float *x,
+                          size_t begin, size_t end, uint8_t *out)
+{
+    struct run r;
+
+    for (size_t at = begin; at < end; at += r.n) {
+        r = run_at(m, at, end);
+        if (!r.is_coded)
+            continue;
+        code_encode(m->kind, key, at, x + (at - begin), r.n / CODE_BLOCK, out);
+        out += run_bytes(m, &r);
+    }
+}
+
 void code_map_write(const struct code_map *m, const struct code_key *key, const float *x,
                     size_t begin, size_t end, uint8_t *out)
 {

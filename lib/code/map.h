@@ -47,6 +47,10 @@ size_t code_map_bytes(const struct code_map *m, size_t begin, size_t end); /* of
 void code_map_write(const struct code_map *m, const struct code_key *key, const float *x,
                     size_t begin, size_t end, uint8_t *out);
 void code_map_read(const struct code_map *m, const uint8_t *in, size_t begin, size_t end, float *y);
+/* The same for the coded blocks of the range alone. */
+size_t code_map_coded_bytes(const struct code_map *m, size_t begin, size_t end);
+void code_map_write_coded(const struct code_map *m, const struct code_key *key, const float *x,
+                          size_t begin, size_t end, uint8_t *out);
 /* Replaces x by what code_map_read() makes of its wire form. */
 void code_map_round(const struct code_map *m, const struct code_key *key, float *x, size_t begin,
                     size_t end);

@@ -1,17 +1,20 @@
 /* coded.c - the coded all-reduce: few bytes between nodes, and bits that do not depend on the nodes.
  *
- *   1. a node adds up its ranks, in its memory
- *   2. it sends to every other node that node's segment: in wire form if the node is exactly one group, else
- *      in float32 (it is a part of a group, or its groups are added up already)
- *   3. the owner of a segment adds up what the nodes sent, along the tree over lanes, and encodes the sum
- *   4. it sends the code to all nodes; all decode the same bytes
- *   5. a node copies the result to its ranks
+ *   1. a node sends to every other node that node's segment, summed over its ranks: the code of each of its
+ *      groups, or float32 if the codes are not fewer bytes, if the node is a part of a group, or if one of its
+ *      ranks has several groups, which are added up already
+ *   2. the owner of a segment adds up what the nodes sent, along the tree over lanes, and encodes the sum
+ *   3. it sends the code to all nodes; all decode the same bytes
+ *   4. a node copies the result to its ranks
  *
- * The sum of each group is rounded in whichever step it is complete, and the sum of all groups in step 3.
+ * The sum of each group is rounded in whichever step it is complete, and the sum of all groups in step 2.
  * A step that sends nothing rounds nevertheless, so the bits are those of any other placement of the lanes.
  * With one node only the roundings remain.
  *
- * Steps 2 to 4 are made in pieces, so that the buffers have a fixed size. */
+ * The message of a node with several groups: the wire form of its first group, in which blocks that are not coded
+ * have the sum of the node; then the coded blocks of each other group.
+ *
+ * Steps 1 to 3 are made in pieces, so that the buffers have a fixed size. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,11 +33,16 @@ enum {
 
 struct coded {
     const struct comm_coding *coding; /* of the present call */
-    struct coded_source *sources;     /* owned [ranks of the node, or nodes if those are more] */
+    struct coded_source *sources;     /* owned [2 * most]: of coded blocks, or of all; then of the other blocks */
+    uint32_t *part_lanes;             /* owned [most + 1]: lanes of the sources of coded blocks */
     uint32_t *node_lanes;             /* owned [n_nodes + 1] */
+    uint32_t *node_groups;            /* owned [n_nodes]: groups of the node; 0: it is a part of a group, or one
+                                         of its ranks has several groups */
+    uint32_t most;                    /* sources: ranks of the node, or parts of nodes and groups */
     size_t piece;                     /* elements; a multiple of CODE_BLOCK */
     size_t piece_bytes;
-    uint8_t *send;                    /* owned [piece_bytes]; NULL with one node */
+    float *sum;                       /* owned [piece]: the sum of a group of the node; NULL with one node */
+    uint8_t *send;                    /* owned [piece_bytes]; likewise */
     uint8_t *received;                /* owned [n_nodes][piece_bytes]; NULL with one node */
     struct comm_coded_bytes bytes;
 };
@@ -89,11 +97,32 @@ int coded_make(struct comm *c, struct err *err)
     return rc;
 }
 
+/* Returns the number of groups of a node whose ranks have at most one group each; else 0. */
+static uint32_t groups_of_node(const struct comm *c, uint32_t node)
+{
+    uint32_t first = c->topo.node_first[node], end = c->topo.node_first[node + 1];
+
+    for (uint32_t r = first; r < end; r++)
+        if (c->lanes[r + 1] - c->lanes[r] > c->group_lanes)
+            return 0;
+    return (c->lanes[end] - c->lanes[first]) / c->group_lanes;
+}
+
+static int make_buffers(struct coded *k, uint32_t n_nodes)
+{
+    k->piece = COMM_CODED_FLOATS / n_nodes / CODE_BLOCK * CODE_BLOCK;
+    if (k->piece < PIECE_LEAST)
+        k->piece = PIECE_LEAST;
+    k->piece_bytes = k->piece * sizeof(float); /* no message is longer */
+    k->sum = aligned_alloc(64, k->piece_bytes);
+    k->send = aligned_alloc(64, k->piece_bytes);
+    k->received = aligned_alloc(64, n_nodes * k->piece_bytes);
+    return k->sum != NULL && k->send != NULL && k->received != NULL ? 0 : ERR_NOMEM;
+}
+
 int coded_make_rank(struct comm *c, struct comm_rank *r)
 {
     const struct topology *t = &c->topo;
-    uint32_t ranks = topology_node_ranks(t, r->node),
-             sources = ranks > t->n_nodes ? ranks : t->n_nodes;
     struct coded *k;
 
     if (c->group_lanes == 0)
@@ -101,21 +130,21 @@ int coded_make_rank(struct comm *c, struct comm_rank *r)
     k = r->coded = calloc(1, sizeof(*k));
     if (k == NULL)
         return ERR_NOMEM;
-    k->sources = calloc(sources, sizeof(*k->sources));
+    k->most = topology_node_ranks(t, r->node);
+    if (k->most < t->n_nodes + c->opts.groups)
+        k->most = t->n_nodes + c->opts.groups;
+    k->sources = calloc(2 * (size_t)k->most, sizeof(*k->sources));
+    k->part_lanes = calloc((size_t)k->most + 1, sizeof(*k->part_lanes));
     k->node_lanes = calloc((size_t)t->n_nodes + 1, sizeof(*k->node_lanes));
-    if (k->sources == NULL || k->node_lanes == NULL)
+    k->node_groups = calloc(t->n_nodes, sizeof(*k->node_groups));
+    if (k->sources == NULL || k->part_lanes == NULL || k->node_lanes == NULL ||
+        k->node_groups == NULL)
         return ERR_NOMEM;
     for (uint32_t i = 0; i <= t->n_nodes; i++)
         k->node_lanes[i] = c->lanes[t->node_first[i]];
-    if (r->n_links == 0)
-        return 0;
-    k->piece = COMM_CODED_FLOATS / t->n_nodes / CODE_BLOCK * CODE_BLOCK;
-    if (k->piece < PIECE_LEAST)
-        k->piece = PIECE_LEAST;
-    k->piece_bytes = k->piece * sizeof(float); /* no wire form is longer */
-    k->send = aligned_alloc(64, k->piece_bytes);
-    k->received = aligned_alloc(64, t->n_nodes * k->piece_bytes);
-    return k->send != NULL && k->received != NULL ? 0 : ERR_NOMEM;
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        k->node_groups[i] = groups_of_node(c, i);
+    return r->n_links > 0 ? make_buffers(k, t->n_nodes) : 0;
 }
 
 void coded_free_rank(struct comm_rank *r)
@@ -123,7 +152,10 @@ void coded_free_rank(struct comm_rank *r)
     if (r->coded == NULL)
         return;
     free(r->coded->sources);
+    free(r->coded->part_lanes);
     free(r->coded->node_lanes);
+    free(r->coded->node_groups);
+    free(r->coded->sum);
     free(r->coded->send);
     free(r->coded->received);
     free(r->coded);
@@ -157,6 +189,7 @@ static struct comm_range map_range(const struct work *w, struct comm_range x)
     return (struct comm_range){ first + x.begin, first + x.end };
 }
 
+/* Bytes of the code of a sum. */
 static size_t wire_bytes(const struct work *w, struct comm_range x)
 {
     struct comm_range m = map_range(w, x);
@@ -164,6 +197,7 @@ static size_t wire_bytes(const struct work *w, struct comm_range x)
     return code_map_bytes(w->k->coding->map, m.begin, m.end);
 }
 
+/* Writes the code of the data of this rank. */
 static void encode(const struct work *w, struct comm_range x, uint32_t place, uint8_t *out)
 {
     struct comm_range m = map_range(w, x);
@@ -179,19 +213,37 @@ static void decode(const struct work *w, struct comm_range x, const uint8_t *in)
     code_map_read(w->k->coding->map, in, m.begin, m.end, w->data + x.begin);
 }
 
-/* Adds up w->k->sources into the data of this rank. */
-static void sum(const struct work *w, struct comm_range x, uint32_t n, const uint32_t *lanes,
-                bool rounds)
+static size_t float_bytes(struct comm_range x)
+{
+    return (x.end - x.begin) * sizeof(float);
+}
+
+/* Number of codes in a message of a node: one for each of its groups; 0: the message is float32. */
+static uint32_t codes_of(const struct work *w, uint32_t node)
+{
+    uint32_t n = w->k->node_groups[node];
+
+    return n * code_block_bytes(w->k->coding->map->kind) < CODE_RAW_BYTES ? n : 0;
+}
+
+static size_t message_bytes(const struct work *w, uint32_t node, struct comm_range x)
 {
     struct comm_range m = map_range(w, x);
-    struct coded_tree t = { .map = w->k->coding->map,
-                            .key = w->k->coding->key,
-                            .from = w->k->sources,
-                            .n = n,
-                            .lanes = lanes,
-                            .group_lanes = rounds ? w->c->group_lanes : 0 };
+    uint32_t n = codes_of(w, node);
 
-    coded_tree_sum(&t, m.begin, m.end, w->data + x.begin);
+    if (n == 0)
+        return float_bytes(x);
+    return wire_bytes(w, x) + (n - 1) * code_map_coded_bytes(w->k->coding->map, m.begin, m.end);
+}
+
+static struct coded_tree tree_of(const struct work *w, struct coded_sources coded,
+                                 struct coded_sources raw, bool rounds)
+{
+    return (struct coded_tree){ .map = w->k->coding->map,
+                                .key = w->k->coding->key,
+                                .coded = coded,
+                                .raw = raw,
+                                .group_lanes = rounds ? w->c->group_lanes : 0 };
 }
 
 static struct comm_range segment(const struct work *w, uint32_t node)
@@ -209,11 +261,6 @@ static struct comm_range piece_of(struct comm_range x, size_t at, size_t most)
     return x;
 }
 
-static bool is_group(const struct work *w, uint32_t node)
-{
-    return w->k->node_lanes[node + 1] - w->k->node_lanes[node] == w->c->group_lanes;
-}
-
 static uint32_t groups_of(const struct work *w)
 {
     return w->c->lanes[w->c->topo.world] / w->c->group_lanes;
@@ -221,9 +268,8 @@ static uint32_t groups_of(const struct work *w)
 
 /* ---- inside the node ---- */
 
-/* Adds up a range of all ranks of the node into the memory of this rank. rounds: the node has several
- * groups, and the sum of each is rounded. */
-static int sum_node(struct work *w, struct comm_range x, bool rounds)
+/* Sets *out to the ranks of the node as sources of `x`. rounds: a rank that is a group is to be rounded. */
+static int find_ranks(struct work *w, struct comm_range x, bool rounds, struct coded_sources *out)
 {
     const uint32_t *lanes = w->c->lanes + w->first;
 
@@ -233,10 +279,24 @@ static int sum_node(struct work *w, struct comm_range x, bool rounds)
 
         if (theirs == NULL)
             return -1;
-        w->k->sources[i] =
-            (struct coded_source){ theirs + x.begin, group ? CODED_GROUP : CODED_SUM };
+        w->k->sources[i] = (struct coded_source){ theirs + x.begin, group ? CODED_GROUP : CODED_SUM };
     }
-    sum(w, x, w->n, lanes, rounds);
+    *out = (struct coded_sources){ w->k->sources, w->n, lanes };
+    return 0;
+}
+
+/* Adds up a range of all ranks of the node into the memory of this rank. rounds: the node has several
+ * groups, and the sum of each is rounded. */
+static int sum_node(struct work *w, struct comm_range x, bool rounds)
+{
+    struct comm_range m = map_range(w, x);
+    struct coded_sources ranks;
+    struct coded_tree t;
+
+    if (find_ranks(w, x, rounds, &ranks) < 0)
+        return -1;
+    t = tree_of(w, ranks, ranks, rounds);
+    coded_tree_sum(&t, m.begin, m.end, w->data + x.begin);
     return 0;
 }
 
@@ -304,8 +364,37 @@ static int exchange(struct work *w, const struct schedule_step *step, const void
 
     w->n_runs++;
     w->k->bytes.sent += send_bytes;
-    w->k->bytes.plain += (x.end - x.begin) * sizeof(float);
+    w->k->bytes.plain += float_bytes(x);
     return tcp_exchange(w->c, w->r, &e);
+}
+
+/* Writes the message of this node for a piece, with codes. */
+static int encode_groups(struct work *w, struct comm_range x, uint8_t *out)
+{
+    const struct code_map *map = w->k->coding->map;
+    struct comm_range m = map_range(w, x);
+    uint32_t group = w->k->node_lanes[w->r->node] / w->c->group_lanes, first = 0;
+    struct coded_sources ranks;
+
+    if (find_ranks(w, x, false, &ranks) < 0)
+        return -1;
+    for (uint32_t g = 0; g < codes_of(w, w->r->node); g++, group++) {
+        struct code_key key = key_of(w, group);
+        struct coded_sources own = { ranks.from + first, 0, ranks.lanes + first };
+        struct coded_tree t;
+
+        while (first < w->n && ranks.lanes[first] / w->c->group_lanes == group)
+            first++, own.n++;
+        t = tree_of(w, own, g == 0 ? ranks : own, false);
+        coded_tree_sum(&t, m.begin, m.end, w->k->sum);
+        if (g == 0)
+            code_map_write(map, &key, w->k->sum, m.begin, m.end, out);
+        else
+            code_map_write_coded(map, &key, w->k->sum, m.begin, m.end, out);
+        out += g == 0 ? code_map_bytes(map, m.begin, m.end)
+                      : code_map_coded_bytes(map, m.begin, m.end);
+    }
+    return 0;
 }
 
 static struct schedule schedule_for(const struct work *w, enum schedule_what what)
@@ -322,41 +411,50 @@ static int scatter(struct work *w, size_t at)
 {
     struct schedule s = schedule_for(w, SCHEDULE_REDUCE_SCATTER);
     struct comm_range own = piece_of(segment(w, w->r->node), at, w->k->piece);
-    bool encodes = is_group(w, w->r->node);
+    bool encodes = codes_of(w, w->r->node) > 0;
 
     for (uint32_t i = 0; i < schedule_steps(&s); i++) {
         struct schedule_step step = schedule_step(&s, i);
         struct comm_range x = piece_of(segment(w, step.to), at, w->k->piece);
-        const void *send = w->data + x.begin;
-        size_t bytes = (x.end - x.begin) * sizeof(float);
 
-        if (encodes) {
-            encode(w, x, w->k->node_lanes[w->r->node] / w->c->group_lanes, w->k->send);
-            send = w->k->send;
-            bytes = wire_bytes(w, x);
-        }
-        if (exchange(w, &step, send, bytes,
-                     is_group(w, step.from) ? wire_bytes(w, own)
-                                            : (own.end - own.begin) * sizeof(float),
-                     x) < 0)
+        if (encodes && encode_groups(w, x, w->k->send) < 0)
+            return -1;
+        if (exchange(w, &step, encodes ? (const void *)w->k->send : w->data + x.begin,
+                     message_bytes(w, w->r->node, x), message_bytes(w, step.from, own), x) < 0)
             return -1;
     }
-    return 0;
+    return encodes ? encode_groups(w, own, received(w, w->r->node)) : 0;
 }
 
 /* Adds up the own piece of all nodes. */
 static void sum_nodes(struct work *w, size_t at)
 {
-    struct comm_range own = piece_of(segment(w, w->r->node), at, w->k->piece);
+    struct comm_range own = piece_of(segment(w, w->r->node), at, w->k->piece),
+                      m = map_range(w, own);
+    struct coded_source *part = w->k->sources, *node = w->k->sources + w->k->most;
+    size_t first_bytes = wire_bytes(w, own),
+           more_bytes = code_map_coded_bytes(w->k->coding->map, m.begin, m.end);
+    uint32_t *lanes = w->k->part_lanes;
+    uint32_t n = 0;
+    struct coded_tree t;
 
     for (uint32_t i = 0; i < w->n_nodes; i++) {
-        bool is_own = i == w->r->node;
-        enum coded_form form = !is_group(w, i) ? CODED_SUM : is_own ? CODED_GROUP : CODED_WIRE;
+        uint32_t codes = codes_of(w, i);
+        uint8_t *from = received(w, i);
 
-        w->k->sources[i] =
-            (struct coded_source){ is_own ? (void *)(w->data + own.begin) : received(w, i), form };
+        node[i] = (struct coded_source){ codes == 0 && i == w->r->node ? (void *)(w->data + own.begin) : from,
+                                         codes > 0 ? CODED_WIRE : CODED_SUM };
+        lanes[n] = w->k->node_lanes[i];
+        part[n++] = node[i];
+        for (uint32_t g = 1; g < codes; g++) {
+            lanes[n] = lanes[n - 1] + w->c->group_lanes;
+            part[n++] = (struct coded_source){ from + first_bytes + (g - 1) * more_bytes, CODED_MORE };
+        }
     }
-    sum(w, own, w->n_nodes, w->k->node_lanes, true);
+    lanes[n] = w->k->node_lanes[w->n_nodes];
+    t = tree_of(w, (struct coded_sources){ part, n, lanes },
+                (struct coded_sources){ node, w->n_nodes, w->k->node_lanes }, true);
+    coded_tree_sum(&t, m.begin, m.end, w->data + own.begin);
 }
 
 /* Sends the code of the own piece to all nodes, and decodes it and theirs. */
@@ -382,13 +480,14 @@ static int gather(struct work *w, size_t at)
 static int reduce_nodes(struct work *w)
 {
     uint32_t lanes = w->k->node_lanes[w->r->node + 1] - w->k->node_lanes[w->r->node];
+    bool adds = w->n > 1 && codes_of(w, w->r->node) == 0;
     size_t longest = 0;
 
     for (uint32_t i = 0; i < w->n_nodes; i++) {
         struct comm_range x = segment(w, i);
 
         longest = x.end - x.begin > longest ? x.end - x.begin : longest;
-        if (w->n > 1 && sum_node(w, x, lanes > w->c->group_lanes) < 0)
+        if (adds && sum_node(w, x, lanes > w->c->group_lanes) < 0)
             return -1;
     }
     for (size_t at = 0; at < longest; at += w->k->piece) {

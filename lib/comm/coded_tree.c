@@ -13,9 +13,11 @@ enum { DEPTH_MAX = 17 /* levels of a tree over COMM_MAX_LEAVES leaves */ };
 
 struct block {
     const struct coded_tree *tree;
+    const struct coded_sources *sources;
     size_t at, n;       /* the first element, and the number of elements */
     size_t offset;      /* of the first element in every source that is float32 */
     size_t wire_offset; /* bytes in every source of wire form */
+    size_t more_offset; /* likewise of CODED_MORE */
     float (*partial)[2][CODE_BLOCK]; /* [DEPTH_MAX] */
 };
 
@@ -31,18 +33,19 @@ static void round_group(const struct block *b, uint32_t first, float *x)
     const struct coded_tree *t = b->tree;
     struct code_key key = t->key;
 
-    key.place = t->lanes[first] / t->group_lanes;
+    key.place = b->sources->lanes[first] / t->group_lanes;
     code_map_round(t->map, &key, x, b->at, b->at + b->n);
 }
 
 /* Returns source i as float32: itself, or `out`, which it fills. */
 static const float *leaf(const struct block *b, uint32_t i, float *out)
 {
-    const struct coded_source *s = &b->tree->from[i];
+    const struct coded_source *s = &b->sources->from[i];
 
-    if (s->form == CODED_WIRE) {
-        code_map_read(b->tree->map, (const uint8_t *)s->data + b->wire_offset, b->at, b->at + b->n,
-                      out);
+    if (s->form == CODED_WIRE || s->form == CODED_MORE) {
+        size_t offset = s->form == CODED_WIRE ? b->wire_offset : b->more_offset;
+
+        code_map_read(b->tree->map, (const uint8_t *)s->data + offset, b->at, b->at + b->n, out);
         return out;
     }
     if (s->form == CODED_SUM)
@@ -56,18 +59,18 @@ static const float *leaf(const struct block *b, uint32_t i, float *out)
 static const float *sum(const struct block *b, uint32_t first, uint32_t n, uint32_t depth,
                         float *out)
 {
-    const struct coded_tree *t = b->tree;
+    const uint32_t *lanes = b->sources->lanes;
     const float *left, *right;
     uint32_t cut;
 
     if (n == 1)
         return leaf(b, first, out);
-    cut = reduce_cut(t->lanes, first, n);
+    cut = reduce_cut(lanes, first, n);
     CHECK(cut > first && depth < DEPTH_MAX);
     left = sum(b, first, cut - first, depth + 1, b->partial[depth][0]);
     right = sum(b, cut, first + n - cut, depth + 1, b->partial[depth][1]);
     add(out, left, right, b->n);
-    if (t->lanes[first + n] - t->lanes[first] == t->group_lanes)
+    if (lanes[first + n] - lanes[first] == b->tree->group_lanes)
         round_group(b, first, out);
     return out;
 }
@@ -79,13 +82,18 @@ void coded_tree_sum(const struct coded_tree *t, size_t begin, size_t end, float 
 
     CHECK(begin % CODE_BLOCK == 0);
     for (b.at = begin; b.at < end; b.at += b.n) {
+        bool is_coded = code_map_is_coded(t->map, b.at / CODE_BLOCK);
+        size_t bytes;
         const float *x;
 
         b.n = end - b.at < CODE_BLOCK ? end - b.at : CODE_BLOCK;
         b.offset = b.at - begin;
-        x = sum(&b, 0, t->n, 0, result);
+        b.sources = is_coded ? &t->coded : &t->raw;
+        bytes = code_map_bytes(t->map, b.at, b.at + b.n);
+        x = sum(&b, 0, b.sources->n, 0, result);
         if (x != out + b.offset)
             memcpy(out + b.offset, x, b.n * sizeof(*out));
-        b.wire_offset += code_map_bytes(t->map, b.at, b.at + b.n);
+        b.wire_offset += bytes;
+        b.more_offset += is_coded ? bytes : 0;
     }
 }

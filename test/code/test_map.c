@@ -49,6 +49,24 @@ static void blocks_with_raw_elements_are_raw_and_so_is_all_after_the_map(void **
     code_map_close(&m);
 }
 
+/* The coded blocks alone, one after the other. */
+static void check_coded_blocks(const struct code_map *m, const float *x, size_t begin, size_t end)
+{
+    static uint8_t out[N * 4], in[CODE_RAW_BYTES];
+    size_t at = 0, bytes = code_block_bytes(m->kind);
+
+    memset(out, 0xaa, sizeof(out));
+    code_map_write_coded(m, &key, x + begin, begin, end, out);
+    for (size_t b = begin / CODE_BLOCK; b < 8 && b * CODE_BLOCK < end; b++)
+        if (b != 2 && b != 5 && b != 6) {
+            code_encode(m->kind, &key, b * CODE_BLOCK, x + b * CODE_BLOCK, 1, in);
+            assert_memory_equal(out + at, in, bytes);
+            at += bytes;
+        }
+    assert_int_equal(code_map_coded_bytes(m, begin, end), at);
+    assert_int_equal(out[at], 0xaa);
+}
+
 /* Every range that begins and ends at a block has the bytes of its blocks. */
 static void wire_form_is_that_of_the_blocks_one_after_the_other(void **state)
 {
@@ -90,6 +108,7 @@ static void wire_form_is_that_of_the_blocks_one_after_the_other(void **state)
                 }
                 assert_int_equal(code_map_bytes(&m, begin, end), at);
                 assert_int_equal(out[at], 0xaa);
+                check_coded_blocks(&m, x, begin, end);
             }
         code_map_close(&m);
     }

@@ -228,6 +228,66 @@ static uint64_t kernel_bytes(const struct comm *c)
 
 enum { NODES = 4, SEGMENT = 64 * CODE_BLOCK };
 
+/* Bytes that a node sends for a segment of `blocks` coded blocks to be added, if it has `groups` whole groups. */
+static uint64_t scatter_bytes(uint32_t groups, uint64_t blocks)
+{
+    uint64_t coded = groups * code_block_bytes(scene.kind);
+
+    return blocks * (groups > 0 && coded < CODE_RAW_BYTES ? coded : CODE_RAW_BYTES);
+}
+
+/* Two nodes of four ranks; block 3 of each segment is raw. Of the channels of a node each sends its part. */
+static void reduce_as_host(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    enum { HOSTS = 2, RANKS = 4, PART = SEGMENT / CODE_BLOCK };
+    float *data = (float *)((uint8_t *)k->arenas[self].base + local * k->arena_bytes);
+    struct comm_coding coding = { .key = { .seed = 1 } };
+    uint64_t raw = CODE_RAW_BYTES, want;
+    struct code_map m;
+    struct err err;
+
+    EXPECT(code_map_open(&m, scene.kind, scene.count, NULL) == 0, "memory");
+    for (uint32_t s = 0; s < HOSTS * RANKS; s++)
+        code_map_raw(&m, s * SEGMENT + 3 * CODE_BLOCK, s * SEGMENT + 3 * CODE_BLOCK + 1);
+    coding.map = &m;
+    for (size_t i = 0; i < scene.count; i++)
+        data[i] = value(comm_first_rank(c) + local, i, 1);
+    EXPECT(comm_all_reduce_coded(c, local, data, scene.count, &coding, &err) == 0, "%s", err.text);
+    want = scatter_bytes(k->groups / HOSTS, PART - 1) + raw +
+           (PART - 1) * code_block_bytes(scene.kind) + raw;
+    EXPECT(comm_coded_bytes(c, local).sent == want, "%s, %u groups: %llu bytes, expected %llu",
+           code_name(scene.kind), k->groups, (unsigned long long)comm_coded_bytes(c, local).sent,
+           (unsigned long long)want);
+    EXPECT(comm_barrier(c, local, &err) == 0, "%s", err.text);
+    code_map_close(&m);
+}
+
+static void scene_host_bytes(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+
+    cast_ranks(k, c, self, reduce_as_host);
+    comm_close(c);
+}
+
+static void hosts_with_several_groups_send_a_code_for_each_if_that_is_less_than_float32(
+    void **state)
+{
+    struct cast k;
+
+    (void)state;
+    scene.lanes = 8;
+    scene.count = 8 * SEGMENT;
+    for (int kind = CODE_BFLOAT16; kind < CODE_KINDS; kind++)
+        for (uint32_t groups = 1; groups <= 8; groups *= 2) {
+            scene.kind = (enum code_kind)kind;
+            cast_init(&k, "A4 B4", true, scene.count * sizeof(float));
+            k.groups = groups;
+            cast_play(&k, scene_host_bytes);
+            cast_fini(&k);
+        }
+}
+
 /* Four nodes of one rank; no block is raw. Node i sends to each of 3 others its segment, coded if the node is
  * one group, and the code of the own segment; each with a head. */
 static void scene_bytes(struct cast *k, uint32_t self)
@@ -359,6 +419,7 @@ int main(void)
         cmocka_unit_test(all_codes_and_vectors_of_several_pieces_give_the_bits_of_the_tree),
         cmocka_unit_test(encrypted_links_give_the_bits_of_the_tree),
         cmocka_unit_test(bytes_on_the_wire_are_those_of_the_formula),
+        cmocka_unit_test(hosts_with_several_groups_send_a_code_for_each_if_that_is_less_than_float32),
         cmocka_unit_test(ranks_in_one_memory_send_nothing),
         cmocka_unit_test(groups_that_are_no_subtrees_are_refused),
         cmocka_unit_test(members_with_other_codes_detect_it),
