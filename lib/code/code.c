@@ -24,6 +24,7 @@ const char *code_name(enum code_kind kind)
 
 size_t code_block_bytes(enum code_kind kind)
 {
+    CHECK(def_of(kind)->block_bytes >= CODE_LEAST_BYTES);
     return def_of(kind)->block_bytes;
 }
 

@@ -32,6 +32,7 @@
 enum {
     CODE_BLOCK = 256,                                 /* numbers */
     CODE_RAW_BYTES = CODE_BLOCK * (int)sizeof(float), /* of a block that is not coded */
+    CODE_LEAST_BYTES = 144,                           /* of a coded block */
 };
 
 /* Identifies a rounding: no two have the same random numbers. */

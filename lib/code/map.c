@@ -11,32 +11,48 @@ int code_map_open(struct code_map *m, enum code_kind kind, size_t elements, stru
 {
     *m = (struct code_map){ .kind = kind, .n_blocks = elements / CODE_BLOCK };
     m->is_coded = malloc(m->n_blocks + 1); /* never 0 bytes */
-    if (m->is_coded == NULL)
+    m->before = calloc(m->n_blocks + 1, sizeof(*m->before));
+    if (m->is_coded == NULL || m->before == NULL)
         return err_set(err, ERR_NOMEM, "map of a code: out of memory");
     memset(m->is_coded, 1, m->n_blocks);
+    code_map_index(m);
     return 0;
 }
 
 void code_map_close(struct code_map *m)
 {
     free(m->is_coded);
+    free(m->before);
     *m = (struct code_map){ 0 };
 }
 
 void code_map_raw(struct code_map *m, size_t begin, size_t end)
 {
+    m->is_indexed = false;
     for (size_t b = begin / CODE_BLOCK;
          begin < end && b < m->n_blocks && b <= (end - 1) / CODE_BLOCK; b++)
         m->is_coded[b] = 0;
 }
 
+void code_map_index(struct code_map *m)
+{
+    m->is_indexed = true;
+    for (size_t b = 0; b < m->n_blocks; b++)
+        m->before[b + 1] = m->before[b] + m->is_coded[b];
+}
+
 size_t code_map_coded(const struct code_map *m)
 {
-    size_t n = 0;
+    CHECK(m->is_indexed);
+    return (size_t)m->before[m->n_blocks] * CODE_BLOCK;
+}
 
-    for (size_t b = 0; b < m->n_blocks; b++)
-        n += m->is_coded[b];
-    return n * CODE_BLOCK;
+size_t code_map_coded_before(const struct code_map *m, size_t begin)
+{
+    size_t b = begin / CODE_BLOCK;
+
+    CHECK(m->is_indexed);
+    return m->before[b < m->n_blocks ? b : m->n_blocks] * code_block_bytes(m->kind);
 }
 
 struct run {
@@ -81,14 +97,7 @@ size_t code_map_bytes(const struct code_map *m, size_t begin, size_t end)
 
 size_t code_map_coded_bytes(const struct code_map *m, size_t begin, size_t end)
 {
-    size_t bytes = 0;
-    struct run r;
-
-    for (size_t at = begin; at < end; at += r.n) {
-        r = run_at(m, at, end);
-        bytes += r.is_coded ? run_bytes(m, &r) : 0;
-    }
-    return bytes;
+    return code_map_coded_before(m, end) - code_map_coded_before(m, begin);
 }
 
 void code_map_write_coded(const struct code_map *m, const struct code_key *key, const float *x,
@@ -134,19 +143,38 @@ void code_map_read(const struct code_map *m, const uint8_t *in, size_t begin, si
     }
 }
 
-void code_map_round(const struct code_map *m, const struct code_key *key, float *x, size_t begin,
-                    size_t end)
+void code_map_join(const struct code_map *m, const uint8_t *codes, const float *x, size_t begin,
+                   size_t end, uint8_t *out)
 {
-    uint8_t code[CODE_RAW_BYTES];
+    struct run r;
+
+    for (size_t at = begin; at < end; at += r.n) {
+        size_t bytes;
+
+        r = run_at(m, at, end);
+        bytes = run_bytes(m, &r);
+        memcpy(out, r.is_coded ? codes : (const uint8_t *)(x + (at - begin)), bytes);
+        codes += r.is_coded ? bytes : 0;
+        out += bytes;
+    }
+}
+
+void code_map_round(const struct code_map *m, const struct code_key *key, float *x, size_t begin,
+                    size_t end, uint8_t *codes)
+{
+    size_t bytes = code_block_bytes(m->kind);
+    uint8_t scratch[CODE_RAW_BYTES];
     struct run r;
 
     for (size_t at = begin; at < end; at += r.n) {
         r = run_at(m, at, end);
         for (size_t i = 0; r.is_coded && i < r.n; i += CODE_BLOCK) {
+            uint8_t *code = codes != NULL ? codes : scratch;
             float *block = x + (at - begin) + i;
 
             code_encode(m->kind, key, at + i, block, 1, code);
             code_decode(m->kind, code, 1, block);
+            codes += codes != NULL ? bytes : 0;
         }
     }
 }

@@ -2,7 +2,7 @@
  *
  *   1. a node sends to every other node that node's segment, summed over its ranks: the code of each of its
  *      groups, or float32 if the codes are not fewer bytes, if the node is a part of a group, or if one of its
- *      ranks has several groups, which are added up already
+ *      several ranks has several groups, which are added up already
  *   2. the owner of a segment adds up what the nodes sent, along the tree over lanes, and encodes the sum
  *   3. it sends the code to all nodes; all decode the same bytes
  *   4. a node copies the result to its ranks
@@ -37,7 +37,7 @@ struct coded {
     uint32_t *part_lanes;             /* owned [most + 1]: lanes of the sources of coded blocks */
     uint32_t *node_lanes;             /* owned [n_nodes + 1] */
     uint32_t *node_groups;            /* owned [n_nodes]: groups of the node; 0: it is a part of a group, or one
-                                         of its ranks has several groups */
+                                         of its several ranks has several groups */
     uint32_t most;                    /* sources: ranks of the node, or parts of nodes and groups */
     size_t piece;                     /* elements; a multiple of CODE_BLOCK */
     size_t piece_bytes;
@@ -97,12 +97,13 @@ int coded_make(struct comm *c, struct err *err)
     return rc;
 }
 
-/* Returns the number of groups of a node whose ranks have at most one group each; else 0. */
+/* Returns the number of groups of a node with one rank, or whose ranks have at most one group each; else 0. A
+ * rank with several groups keeps their codes in memory that other processes do not map. */
 static uint32_t groups_of_node(const struct comm *c, uint32_t node)
 {
     uint32_t first = c->topo.node_first[node], end = c->topo.node_first[node + 1];
 
-    for (uint32_t r = first; r < end; r++)
+    for (uint32_t r = first; r < end && end > first + 1; r++)
         if (c->lanes[r + 1] - c->lanes[r] > c->group_lanes)
             return 0;
     return (c->lanes[end] - c->lanes[first]) / c->group_lanes;
@@ -167,6 +168,22 @@ void coded_set(struct comm_rank *r, const struct comm_coding *coding)
     r->coded->coding = coding;
 }
 
+/* Number of codes in a message of a node: one for each of its groups; 0: the message is float32. */
+static uint32_t codes_in(const struct coded *k, uint32_t node, enum code_kind kind)
+{
+    uint32_t n = k->node_groups[node];
+
+    return n * code_block_bytes(kind) < CODE_RAW_BYTES ? n : 0;
+}
+
+uint32_t coded_kept(const struct comm *c, const struct comm_rank *r, enum code_kind kind)
+{
+    bool has_several =
+        c->lanes != NULL && c->lanes[r->rank + 1] - c->lanes[r->rank] > c->group_lanes;
+
+    return has_several && c->topo.n_nodes > 1 ? codes_in(r->coded, r->node, kind) : 0;
+}
+
 struct comm_coded_bytes coded_bytes(const struct comm_rank *r)
 {
     return r->coded != NULL ? r->coded->bytes : (struct comm_coded_bytes){ 0 };
@@ -218,12 +235,9 @@ static size_t float_bytes(struct comm_range x)
     return (x.end - x.begin) * sizeof(float);
 }
 
-/* Number of codes in a message of a node: one for each of its groups; 0: the message is float32. */
 static uint32_t codes_of(const struct work *w, uint32_t node)
 {
-    uint32_t n = w->k->node_groups[node];
-
-    return n * code_block_bytes(w->k->coding->map->kind) < CODE_RAW_BYTES ? n : 0;
+    return codes_in(w->k, node, w->k->coding->map->kind);
 }
 
 static size_t message_bytes(const struct work *w, uint32_t node, struct comm_range x)
@@ -330,7 +344,7 @@ static int reduce_local(struct work *w)
         m = map_range(w, x);
         if (sum_node(w, x, true) < 0)
             return -1;
-        code_map_round(w->k->coding->map, &key, w->data + x.begin, m.begin, m.end);
+        code_map_round(w->k->coding->map, &key, w->data + x.begin, m.begin, m.end, NULL);
         if (distribute(w, x) < 0)
             return -1;
     }
@@ -368,7 +382,21 @@ static int exchange(struct work *w, const struct schedule_step *step, const void
     return tcp_exchange(w->c, w->r, &e);
 }
 
-/* Writes the message of this node for a piece, with codes. */
+/* Writes the message of this node for a piece, with the codes that its rank has kept. */
+static void copy_codes(const struct work *w, struct comm_range x, uint8_t *out)
+{
+    const struct comm_coding *coding = w->k->coding;
+    struct comm_range m = map_range(w, x);
+    size_t at = code_map_coded_before(coding->map, m.begin);
+    size_t bytes = code_map_coded_bytes(coding->map, m.begin, m.end);
+
+    code_map_join(coding->map, coding->codes[0] + at, w->data + x.begin, m.begin, m.end, out);
+    out += wire_bytes(w, x);
+    for (uint32_t g = 1; g < codes_of(w, w->r->node); g++, out += bytes)
+        memcpy(out, coding->codes[g] + at, bytes);
+}
+
+/* The same, with codes of the sums of its ranks. */
 static int encode_groups(struct work *w, struct comm_range x, uint8_t *out)
 {
     const struct code_map *map = w->k->coding->map;
@@ -376,6 +404,10 @@ static int encode_groups(struct work *w, struct comm_range x, uint8_t *out)
     uint32_t group = w->k->node_lanes[w->r->node] / w->c->group_lanes, first = 0;
     struct coded_sources ranks;
 
+    if (coded_kept(w->c, w->r, map->kind) > 0) {
+        copy_codes(w, x, out);
+        return 0;
+    }
     if (find_ranks(w, x, false, &ranks) < 0)
         return -1;
     for (uint32_t g = 0; g < codes_of(w, w->r->node); g++, group++) {

@@ -34,7 +34,7 @@ static void round_group(const struct block *b, uint32_t first, float *x)
     struct code_key key = t->key;
 
     key.place = b->sources->lanes[first] / t->group_lanes;
-    code_map_round(t->map, &key, x, b->at, b->at + b->n);
+    code_map_round(t->map, &key, x, b->at, b->at + b->n, NULL);
 }
 
 /* Returns source i as float32: itself, or `out`, which it fills. */

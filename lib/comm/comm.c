@@ -429,6 +429,7 @@ int comm_all_reduce_coded(struct comm *c, uint32_t local, float *data, size_t co
                           const struct comm_coding *coding, struct err *err)
 {
     CHECK(c->group_lanes > 0 && local < c->n_ranks && coding->first % CODE_BLOCK == 0);
+    CHECK(coding->codes != NULL || comm_kept_codes(c, local, coding->map->kind) == 0);
     coded_set(&c->ranks[local], coding);
     return call(c, local,
                 (struct comm_call){ .what = COMM_ALL_REDUCE_CODED,
@@ -436,6 +437,12 @@ int comm_all_reduce_coded(struct comm *c, uint32_t local, float *data, size_t co
                                     .dtype = TENSOR_F32,
                                     .op = (uint8_t)coding->map->kind },
                 data, err);
+}
+
+uint32_t comm_kept_codes(const struct comm *c, uint32_t local, enum code_kind kind)
+{
+    CHECK(local < c->n_ranks);
+    return coded_kept(c, &c->ranks[local], kind);
 }
 
 struct comm_coded_bytes comm_coded_bytes(const struct comm *c, uint32_t local)

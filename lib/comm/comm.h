@@ -177,7 +177,12 @@ struct comm_coding {
     const struct code_map *map; /* of the whole gradient */
     size_t first;               /* the element of the map that is data[0]; a multiple of CODE_BLOCK */
     struct code_key key;        /* `place` is not used */
+    /* [comm_kept_codes()] the codes of the coded blocks of the map, of each group of the rank in order */
+    const uint8_t *const *codes;
 };
+/* Returns the number of groups of the rank whose codes it must pass to comm_all_reduce_coded(), which sends
+ * them; 0: none. */
+uint32_t comm_kept_codes(const struct comm *c, uint32_t local, enum code_kind kind);
 /* In place: afterwards `data` of every rank contains the sum over all ranks, with two roundings through the
  * code: of the sum of each group, and of the sum of the rounded groups. Blocks of the map that are raw are
  * not rounded. The bits depend on the map, the key, the number of leaves and the number of groups alone. A

@@ -367,6 +367,7 @@ int coded_make_rank(struct comm *c, struct comm_rank *r);
 void coded_free_rank(struct comm_rank *r);
 /* Sets the coding of the next call. */
 void coded_set(struct comm_rank *r, const struct comm_coding *coding);
+uint32_t coded_kept(const struct comm *c, const struct comm_rank *r, enum code_kind kind);
 struct comm_coded_bytes coded_bytes(const struct comm_rank *r);
 /* Performs r->call, a coded all-reduce, on `data`. Returns -1 after a failure. */
 int coded_all_reduce(struct comm *c, struct comm_rank *r, float *data);

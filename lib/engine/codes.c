@@ -7,7 +7,9 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "code/map.h"
+#include "comm/comm.h"
 #include "engine/common.h"
+#include "engine/cpu_types.h"
 #include "graph/graph.h"
 
 static const struct code_settings *settings(const struct engine *e)
@@ -30,6 +32,7 @@ static void leave_small_raw(struct engine *e)
     for (uint32_t i = 0; i < n; i++)
         if (params[i].elements * sizeof(float) < settings(e)->min_bytes)
             code_map_raw(e->codes, params[i].offset, params[i].offset + params[i].elements);
+    code_map_index(e->codes);
 }
 
 int codes_open(struct engine *e, struct err *err)
@@ -75,6 +78,38 @@ void codes_note(const struct engine *e)
     engine_note(e, false, text);
 }
 
+int codes_keep(struct engine_replica *r, struct err *err)
+{
+    const struct engine *e = r->engine;
+    struct kept_codes *k = &cpu_of(r)->codes;
+
+    if (!codes_are_on(e) || e->group.comm == NULL)
+        return 0;
+    k->n = comm_kept_codes(e->group.comm, r->local, e->codes->kind);
+    if (k->n == 0)
+        return 0;
+    CHECK(k->n <= COUNT_OF(k->at));
+    k->bytes = code_map_coded_before(e->codes, e->memory.dense);
+    k->memory = malloc(k->n * k->bytes + 1); /* never 0 bytes */
+    if (k->memory == NULL)
+        return err_set(err, ERR_NOMEM, "codes of %u groups of %zu bytes: out of memory", k->n,
+                       k->bytes);
+    for (uint32_t g = 0; g < k->n; g++)
+        k->at[g] = k->memory + g * k->bytes;
+    return 0;
+}
+
+void codes_free(struct engine_replica *r)
+{
+    free(cpu_of(r)->codes.memory);
+    cpu_of(r)->codes = (struct kept_codes){ 0 };
+}
+
+const uint8_t *const *codes_kept(const struct engine_replica *r)
+{
+    return cpu_of(r)->codes.n > 0 ? cpu_of(r)->codes.at : NULL;
+}
+
 bool codes_are_on(const struct engine *e)
 {
     return e->codes != NULL && e->group.codes;
@@ -100,10 +135,15 @@ void codes_round_group(const struct engine_replica *r, uint64_t step, uint32_t l
                        size_t begin, size_t end)
 {
     const struct engine *e = r->engine;
+    const struct kept_codes *k = &cpu_of(r)->codes;
     struct code_key key = codes_key(e, step);
+    uint8_t *codes = NULL;
 
     key.place = (r->first_lane + lane) / group_lanes(e);
-    code_map_round(e->codes, &key, grads + begin, begin, end);
+    if (k->n > 0)
+        codes =
+            k->memory + lane / group_lanes(e) * k->bytes + code_map_coded_before(e->codes, begin);
+    code_map_round(e->codes, &key, grads + begin, begin, end, codes);
 }
 
 void codes_round_all(const struct engine_replica *r, uint64_t step)
@@ -115,7 +155,7 @@ void codes_round_all(const struct engine_replica *r, uint64_t step)
     if (!codes_are_on(e))
         return;
     if (r->n_lanes == group_lanes(e)) /* one group, which no earlier lane has ended */
-        code_map_round(e->codes, &key, grads, 0, e->memory.grads);
+        code_map_round(e->codes, &key, grads, 0, e->memory.grads, NULL);
     key.place = settings(e)->groups;
-    code_map_round(e->codes, &key, grads, 0, e->memory.grads);
+    code_map_round(e->codes, &key, grads, 0, e->memory.grads, NULL);
 }

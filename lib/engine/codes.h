@@ -5,7 +5,8 @@
  *   a replica has     rounds here                            passes to the all-reduce
  *   a part of a group nothing                                the sum of its lanes
  *   one group         nothing                                the sum of its lanes
- *   several groups    each group, when its last lane is done the sum of the rounded groups
+ *   several groups    each group, when its last lane is done the sum of the rounded groups; and the code of
+ *                                                            each group, if it is sent
  *   all lanes         each group, then their sum             nothing
  *
  * Threads: the replica's, unless stated otherwise. */
@@ -28,6 +29,13 @@ int codes_open(struct engine *e, struct err *err);
 void codes_close(struct engine *e); /* idempotent */
 /* Reports to on_note how the generation reduces gradients, if the job codes them. Task. */
 void codes_note(const struct engine *e);
+
+/* Called at the start of a generation: memory for the codes of groups that the replica sends. Errors:
+ * ERR_NOMEM. */
+int codes_keep(struct engine_replica *r, struct err *err);
+void codes_free(struct engine_replica *r); /* at its end; idempotent */
+/* The codes of each group of the replica; NULL: it keeps none. */
+const uint8_t *const *codes_kept(const struct engine_replica *r);
 
 /* Are gradients coded in this generation? Any thread. */
 bool codes_are_on(const struct engine *e);

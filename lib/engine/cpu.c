@@ -184,9 +184,11 @@ static int cpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
     struct engine *e = r->engine;
     struct cpu *c = cpu_of(r);
     struct plans *p = r->plans;
-    int rc = reduce_open(r, err);
+    int rc = codes_keep(r, err);
 
     (void)held;
+    if (rc == 0)
+        rc = reduce_open(r, err);
     if (rc < 0)
         return rc;
     plan_watch(p->train, NULL, NULL);
@@ -209,6 +211,7 @@ static int cpu_end(struct engine_replica *r, struct err *err)
 {
     (void)err;
     reduce_close(r);
+    codes_free(r);
     plans_close_readers(r);
     return 0;
 }

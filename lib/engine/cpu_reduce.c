@@ -114,7 +114,8 @@ static int all_reduce(struct engine_replica *r, struct comm_range x, struct err 
     const struct engine *e = r->engine;
     const struct comm_coding coding = { .map = e->codes,
                                         .first = x.begin,
-                                        .key = codes_key(e, cpu_of(r)->reducer.step) };
+                                        .key = codes_key(e, cpu_of(r)->reducer.step),
+                                        .codes = codes_kept(r) };
     float *data = r->arenas->grads[0] + x.begin;
 
     if (codes_are_on(e))

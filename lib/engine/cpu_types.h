@@ -30,7 +30,16 @@ struct reducer {  /* cpu_reduce.c */
     struct comm_coded_bytes coded; /* before this step; the replica's */
 };
 
+/* The codes of the groups of a replica, if it has several and sends them (codes.c). */
+struct kept_codes {
+    uint8_t *memory;       /* owned [n][bytes] */
+    const uint8_t *at[CODE_RAW_BYTES / CODE_LEAST_BYTES]; /* [n] of each group: its coded blocks */
+    uint32_t n;            /* groups; 0: nothing is kept */
+    size_t bytes;
+};
+
 struct cpu {
+    struct kept_codes codes;
     struct device_mem work, eval_work; /* owned; activations of the two plans */
     struct reducer reducer;
 };

@@ -30,6 +30,7 @@ static void open_map(struct code_map *m, enum code_kind kind)
     code_map_raw(m, 2 * CODE_BLOCK + 3, 2 * CODE_BLOCK + 4);
     code_map_raw(m, 6 * CODE_BLOCK - 1, 6 * CODE_BLOCK + 1);
     code_map_raw(m, 4 * CODE_BLOCK, 4 * CODE_BLOCK); /* nothing */
+    code_map_index(m);
 }
 
 static void blocks_with_raw_elements_are_raw_and_so_is_all_after_the_map(void **state)
@@ -87,7 +88,7 @@ static void wire_form_is_that_of_the_blocks_one_after_the_other(void **state)
                 code_map_write(&m, &key, x + begin, begin, end, out);
                 code_map_read(&m, out, begin, end, y + begin);
                 memcpy(rounded, x, sizeof(x));
-                code_map_round(&m, &key, rounded + begin, begin, end);
+                code_map_round(&m, &key, rounded + begin, begin, end, NULL);
                 assert_memory_equal(rounded + begin, y + begin, (end - begin) * sizeof(float));
                 for (size_t b = first; b <= last; b++) {
                     const float *own = x + b * CODE_BLOCK;

@@ -47,6 +47,7 @@ static struct code_map open_map(void)
            "memory");
     code_map_raw(&m, 4 * CODE_BLOCK, 4 * CODE_BLOCK + 1);
     code_map_raw(&m, 7 * CODE_BLOCK, 7 * CODE_BLOCK + 1);
+    code_map_index(&m);
     return m;
 }
 
@@ -55,13 +56,19 @@ static struct code_key key_of(uint32_t round, uint32_t place)
     return (struct code_key){ .seed = 99, .step = round, .place = place };
 }
 
+static bool is_raw(size_t at)
+{
+    size_t b = at / CODE_BLOCK;
+
+    return b == 4 || b == 7 || (b + 1) * CODE_BLOCK > FIRST + scene.count - 2 * CODE_BLOCK;
+}
+
 static void round_block(const struct code_map *m, size_t at, size_t n, struct code_key key,
                         float *x)
 {
-    size_t b = at / CODE_BLOCK;
     uint8_t code[CODE_RAW_BYTES];
 
-    if (b == 4 || b == 7 || (b + 1) * CODE_BLOCK > FIRST + scene.count - 2 * CODE_BLOCK)
+    if (is_raw(at))
         return;
     EXPECT(n == CODE_BLOCK, "a coded block is whole");
     code_encode(m->kind, &key, at, x, 1, code);
@@ -88,6 +95,34 @@ static void oracle(const struct code_map *m, uint32_t groups, uint32_t first, ui
         round_block(m, at, count, key_of(round, first / group), out);
 }
 
+/* The codes of the groups [first, first + n) in one piece of memory; codes[g] is set to those of each. */
+static uint8_t *keep_codes(const struct code_map *m, uint32_t groups, uint32_t first, uint32_t n,
+                           uint32_t round, const uint8_t **codes)
+{
+    size_t bytes = code_block_bytes(m->kind), all = (FIRST + scene.count) / CODE_BLOCK * bytes;
+    uint8_t *memory = calloc(n + 1, all);
+    uint32_t group = scene.lanes / groups;
+
+    EXPECT(memory != NULL, "memory");
+    for (uint32_t g = 0; g < n; g++) {
+        uint8_t *to = memory + g * all;
+
+        codes[g] = to;
+        to += FIRST / CODE_BLOCK * bytes; /* blocks of the map before the data */
+        for (size_t at = FIRST; at < FIRST + scene.count; at += CODE_BLOCK) {
+            struct code_key key = key_of(round, first + g);
+            float x[CODE_BLOCK];
+
+            if (is_raw(at))
+                continue;
+            oracle(m, scene.lanes * 2, (first + g) * group, group, at, CODE_BLOCK, round, x);
+            code_encode(m->kind, &key, at, x, 1, to);
+            to += bytes;
+        }
+    }
+    return memory;
+}
+
 static void reduce_rounds(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
     float *data = (float *)((uint8_t *)k->arenas[self].base + local * k->arena_bytes);
@@ -100,7 +135,12 @@ static void reduce_rounds(struct cast *k, struct comm *c, uint32_t self, uint32_
         first += k->shares[r];
     own = k->shares[rank];
     for (uint32_t round = 1; round <= 2; round++) {
-        const struct comm_coding coding = { .map = &m, .first = FIRST, .key = key_of(round, 12345) };
+        const uint8_t *codes[LANES];
+        const struct comm_coding coding = {
+            .map = &m, .first = FIRST, .key = key_of(round, 12345), .codes = codes
+        };
+        uint8_t *kept = keep_codes(&m, k->groups, first / group,
+                                   comm_kept_codes(c, local, scene.kind), round, codes);
 
         memset(data, 0xa5, (scene.count + GUARD) * sizeof(float));
         for (size_t i = 0; i < scene.count; i += CODE_BLOCK) {
@@ -126,6 +166,7 @@ static void reduce_rounds(struct cast *k, struct comm *c, uint32_t self, uint32_
         for (size_t i = 0; i < GUARD * sizeof(float); i++)
             EXPECT(((uint8_t *)(data + scene.count))[i] == 0xa5, "rank %u wrote after its data",
                    rank);
+        free(kept);
         /* an ordinary call between two coded calls */
         for (size_t i = 0; i < 5; i++)
             data[i] = (float)(rank + i);
@@ -249,6 +290,7 @@ static void reduce_as_host(struct cast *k, struct comm *c, uint32_t self, uint32
     EXPECT(code_map_open(&m, scene.kind, scene.count, NULL) == 0, "memory");
     for (uint32_t s = 0; s < HOSTS * RANKS; s++)
         code_map_raw(&m, s * SEGMENT + 3 * CODE_BLOCK, s * SEGMENT + 3 * CODE_BLOCK + 1);
+    code_map_index(&m);
     coding.map = &m;
     for (size_t i = 0; i < scene.count; i++)
         data[i] = value(comm_first_rank(c) + local, i, 1);
@@ -339,6 +381,55 @@ static void bytes_on_the_wire_are_those_of_the_formula(void **state)
         }
 }
 
+/* Two members of one rank each, with `groups` / 2 groups: a rank sends the codes that it has kept. */
+static void scene_kept_bytes(struct cast *k, uint32_t self)
+{
+    float *data = k->arenas[self].base;
+    struct comm *c = cast_open(k, self);
+    uint32_t kept = comm_kept_codes(c, 0, scene.kind), own = k->groups / 2;
+    const uint8_t *codes[LANES];
+    uint8_t *memory = calloc(LANES, scene.count * sizeof(float));
+    struct comm_coding coding = { .key = { .seed = 1 }, .codes = codes };
+    size_t blocks = scene.count / CODE_BLOCK / 2;
+    uint64_t want;
+    struct code_map m;
+    struct err err;
+
+    EXPECT(code_map_open(&m, scene.kind, scene.count, NULL) == 0 && memory != NULL, "memory");
+    EXPECT(kept == (own > 1 && own * code_block_bytes(scene.kind) < CODE_RAW_BYTES ? own : 0),
+           "%u kept", kept);
+    for (uint32_t g = 0; g < kept; g++)
+        codes[g] = memory + g * scene.count * sizeof(float);
+    coding.map = &m;
+    memset(data, 0, scene.count * sizeof(*data));
+    EXPECT(comm_all_reduce_coded(c, 0, data, scene.count, &coding, &err) == 0, "%s", err.text);
+    want = scatter_bytes(own, blocks) + blocks * code_block_bytes(scene.kind);
+    EXPECT(comm_coded_bytes(c, 0).sent == want, "%s, %u groups: %llu bytes, expected %llu",
+           code_name(scene.kind), k->groups, (unsigned long long)comm_coded_bytes(c, 0).sent,
+           (unsigned long long)want);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    code_map_close(&m);
+    free(memory);
+    comm_close(c);
+}
+
+static void ranks_with_several_groups_send_the_codes_that_they_have_kept(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    scene.count = 2 * SEGMENT;
+    for (int kind = CODE_BFLOAT16; kind < CODE_KINDS; kind++)
+        for (uint32_t groups = 2; groups <= 8; groups *= 2) {
+            scene.kind = (enum code_kind)kind;
+            cast_init(&k, "A1 B1", true, scene.count * sizeof(float));
+            k.groups = groups;
+            comm_share(8, 2, k.shares);
+            cast_play(&k, scene_kept_bytes);
+            cast_fini(&k);
+        }
+}
+
 static void ranks_in_one_memory_send_nothing(void **state)
 {
     (void)state;
@@ -420,6 +511,7 @@ int main(void)
         cmocka_unit_test(encrypted_links_give_the_bits_of_the_tree),
         cmocka_unit_test(bytes_on_the_wire_are_those_of_the_formula),
         cmocka_unit_test(hosts_with_several_groups_send_a_code_for_each_if_that_is_less_than_float32),
+        cmocka_unit_test(ranks_with_several_groups_send_the_codes_that_they_have_kept),
         cmocka_unit_test(ranks_in_one_memory_send_nothing),
         cmocka_unit_test(groups_that_are_no_subtrees_are_refused),
         cmocka_unit_test(members_with_other_codes_detect_it),

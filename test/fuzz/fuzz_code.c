@@ -27,6 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t b = 0; b < BLOCKS; b++)
         if (raw >> b & 1)
             code_map_raw(&m, b * CODE_BLOCK, b * CODE_BLOCK + 1);
+    code_map_index(&m);
     bytes = code_map_bytes(&m, 0, N);
     in = calloc(1, bytes); /* exactly, so that a sanitizer finds a read beyond the end */
     CHECK(in != NULL);
@@ -34,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         in[i] = data[1 + at]; /* the bytes again and again, so that every block has some */
     memset(y, 0xa5, N * sizeof(*y));
     code_map_read(&m, in, 0, N, y);
-    code_map_round(&m, &key, y, 0, N);
+    code_map_round(&m, &key, y, 0, N, NULL);
     code_map_write(&m, &key, y, 0, N, in);
     free(in);
     free(y);
