@@ -16,7 +16,7 @@
 #include "comm/cast.h"
 #include "comm/comm_priv.h"
 
-enum { LANES = 8, GUARD = 64, FIRST = 2 * CODE_BLOCK, SMALL = 11 * CODE_BLOCK + 37, LARGE = 600 * 1000 + 3 };
+enum { LANES = 8, LANES_MAX = 16, GUARD = 64, FIRST = 2 * CODE_BLOCK, SMALL = 11 * CODE_BLOCK + 37, LARGE = 600 * 1000 + 3 };
 
 /* A scene: set before the processes are forked. */
 static struct {
@@ -135,7 +135,7 @@ static void reduce_rounds(struct cast *k, struct comm *c, uint32_t self, uint32_
         first += k->shares[r];
     own = k->shares[rank];
     for (uint32_t round = 1; round <= 2; round++) {
-        const uint8_t *codes[LANES];
+        const uint8_t *codes[LANES_MAX];
         const struct comm_coding coding = {
             .map = &m, .first = FIRST, .key = key_of(round, 12345), .codes = codes
         };
@@ -220,6 +220,38 @@ static void any_members_and_hosts_give_the_bits_of_the_tree(void **state)
             scene.kind = (enum code_kind)(CODE_BFLOAT16 + (i + groups / 2) % 4);
             play(layouts[i / 2], i % 2 == 0, groups);
         }
+    }
+}
+
+static uint32_t below(uint32_t *at, uint32_t n)
+{
+    const struct rng_key k = { .seed = 20261125 };
+
+    return rng_u32(&k, (*at)++) % n;
+}
+
+/* Any survivors of any full group, on any hosts, with any groups and code. */
+static void survivors_of_any_group_give_the_bits_of_the_tree(void **state)
+{
+    uint32_t at_number = 0;
+
+    (void)state;
+    for (int i = 0; i < 60; i++) {
+        uint32_t levels = 1 + below(&at_number, 4), world;
+        char layout[128] = "", host = 'A';
+
+        scene.lanes = 1u << levels;
+        world = 1 + below(&at_number, scene.lanes < 9 ? scene.lanes : 9);
+        for (uint32_t left = world, n; left > 0; left -= n) {
+            size_t at = strlen(layout);
+
+            n = 1 + below(&at_number, left < 3 ? left : 3);
+            host = below(&at_number, 3) != 0 ? host : (char)('A' + below(&at_number, 3));
+            snprintf(layout + at, sizeof(layout) - at, "%c%u ", host, n);
+        }
+        scene.kind = (enum code_kind)(CODE_BFLOAT16 + below(&at_number, 4));
+        scene.count = 5 * CODE_BLOCK + below(&at_number, 9 * CODE_BLOCK);
+        play(layout, below(&at_number, 4) != 0, 1u << below(&at_number, levels + 1));
     }
 }
 
@@ -387,7 +419,7 @@ static void scene_kept_bytes(struct cast *k, uint32_t self)
     float *data = k->arenas[self].base;
     struct comm *c = cast_open(k, self);
     uint32_t kept = comm_kept_codes(c, 0, scene.kind), own = k->groups / 2;
-    const uint8_t *codes[LANES];
+    const uint8_t *codes[LANES_MAX];
     uint8_t *memory = calloc(LANES, scene.count * sizeof(float));
     struct comm_coding coding = { .key = { .seed = 1 }, .codes = codes };
     size_t blocks = scene.count / CODE_BLOCK / 2;
@@ -441,7 +473,7 @@ static void ranks_in_one_memory_send_nothing(void **state)
 
 /* ---- errors ---- */
 
-static void refuse(const char *layout, const uint32_t *shares, uint32_t groups, const char *text)
+static void refuse(const char *layout, const uint32_t shares[4], uint32_t groups, const char *text)
 {
     struct cast k;
     struct comm_opts o;
@@ -459,7 +491,7 @@ static void refuse(const char *layout, const uint32_t *shares, uint32_t groups, 
 
 static void groups_that_are_no_subtrees_are_refused(void **state)
 {
-    static const uint32_t four[] = { 1, 1, 1, 1 }, six[] = { 2, 2, 1, 1 }, twelve[] = { 4, 4, 4 };
+    static const uint32_t four[] = { 1, 1, 1, 1 }, six[] = { 2, 2, 1, 1 }, twelve[4] = { 4, 4, 4 };
 
     (void)state;
     refuse("A4", four, 3, "3 groups of 4 lanes; expected powers of two");
@@ -507,6 +539,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_members_and_hosts_give_the_bits_of_the_tree),
+        cmocka_unit_test(survivors_of_any_group_give_the_bits_of_the_tree),
         cmocka_unit_test(all_codes_and_vectors_of_several_pieces_give_the_bits_of_the_tree),
         cmocka_unit_test(encrypted_links_give_the_bits_of_the_tree),
         cmocka_unit_test(bytes_on_the_wire_are_those_of_the_formula),
