@@ -257,7 +257,8 @@ bench-gpu: all $(OPS)
 chaos: all $(EMULATED)
 	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1) \
 	    $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(CALM),--calm $(CALM)) $(if $(LOAD),--load $(LOAD)) \
-	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)') $(if $(PS),--ps $(PS))
+	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)') $(if $(PS),--ps $(PS)) \
+	    $(if $(COMPRESSION),--compression $(COMPRESSION))
 # The second script reads the object files.
 layers: $(BUILD)/libtrainerd.a $(BUILD)/libapp.a
 	@scripts/layers

@@ -1,7 +1,7 @@
 """chaos.py - runs a job of tasks on hosts of their own under injected faults, and prints a verdict.
 
     scripts/chaos [--seconds N] [--schedules N] [--calm SECONDS] [--decks LIST] [--only KIND]
-                  [--load N] [--seed N] [--folder DIR] [--events N] [--devices LIST] [--ps N]
+                  [--load N] [--seed N] [--folder DIR] [--events N] [--devices LIST] [--ps N] [--compression CODE]
 
 A chief and three workers, each in a network namespace of its own, train the digits on shared
 storage. A schedule drawn from the seed (schedule.py) kills, suspends, cuts off and drains them, and
@@ -21,6 +21,7 @@ seed replays the same schedule.
 --ps        train clicks, a job with embedding tables, with this many ps tasks (each row on two of
             them), a chief, and one or two workers by the seed. The decks are then hard,ps. The
             undisturbed task trains without ps tasks
+--compression  compress the gradients with this code (int8, ...), each lane a group; not with --ps
 --load      this many busy processes beside the tasks
 --folder    folder of the logs (default build/chaos)
 --devices   devices of each task (default cpu:1). With cuda:0 each has an emulated GPU and a small
@@ -232,7 +233,7 @@ def chaos(args, folder):
     is_idle = not args.load and os.getloadavg()[0] < os.cpu_count()
     if args.ps:
         roster.set_trainers(2 + args.seed % 2)
-    job = jobs.Clicks(os.path.join(folder, "data"), args.seed) if args.ps else jobs.Digits()
+    job = jobs.Clicks(os.path.join(folder, "data"), args.seed) if args.ps else jobs.Digits(args.compression)
     net, storage = hosts.Hosts(roster.trainers + args.ps), hosts.Storage(os.path.join(folder, "storage"), job.storage_bytes)
     kinds = kinds_for(run, net, args)
     run.say("seed %d, load %d, %s" % (args.seed, args.load, "%d schedules" % args.schedules if args.schedules else
@@ -276,12 +277,15 @@ def main():
     p.add_argument("--decks", type=decks, help="default: %s; with --ps: hard,ps" % ",".join(WITHOUT_PS))
     p.add_argument("--only", choices=KINDS)
     p.add_argument("--ps", type=int, default=0)
+    p.add_argument("--compression", choices=("bfloat16", "float16", "int8", "int4"))
     args = p.parse_args()
     args.decks = args.decks or (["hard", "ps"] if args.ps else WITHOUT_PS)
     if not args.ps and ("ps" in args.decks or DECK_OF.get(args.only) == "ps"):
         p.error("the faults of the deck ps need --ps N")
     if args.ps and args.devices.startswith("cuda"):
         p.error("--ps needs devices on the CPU")
+    if args.compression and (args.ps or args.devices.startswith("cuda")):
+        p.error("--compression needs devices on the CPU, and no --ps")
     hosts.enter()
     if args.devices.startswith("cuda"):
         kit.TRAINERD = os.path.join(kit.BUILD, "emulated", "trainerd")

@@ -48,15 +48,18 @@ def on_gpus():
 
 
 class Digits:
+    """`code`: of communication.compression; None: gradients are float32."""
     exported, storage_bytes, name = os.path.join("run", "digits.onnx"), 8 << 20, "digits"
     lanes, batch = 4, 64
 
-    def __init__(self):
+    def __init__(self, code=None):
+        self.communication = {"compression": {"code": code, "groups": self.lanes, "min_bytes": 1024}} if code else {}
         folder = os.path.join(kit.ROOT, "config", "digits")
         self.n_samples = sum(records_of(os.path.join(folder, f)) for f in sorted(os.listdir(folder)) if f.startswith("digits-train"))
 
     def write(self, folder, steps, **more):
         changes = {"train": {"steps": steps, "lanes": self.lanes, "global_batch_size": self.batch, "eval_every_epochs": 1}}
+        changes["communication"] = self.communication
         if on_gpus():
             small_network(folder)
             changes["model"] = {"onnx": "small.onnx"}

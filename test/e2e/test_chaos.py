@@ -240,6 +240,11 @@ def chaos_one_minute_loses_no_step():
 
 
 @test
+def chaos_with_compressed_gradients_half_a_minute_loses_no_step():
+    expect_chaos_passes(40, "--decks", "hard", "--compression", "int8")
+
+
+@test
 def chaos_with_ps_half_a_minute_loses_no_step():
     out = expect_chaos_passes(40, "--ps", "3", "--decks", "ps")
     assert "rows were lost" in out and "rows were lost         0" not in out, out  # so a return was tested
