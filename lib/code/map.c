@@ -9,6 +9,7 @@
 
 int code_map_open(struct code_map *m, enum code_kind kind, size_t elements, struct err *err)
 {
+    CHECK((uint64_t)elements >> 34 == 0);
     *m = (struct code_map){ .kind = kind, .n_blocks = elements / CODE_BLOCK };
     m->is_coded = malloc(m->n_blocks + 1); /* never 0 bytes */
     m->before = calloc(m->n_blocks + 1, sizeof(*m->before));

@@ -30,7 +30,7 @@ struct code_map {
     bool is_indexed;     /* `before` is valid */
 };
 
-/* Codes all whole blocks of `elements` numbers, fewer than 2^40. On failure *m can be closed. Errors:
+/* Codes all whole blocks of `elements` numbers, fewer than 2^34. On failure *m can be closed. Errors:
  * ERR_NOMEM. */
 int code_map_open(struct code_map *m, enum code_kind kind, size_t elements, struct err *err);
 void code_map_close(struct code_map *m); /* a zeroed one is allowed */
