@@ -218,7 +218,7 @@ SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g1' \
 san:
 	@$(MAKE) --no-print-directory $(if $(T),check,test) $(SANITIZED)
 # The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts and emulated GPUs.
-SAN_TESTS := $(foreach f,base loop conf member tls rdzv comm data ckpt ps graph engine train preflight daemon,test/$(f)/test_) \
+SAN_TESTS := $(foreach f,base loop conf member tls rdzv code comm data ckpt ps graph engine train preflight daemon,test/$(f)/test_) \
              -gpu -train/test_precision -train/test_tables
 san-units:
 	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"

@@ -55,6 +55,39 @@ static void expect(const char *layout, bool shared_memory, const char *nodes, co
     topology_fini(&t);
 }
 
+/* Eight ranks on four hosts; every channel of a node has a link with that of each other node. */
+static void requested_direct_exchange_connects_all_nodes_along_the_same_tree(void **state)
+{
+    struct group_member m[4];
+    uint32_t peers[4];
+    struct topology t;
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        hosts[i][0] = (char)('A' + i);
+        m[i] = (struct group_member){
+            .name = "worker", .host_key = hosts[i], .data_address = "127.0.0.1:1", .n_devices = 2
+        };
+    }
+    assert_int_equal(topology_init(&t, m, 4, NULL, true, true, NULL), 0);
+    assert_int_equal(t.kind, TOPOLOGY_DIRECT);
+    assert_int_equal(t.n_nodes, 4);
+    assert_int_equal(t.n_channels, 2);
+    for (uint32_t n = 0; n <= 4; n++) {
+        assert_int_equal(t.node_first[n], 2 * n);
+        assert_int_equal(t.node_leaves[n], 2 * n);
+    }
+    for (uint32_t r = 0; r < 8; r++) {
+        assert_int_equal(topology_peers(&t, r, peers), 3);
+        for (uint32_t i = 0; i < 3; i++)
+            assert_true(peers[i] % 2 == r % 2 && peers[i] / 2 != r / 2);
+    }
+    topology_fini(&t);
+    assert_int_equal(topology_init(&t, m, 1, NULL, true, true, NULL), 0);
+    assert_int_equal(t.kind, TOPOLOGY_ONE_NODE);
+    topology_fini(&t);
+}
+
 static void one_host_is_one_node_for_every_world(void **state)
 {
     (void)state;
@@ -408,6 +441,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_host_is_one_node_for_every_world),
+        cmocka_unit_test(requested_direct_exchange_connects_all_nodes_along_the_same_tree),
         cmocka_unit_test(equal_aligned_hosts_are_the_nodes),
         cmocka_unit_test(power_of_two_world_keeps_the_tree_for_any_hosts),
         cmocka_unit_test(other_worlds_are_subtrees_side_by_side),
