@@ -414,6 +414,19 @@ def task_that_joins_receives_the_decision():
     assert tensors(checkpoints(folder), 40) == tensors(run(1, job_with(None, steps=40, lanes=4))[0], 40)
 
 
+@test
+def evaluator_follows_a_compressed_job():
+    folder = workdir()
+    path = digits_job(folder, **over_tcp(job_with("int8", steps=20)))
+    ports = free_ports(2)
+    tasks = [Task(path, tf_config(ports, i), ALONE, name="worker %d" % i) for i in range(2)]
+    follower = Task(path, tf_config(ports, 0, kind="evaluator"), ALONE, name="evaluator 0")
+    expect_codes([*tasks, follower], [0, 0, 0])
+    ours = [r for t in tasks for r in t.events("eval") if r["step"] == 20]
+    theirs = [r for r in follower.events("eval") if r["step"] == 20]
+    assert len(theirs) == 1 and (theirs[0]["loss"], theirs[0]["accuracy"]) == (ours[0]["loss"], ours[0]["accuracy"]), (ours, theirs)
+
+
 # ---- failures ----
 
 def train_with_deaths(job, lives, n=4):
