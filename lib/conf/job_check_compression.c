@@ -47,6 +47,10 @@ int conf_check_compression(const struct json *doc, const struct conf *c, struct 
         rc = json_error(doc, code, err,
                         "gradients of GPUs cannot be compressed, but /communication/implementation is \"nccl\": "
                         "use \"cpu\" or \"auto\", or \"none\" here");
+    if (rc == 0 && c->has_ps && ps_wants_dense(&c->ps))
+        rc = json_error(doc, code, err,
+                        "compression concerns the all-reduce between workers, but /parameter_server/dense is "
+                        "\"ps\": use \"workers\" there, or \"none\" here");
     for (uint32_t i = 0; rc == 0 && i < c->run.n_phases; i++)
         if (c->run.phases[i].mode == TRAIN_LOCAL_SGD)
             rc = json_error(doc, code, err,
