@@ -66,7 +66,6 @@ static const struct job_refusal job_refusals[] = {
 { P1("/communication", "{'compression':{'code':'none','when':'always'}}"), "/communication/compression/when", "is used only where /communication/compression/code is" },
 { P1("/communication", "{'compression':{'code':'int8','groups':0}}"), "/communication/compression/groups", "expected an integer from 1 to 65536, found the number 0" },
 { P1("/communication", "{'compression':{'code':'int8','groups':2,'min_bytes':-1}}"), "/communication/compression/min_bytes", "expected an integer from 0 to 1000000000000" },
-{ P3("/train/lanes", "4", "/communication", "{'compression':{'code':'int8','groups':2}}", "/parameter_server", "{'dense':'ps'}"), "/communication/compression/code", "/parameter_server/dense is \"ps\"" },
 { P1("/communication", "{'compression':{'code':'int8','groups':2,'when':'auto'}}"), "/communication/compression/when", "the word \"auto\" is not known; expected one of: \"always\", \"network\"" },
 /* phases */
 { P1("/train/phases", "{}"), "/train/phases", "expected an array, found an object" },
@@ -314,6 +313,7 @@ static const struct job_refusal job_contradictions[] = {
 { P1("/export", "{'safetensors':'./net.onnx'}"), "/export/safetensors", "this file would overwrite /model/onnx: choose another file" },
 { P2("/model/weights", "'w'", "/export", "{'safetensors':'w'}"), "/export/safetensors", "this file would overwrite /model/weights: choose another file" },
 { P1("/export", "{'onnx':'./net.onnx'}"), "/export/onnx", "this file would overwrite /model/onnx: choose another file" },
+{ P3("/train/lanes", "4", "/communication", "{'compression':{'code':'int8','groups':2}}", "/parameter_server", "{'dense':'ps'}"), "/communication/compression/code", "/parameter_server/dense is \"ps\"" },
 { P1("/parameter_server", "{'dense':'ps','tables':'none'}"), "/parameter_server/tables", "with /parameter_server/dense \"ps\" all tables are on ps tasks" },
 { P1("/parameter_server", "{'dense':'ps','tables':['a']}"), "/parameter_server/tables", "with /parameter_server/dense \"ps\" all tables are on ps tasks" },
 { P3("/train/lanes", "4", "/train/phases", "[{'mode':'local_sgd','groups':2,'sync_every':5}]", "/parameter_server", "{'dense':'ps'}"), "/train/phases/0/mode", "the parameters of /parameter_server are shared" },

@@ -36,7 +36,7 @@ def any_number_of_ps_and_workers_all_files_are_equal():
 @test
 def without_a_norm_the_files_are_those_of_a_job_without_ps():
     expected, found = (checkpoints(reference(**changes).folder) for changes in ({}, dense()))
-    assert found == expected
+    assert found[max(found)] == expected[max(expected)]  # others are left out where the writer is busy
 
 
 @test
