@@ -58,7 +58,8 @@ static int make_rank(struct comm *c, uint32_t local)
     sources = ranks > t->n_nodes ? ranks : t->n_nodes;
     r->sources = calloc(sources, sizeof(*r->sources));
     r->targets = calloc(ranks, sizeof(*r->targets));
-    if (r->links == NULL || r->sources == NULL || r->targets == NULL)
+    r->waits = calloc(t->n_members, sizeof(*r->waits));
+    if (r->links == NULL || r->sources == NULL || r->targets == NULL || r->waits == NULL)
         return ERR_NOMEM;
     if (coded_make_rank(c, r) < 0)
         return ERR_NOMEM;
@@ -164,6 +165,7 @@ static void destroy(struct comm *c)
         free(c->ranks[i].sources);
         free(c->ranks[i].targets);
         free(c->ranks[i].scratch);
+        free(c->ranks[i].waits);
     }
     for (uint32_t i = 0; i < c->watch.n_lives; i++)
         life_close(&c->watch.lives[i]);

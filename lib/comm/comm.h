@@ -217,6 +217,22 @@ void comm_set_spin(struct comm *c, uint32_t local, bool may);
  * amounts of work; initially 1. Called between two calls. */
 void comm_set_patience(struct comm *c, uint32_t local, uint64_t factor);
 
+/* How long a local rank has waited for a member, in calls since comm_connect(), the calls of
+ * evaluations and transfers included. Only a wait that sleeps is counted; it costs two readings of
+ * the clock.
+ *
+ *   late   nothing of the expected message had arrived, or the member had not arrived at a barrier:
+ *          the member is late. It may itself have waited for another member
+ *   slow   a part of the message had arrived: the link is slow, or the processor of the member is
+ *          busy. Only links over TCP count this */
+struct comm_wait {
+    uint64_t late_ns, slow_ns;
+    uint64_t slow_bytes; /* that arrived in and after the slow waits of their messages */
+};
+/* Copies the counters, one for each member of the view. `local` < n_ranks of this member. Any
+ * thread. */
+void comm_read_waits(const struct comm *c, uint32_t local, struct comm_wait *out);
+
 /* Divides the ranks into parts; called by every rank. The part of this rank is the ranks [first, first
  * + n), which are a subtree of the tree over ranks (or over the leaves of the shares). A later call
  * replaces the division. Contains barriers. Errors: as comm_barrier(). */

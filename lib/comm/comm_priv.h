@@ -9,6 +9,7 @@
  *   share.c       the members of a host exchange their arenas, the shared page, and their tethers
  *   link_shm.c    the ranks of a host: barrier, the record of calls
  *   link_tcp.c    two ranks of different nodes: one step of a schedule
+ *   waits.c       the time that ranks waited for other members
  *   channel.c     messages between ranks and servers
  *   channel_read.c         receives the bytes of the channels
  *   path.c        which data paths work
@@ -94,6 +95,11 @@ struct comm_part {
     uint32_t node, n_nodes;
 };
 
+/* The waits of a rank for one member; as struct comm_wait. */
+struct wait_counters {
+    _Atomic uint64_t late_ns, slow_ns, slow_bytes;
+};
+
 /* One replica thread of this member. */
 struct comm_rank {
     _Alignas(64) uint32_t rank;
@@ -116,6 +122,7 @@ struct comm_rank {
         uint32_t number, arrivals;
     } other;
     uint64_t patience;     /* a call may take this many times the deadline; 0: 1 */
+    struct wait_counters *waits; /* owned [n_members] */
     uint64_t limit_ns;     /* of the present call */
     uint64_t deadline_ns;  /* likewise */
     bool yields;           /* never spins */
@@ -330,6 +337,14 @@ void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes
 void *host_small(struct comm *c, const struct comm_rank *r, uint32_t rank);
 /* Sets the number of arrivals of r at barriers of its part to 0. */
 void host_reset_part(struct comm *c, const struct comm_rank *r);
+
+/* ---- waits.c: called by the thread that makes the call of r ---- */
+enum wait_kind { WAIT_LATE, WAIT_SLOW };
+/* r waited for a rank of another member, or of its own one. */
+void waits_add(const struct comm *c, struct comm_rank *r, uint32_t rank, enum wait_kind kind,
+               uint64_t ns);
+/* `bytes` arrived from the rank in and after waits of kind WAIT_SLOW. */
+void waits_add_bytes(const struct comm *c, struct comm_rank *r, uint32_t rank, uint64_t bytes);
 
 /* ---- link_tcp.c ---- */
 struct exchange {

@@ -88,7 +88,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     struct host_slot *s = slot_of(c, r, rank);
     bool spin = c->shm.page->spin != 0 && !r->yields;
     uint32_t seen = atomic_load_explicit(&s->word, memory_order_acquire);
-    bool waits = false;
+    uint64_t since_ns = 0; /* begin of the sleeps; 0: none yet */
     int rc = 1;
 
     /* All ranks have arrived. If the generation has ended meanwhile, the others may already use
@@ -106,8 +106,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     while (rc == 1) {
         uint32_t word;
 
-        waits = true;
-        comm_waits(c, waits);
+        since_ns = since_ns == 0 ? clock_ns() : since_ns;
+        comm_waits(c, true);
         atomic_fetch_add(&s->sleepers, 1);
         word = atomic_load(&s->word);
         rc = look(c, r, rank, word);
@@ -115,8 +115,10 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
             futex_wait(&s->word, word, COMM_SLICE_MS * (uint64_t)1000000);
         atomic_fetch_sub(&s->sleepers, 1);
     }
-    if (waits)
+    if (since_ns != 0) {
         comm_waits(c, false);
+        waits_add(c, r, rank, WAIT_LATE, clock_ns() - since_ns);
+    }
     return rc;
 }
 

@@ -220,12 +220,48 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
     return 0;
 }
 
+/* A wait of an exchange. */
+struct wait {
+    uint64_t since_ns; /* 0: no wait */
+    bool is_known;     /* `rank` and `kind` are valid */
+    uint32_t rank;
+    enum wait_kind kind;
+    size_t slow_from; /* bytes of the incoming message at its first slow wait; 0: none yet */
+};
+
+/* While nothing of the incoming message has arrived, its sender is late. If this rank cannot send,
+ * the receiver is slow provided that it has begun the same exchange, which its message shows; otherwise
+ * either can be the reason, and the wait is not counted. */
+static void wait_begins(struct comm *c, struct wait *w, const struct flow *out,
+                        const struct flow *in)
+{
+    bool has_begun = in->fd >= 0 && in->done > 0;
+
+    w->since_ns = clock_ns();
+    w->is_known = !is_done(in) || (has_begun && in->rank == out->rank);
+    w->rank = in->rank;
+    w->kind = has_begun ? WAIT_SLOW : WAIT_LATE;
+    if (w->kind == WAIT_SLOW && !is_done(in) && w->slow_from == 0)
+        w->slow_from = in->done;
+    comm_waits(c, true);
+}
+
+static void wait_ends(struct comm *c, struct comm_rank *r, struct wait *w)
+{
+    if (w->since_ns == 0)
+        return;
+    comm_waits(c, false);
+    if (w->is_known)
+        waits_add(c, r, w->rank, w->kind, clock_ns() - w->since_ns);
+    w->since_ns = 0;
+}
+
 int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
 {
     struct flow out = flow_of(r, x->to, x->send_bytes), in = flow_of(r, x->from, x->recv_bytes);
     struct exchange now = *x;
-    bool add_last = x->add && x->send == x->recv && x->send_bytes != 0, waits = false;
-    uint64_t since_ns = 0;
+    bool add_last = x->add && x->send == x->recv && x->send_bytes != 0;
+    struct wait w = { .since_ns = 0 };
 
     CHECK(!add_last || x->recv_bytes <= COMM_SMALL_BYTES);
     if (add_last) { /* the elements to be added arrive in the scratch buffer first */
@@ -240,16 +276,18 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
         if (got < 0 || comm_has_failed(c))
             return -1;
         if (sent == 0 && got == 0) {
-            since_ns = waits ? since_ns : clock_ns();
-            waits = true;
-            comm_waits(c, waits);
-            if (wait_for(c, r, &out, &in, since_ns) < 0)
+            if (w.since_ns == 0)
+                wait_begins(c, &w, &out, &in);
+            else
+                comm_waits(c, true);
+            if (wait_for(c, r, &out, &in, w.since_ns) < 0)
                 return -1;
-        } else if (waits) {
-            waits = false;
-            comm_waits(c, waits);
+        } else {
+            wait_ends(c, r, &w);
         }
     }
+    if (w.slow_from != 0)
+        waits_add_bytes(c, r, in.rank, in.total - w.slow_from);
     if (add_last)
         add(r, x, x->recv_bytes, x->recv_bytes);
     return 0;
