@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "comm/comm.h"
+#include "daemon/advisor.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/status.h"
@@ -158,6 +159,7 @@ static void on_stop(struct run *r)
 static void on_tick(struct run *r)
 {
     lock_retry(r);
+    advisor_tick(r->advisor, NULL);
     start_if_ready(r);
     if (r->stop.is_requested && r->generation != 0 &&
         clock_ms() - r->stop.since_ms > run_grace_ms(r))

@@ -126,6 +126,9 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
                    s->server->staleness);
     if (s->memory != NULL)
         memory_line(s->memory, out);
+    for (size_t i = 0; i < s->n_advice; i++)
+        buf_printf(out, "advice      %s: %s\n            remedy: %s\n", s->advice[i]->kind,
+                   s->advice[i]->text, s->advice[i]->remedy);
     for (size_t i = 0; i < s->n_gpus; i++) {
         buf_str(out, i == 0 ? "GPUs        " : "            ");
         gpu_line(s->gpus[i], out);

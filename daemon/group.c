@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "daemon/advisor.h"
 #include "daemon/certificates.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
@@ -363,6 +364,7 @@ static void on_tick(struct run *r)
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
     lock_retry(r);
+    advisor_tick(r->advisor, r->group->rdzv);
     group_watch_storage(r, state);
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();

@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
+#include "daemon/advisor.h"
 #include "daemon/memory_watch.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
@@ -121,6 +122,8 @@ void run_event(struct run *r, const struct train_event *e)
     if (e->kind == TRAIN_STEP && e->report->device_idle != NULL)
         sensors_idle(r->gpus.sensors, e->report->device_idle);
     report_event(r->report, e);
+    if (e->kind == TRAIN_STEP)
+        advisor_step(r->advisor, e->report);
     if (e->kind == TRAIN_EVAL)
         r->evaluation = *e->eval;
     if (e->kind == TRAIN_CONNECTED) {
@@ -382,6 +385,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         return rc;
     r->http.metrics = metrics_new();
     CHECK(r->http.metrics != NULL);
+    r->advisor = advisor_new(s, r->http.metrics);
     metrics_set_prologue(r->http.metrics, metrics_print_process);
     r->train_opts = s->train;
     r->train_opts.on_event = on_train_event;
@@ -494,6 +498,7 @@ static void shut_down(struct run *r)
     status_pages_free(r->http.pages);
     metrics_free(r->http.metrics);
     memory_watch_free(r->memory);
+    advisor_free(r->advisor);
     free(r->gpus.readings);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
     shutdown_limit.stage = "the exit handlers of libraries";

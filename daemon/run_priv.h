@@ -26,6 +26,7 @@
 #include "train/train.h"
 
 struct Trainerd__V1__StatusReply;
+struct advisor;
 struct arena;
 struct evaluator;
 struct group;
@@ -104,6 +105,7 @@ struct run {
     struct report *report;
     struct reload *reload;
     struct memory_watch *memory;
+    struct advisor *advisor;
     struct run_gpus gpus;
     struct rdzv_progress progress; /* updated by every tick; only the loop's thread reads it */
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/thread.h"
+#include "daemon/advisor.h"
 #include "daemon/complete.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -80,6 +81,7 @@ int run_train(struct run *r, const struct train_generation *g, struct err *err)
 
     CHECK(r->generation == 0 && r->work != NULL);
     r->generation_count++;
+    advisor_begin(r->advisor, &g->view);
     r->generation = g->view.generation; /* the generation may end before start() returns */
     rc = r->ops->start(r->work, g, on_train_end, err);
     if (rc < 0)
@@ -180,6 +182,7 @@ void run_update_progress(struct run *r)
     struct train_progress p;
 
     report_progress(r->report, &r->progress);
+    advisor_progress(r->advisor, &r->progress);
     r->progress.gpus = r->gpus.readings;
     r->progress.n_gpus = sensors_read(r->gpus.sensors, r->gpus.readings, r->s->n_devices);
     if (r->mode->progress != NULL)

@@ -163,6 +163,18 @@ void status_json_records(const Trainerd__V1__LogsReply *l, struct buf *out)
     buf_str(out, "]}\n");
 }
 
+static void advice_json(const Trainerd__V1__Advice *x, struct buf *out)
+{
+    buf_printf(out, "{\"time_us\": %llu", (ull)x->time_us);
+    field(out, "kind", x->kind);
+    number(out, "value", x->value);
+    number(out, "limit", x->limit);
+    field(out, "culprit", x->culprit);
+    field(out, "text", x->text);
+    field(out, "remedy", x->remedy);
+    buf_str(out, "}");
+}
+
 void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
 {
     buf_str(out, "{\"task\": ");
@@ -206,7 +218,12 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     evaluation_json(s->evaluation, out);
     server_json(s->server, out);
     memory_json(s->memory, out);
-    buf_str(out, ", \"checkpoints\": [");
+    buf_str(out, ", \"advice\": [");
+    for (size_t i = 0; i < s->n_advice; i++) {
+        buf_str(out, i > 0 ? ", " : "");
+        advice_json(s->advice[i], out);
+    }
+    buf_str(out, "], \"checkpoints\": [");
     for (size_t i = 0; i < s->n_checkpoints; i++) {
         buf_str(out, i > 0 ? ", " : "");
         checkpoint_json(s->checkpoints[i], out);

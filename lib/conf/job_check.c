@@ -474,6 +474,18 @@ static int check_waits(const struct checker *k)
     return 0;
 }
 
+static int check_advice(const struct checker *k)
+{
+    double spread = k->c->advice.at[ADVICE_LANE_SPREAD];
+
+    if (spread > 0 && spread <= 1)
+        return json_error(k->doc, value_at(k->doc, "/health/advice/lane_spread"), k->err,
+                          "the slowest task is never faster than the median: expected more than 1, or 0 "
+                          "for no warning, found %g",
+                          spread);
+    return 0;
+}
+
 /* Checks that an export does not overwrite a file that the job reads, or the other export. */
 static int check_export(const struct checker *k)
 {
@@ -621,7 +633,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
-        check_cycle, check_waits,   check_export, check_weights_names, check_scale,
+        check_cycle, check_waits,   check_advice, check_export, check_weights_names, check_scale,
         check_evaluator, check_ps, check_ps_tables, check_phases, check_compression,
     };
     const struct checker k = { doc, c, err };

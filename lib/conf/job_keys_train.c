@@ -120,6 +120,26 @@ static const struct conf_key rows[] = {
          "stops with the state before that step; skip: the step is counted and changes nothing, but more than 10 "
          "in a row stop the job; restore: all tasks return to the newest checkpoint, and stop when it happens "
          "again." },
+{ "/health", "advice", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "Limits of the time of steps. The leader compares the windows of all tasks with them; a value beyond its "
+         "limit in two successive windows is a warning on every task, with the cause and the remedy." },
+{ "/health/advice", "reduce_share", F64, AT(advice.at[ADVICE_REDUCE_SHARE]), FREE, .max = 1, .fallback = "0.2",
+  .doc = "The part of a step that a task waits for the all-reduce; 0: no warning." },
+{ "/health/advice", "data_share", F64, AT(advice.at[ADVICE_DATA_SHARE]), FREE, .max = 1, .fallback = "0.1",
+  .doc = "The part of a step that a task waits for samples; 0: no warning." },
+{ "/health/advice", "h2d_ms", F64, AT(advice.at[ADVICE_H2D_MS]), FREE, .max = 1e6, .fallback = "5",
+  .doc = "Milliseconds to copy the samples of a lane to the GPU, of the slowest of 100 copies; 0: no warning." },
+{ "/health/advice", "device_use", F64, AT(advice.at[ADVICE_DEVICE_USE]), FREE, .max = 1, .fallback = "0.7",
+  .doc = "The part of a step in which the GPUs of a task have work; less is a warning; 0: no warning." },
+{ "/health/advice", "lane_spread", F64, AT(advice.at[ADVICE_LANE_SPREAD]), FREE, .max = 1e6, .fallback = "1.25",
+  .doc = "The time to compute a lane on the slowest task, divided by that on the median task: more than 1; 0: no "
+         "warning." },
+{ "/health/advice", "window_steps", U64, AT(advice.window_steps), FREE, .lo = 1, .hi = 1000000000,
+  .fallback = "50", .doc = "The least number of steps in a window." },
+{ "/health/advice", "window_seconds", F64, AT(advice.window_seconds), FREE, .max = 86400, .fallback = "10",
+  .doc = "The shortest duration of a window." },
+{ "/health/advice", "repeat_seconds", F64, AT(advice.repeat_seconds), FREE, .max = 1e9, .fallback = "600",
+  .doc = "The shortest time between two log lines of the same kind." },
 };
 /* clang-format on */
 

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "opts/advice.h"
 #include "opts/code.h"
 #include "opts/data.h"
 #include "opts/optim.h"
@@ -111,6 +112,7 @@ struct conf {
     double preflight_seconds; /* limit of the measurement before the first generation; 0: none */
 
     struct train_health health; /* non_finite changes results, so it is part of the digest */
+    struct advice_limits advice; /* /health/advice; not part of the digest */
 
     struct optim_settings optimizer;
     struct conf_group *groups; /* of parameters */

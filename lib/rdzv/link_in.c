@@ -52,7 +52,9 @@ static void send_view(struct rdzv_links *l, struct seat *seat, const struct memb
 void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_msg *m)
 {
     struct seat *seat = &l->seats[rank];
+    const struct rdzv_progress *p = l->r->opts.progress;
     const char *addresses[MEMBER_REACH_MAX];
+    const struct wire_leader s = { addresses, p->advice, p->n_advice };
     struct wire w = { 0 };
 
     if (seat->call == NULL)
@@ -64,7 +66,7 @@ void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_ms
     }
     for (uint32_t i = 0; m->kind == MEMBER_MSG_REACH && i < m->n_ranks; i++)
         addresses[i] = rdzv_reach_address(l->r, m->ranks[i]);
-    rdzv_in_send(seat->call, wire_write_leader(&w, &l->r->cluster, m, addresses));
+    rdzv_in_send(seat->call, wire_write_leader(&w, &l->r->cluster, m, &s));
     wire_fini(&w);
 }
 
@@ -188,7 +190,8 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = m });
 }
 
-static void store_figures(struct seat *seat, const Trainerd__V1__Beat *m)
+static void store_figures(const struct wire_cluster *c, struct seat *seat,
+                          const Trainerd__V1__Beat *m)
 {
     const Trainerd__V1__StepTime *t = m->step_time;
     struct rdzv_figures *f = &seat->figures;
@@ -197,6 +200,8 @@ static void store_figures(struct seat *seat, const Trainerd__V1__Beat *m)
     if (t != NULL)
         f->step_time = (struct rdzv_step_time){ t->seconds, t->data, t->compute, t->reduce, t->checkpoint };
     wire_text(f->trouble, sizeof(f->trouble), m->trouble, strlen(m->trouble));
+    if (m->window != NULL)
+        wire_read_window(c, m->window, &f->window);
 }
 
 static void handle_message(struct rdzv_links *l, struct seat *seat,
@@ -205,7 +210,7 @@ static void handle_message(struct rdzv_links *l, struct seat *seat,
     uint32_t rank = (uint32_t)(seat - l->seats);
 
     if (msg->kind == MEMBER_MSG_BEAT)
-        store_figures(seat, m->beat);
+        store_figures(&l->r->cluster, seat, m->beat);
     rdzv_msg_in(l->r, rank, msg);
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = msg });
 }
@@ -248,6 +253,16 @@ void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
 }
 
 /* ---- queries ---- */
+
+bool rdzv_member_window(const struct rdzv *r, uint32_t rank, struct rdzv_window *out)
+{
+    const struct rdzv_figures *f = rdzv_links_figures(r->links, rank);
+
+    if (f == NULL || f->window.number == 0)
+        return false;
+    *out = f->window;
+    return true;
+}
 
 const struct rdzv_figures *rdzv_links_figures(const struct rdzv_links *l, uint32_t rank)
 {

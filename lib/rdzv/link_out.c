@@ -15,7 +15,16 @@ struct rdzv_client {
     struct rdzv_out *out; /* NULL: no link */
     uint32_t rank;        /* the called task */
     uint64_t n_calls;
+    struct rdzv_advice advice[RDZV_ADVICE_MAX]; /* of the last BEAT of the present link */
+    uint32_t n_advice;
 };
+
+static void store_advice(struct rdzv_client *c, const Trainerd__V1__Beat *m)
+{
+    c->n_advice = (uint32_t)m->n_advice;
+    for (uint32_t i = 0; i < c->n_advice; i++)
+        wire_read_advice(m->advice[i], &c->advice[i]);
+}
 
 static void on_message(void *arg, const void *data, size_t n)
 {
@@ -36,6 +45,8 @@ static void on_message(void *arg, const void *data, size_t n)
             rdzv_views_store(r->views, msg.view);
         if (msg.kind == MEMBER_MSG_REACH)
             rdzv_reach_store(r, m->reach);
+        if (msg.kind == MEMBER_MSG_BEAT)
+            store_advice(c, m->beat);
         rdzv_msg_in(r, c->rank, &msg);
         rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &msg });
     }
@@ -75,6 +86,7 @@ void rdzv_client_open(struct rdzv_client *c, uint32_t rank)
     CHECK(c->out == NULL && rank != r->opts.self);
     c->rank = rank;
     c->n_calls++;
+    c->n_advice = 0;
     rdzv_trace(r, "link to %s: calling %s", r->cluster.tasks[rank].name,
                r->cluster.tasks[rank].address);
     c->out = rdzv_out_start(&(struct rdzv_out_opts){ .r = r,
@@ -95,7 +107,8 @@ void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m)
                              .data_address = o->data_address,
                              .host_key = o->host_key,
                              .samples_per_second = o->progress->samples_per_second,
-                             .trouble = o->progress->last_trouble };
+                             .trouble = o->progress->last_trouble,
+                             .window = o->progress->window };
     struct wire w = { 0 };
 
     if (c->out == NULL)
@@ -105,6 +118,14 @@ void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m)
     rdzv_msg_out(c->r, c->rank, m);
     rdzv_out_send(c->out, wire_write_member(&w, &c->r->cluster, m, &s));
     wire_fini(&w);
+}
+
+uint32_t rdzv_leader_advice(const struct rdzv *r, const struct rdzv_advice **out)
+{
+    const struct rdzv_client *c = r->client;
+
+    *out = c->advice;
+    return c->out != NULL ? c->n_advice : 0;
 }
 
 void rdzv_client_close(struct rdzv_client *c)

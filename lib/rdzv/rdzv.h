@@ -22,6 +22,7 @@
 
 #include "base/group_view.h"
 #include "member/node.h"
+#include "rdzv/window.h"
 
 struct arena;
 struct err;
@@ -78,6 +79,9 @@ struct rdzv_progress {
     const struct rdzv_gpu *gpus; /* [n_gpus] the GPUs of this task */
     uint32_t n_gpus;
     const char *trace_path; /* file of the trace that this task has written; NULL: none yet */
+    const struct rdzv_window *window; /* for heartbeats to the leader: the last one; NULL: none yet */
+    const struct rdzv_advice *advice; /* [n_advice] for heartbeats to members, if this task leads */
+    uint32_t n_advice;                /* at most RDZV_ADVICE_MAX */
 };
 
 struct rdzv_rows_request {
@@ -185,6 +189,12 @@ void rdzv_describe(struct rdzv *r, struct Trainerd__V1__StatusReply *s, struct a
 /* Only the fields of *p: for a task without a cluster. Any thread. */
 void rdzv_describe_progress(const struct rdzv_progress *p, struct Trainerd__V1__StatusReply *s,
                             struct arena *a);
+
+/* Copies the last window of a member that has a link to this task. Returns false if there is none. */
+bool rdzv_member_window(const struct rdzv *r, uint32_t rank, struct rdzv_window *out);
+/* Returns the number of sentences in the last heartbeat of the leader of this task, and sets *out,
+ * which is valid until the next event. */
+uint32_t rdzv_leader_advice(const struct rdzv *r, const struct rdzv_advice **out);
 
 /* Closes the links after the messages that were sent, then the server. Blocks for at most
  * `grace_ms`; 0: cuts all connections at once. NULL is allowed. */

@@ -257,6 +257,7 @@ struct rdzv_figures {
     double samples_per_second;
     struct rdzv_step_time step_time;
     char trouble[WIRE_TROUBLE_BYTES];
+    struct rdzv_window window; /* number 0: none */
 };
 const struct rdzv_figures *rdzv_links_figures(const struct rdzv_links *l, uint32_t rank);
 void rdzv_links_free(struct rdzv_links *l);

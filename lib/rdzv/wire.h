@@ -64,6 +64,14 @@ int wire_read_status(const struct wire_cluster *c, const Trainerd__V1__Where *m,
 /* Validates a further string: UTF-8, at most `max` bytes, no control characters. */
 int wire_check_string(const char *field, const char *s, size_t max, struct err *err);
 
+/* Of a BEAT, after wire_read_*() has accepted it. */
+void wire_read_window(const struct wire_cluster *c, const Trainerd__V1__Window *m,
+                      struct rdzv_window *out);
+void wire_read_advice(const Trainerd__V1__Advice *m, struct rdzv_advice *out);
+/* Called by wire_read_*() for a BEAT. Errors: ERR_INPUT naming the field. */
+int wire_check_beat_window(const struct wire_cluster *c, const Trainerd__V1__Beat *m,
+                           struct err *err);
+
 enum { WIRE_TROUBLE_BYTES = 256 }; /* of the trouble in a BEAT, with the NUL */
 
 /* ---- out: memory from w, strings borrowed until it is packed ---- */
@@ -77,16 +85,28 @@ struct wire_sender {
     /* of a BEAT */
     const Trainerd__V1__StepTime *step_time; /* NULL: unknown */
     const char *trouble;                     /* NULL: none */
+    const struct rdzv_window *window;        /* NULL: none */
+};
+/* The fields that the transport adds to a message of a leader. */
+struct wire_leader {
+    const char *const *data_addresses; /* of a REACH: [m->n_ranks] */
+    const struct rdzv_advice *advice;  /* of a BEAT: [n_advice] */
+    uint32_t n_advice;
 };
 /* CHECKs that the kind is a message of a member. */
 const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,
                                           const struct member_msg *m, const struct wire_sender *s);
-/* A VIEW is complete, with key and connection data. `data_addresses`: for a REACH, [m->n_ranks]. */
+/* A VIEW is complete, with key and connection data. `s` NULL: the message has none of these fields. */
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m,
-                                          const char *const *data_addresses);
+                                          const struct member_msg *m, const struct wire_leader *s);
 void wire_write_status(struct wire *w, const struct wire_cluster *c, uint32_t self,
                        const struct member_status *where, Trainerd__V1__Where *out);
+
+/* Parts of a BEAT and of a StatusReply; memory from `a`, texts borrowed. */
+Trainerd__V1__Window *wire_write_window(struct arena *a, const struct wire_cluster *c,
+                                        const struct rdzv_window *window);
+Trainerd__V1__Advice **wire_write_advice(struct arena *a, const struct rdzv_advice *advice,
+                                         uint32_t n);
 
 /* Writes text of any origin: `n` bytes, converted to UTF-8 without control characters and truncated
  * to n_out. */

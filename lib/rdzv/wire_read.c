@@ -272,6 +272,8 @@ static int read_beat(const struct reader *r, void *body, struct member_msg *out)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
     if (rc == 0)
         rc = check_figures(m, r->err);
+    if (rc == 0)
+        rc = wire_check_beat_window(r->c, m, r->err);
     if (rc < 0)
         return rc;
     out->generation = m->generation;

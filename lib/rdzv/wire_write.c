@@ -9,7 +9,7 @@ struct writer {
     struct arena *a;
     const struct wire_cluster *c;
     const struct wire_sender *sender;  /* for a message of a member */
-    const char *const *data_addresses; /* for a REACH */
+    const struct wire_leader *leader;  /* for a message of a leader; NULL: no further fields */
 };
 
 /* ---- pieces ---- */
@@ -108,6 +108,8 @@ static void fill_figures(const struct writer *w, Trainerd__V1__Beat *b)
         CHECK(b->trouble != NULL);
         wire_text(b->trouble, WIRE_TROUBLE_BYTES, w->sender->trouble, strlen(w->sender->trouble));
     }
+    if (w->sender->window != NULL)
+        b->window = wire_write_window(w->a, w->c, w->sender->window);
 }
 
 static void *write_beat(const struct writer *w, const struct member_msg *m)
@@ -122,6 +124,10 @@ static void *write_beat(const struct writer *w, const struct member_msg *m)
     b->limit_ms = m->progress.limit_ms;
     if (w->sender != NULL)
         fill_figures(w, b);
+    if (w->leader != NULL && w->leader->n_advice > 0) {
+        b->n_advice = w->leader->n_advice;
+        b->advice = wire_write_advice(w->a, w->leader->advice, w->leader->n_advice);
+    }
     return b;
 }
 
@@ -233,7 +239,7 @@ static void *write_reach(const struct writer *w, const struct member_msg *m)
     for (uint32_t i = 0; i < m->n_ranks; i++) {
         r->peers[i] = NEW(w, peer);
         r->peers[i]->task = task(w->a, w->c, m->ranks[i]);
-        r->peers[i]->data_address = (char *)w->data_addresses[i];
+        r->peers[i]->data_address = (char *)w->leader->data_addresses[i];
     }
     return r;
 }
@@ -302,11 +308,10 @@ const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_clus
 }
 
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m,
-                                          const char *const *data_addresses)
+                                          const struct member_msg *m, const struct wire_leader *s)
 {
     const struct row *row = &of_leader[m->kind];
-    struct writer to = { .a = &w->arena, .c = c, .data_addresses = data_addresses };
+    struct writer to = { .a = &w->arena, .c = c, .leader = s };
     Trainerd__V1__LeaderMessage *out = NEW(&to, leader_message);
 
     CHECK(row->write != NULL);

@@ -15,6 +15,15 @@ static uint64_t samples_of(const struct train *t, const struct period *period)
     return n;
 }
 
+static uint32_t lanes_of(const struct train *t)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < t->opts->n_devices; i++)
+        n += t->engine->replicas[i]->n_lanes;
+    return n;
+}
+
 void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns)
 {
     struct train *t = r->train;
@@ -42,6 +51,9 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
         .copy_ns = here ? t->events.copy_ns : 0,
         .since_ns = now - t->events.last_step_ns,
         .device_idle = here ? t->engine->device_idle : NULL,
+        .comm = t->generation.comm,
+        .lanes = lanes_of(t),
+        .own_lanes = r->device->n_lanes,
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 

@@ -48,6 +48,13 @@ struct train_step_report {
      * call.
      */
     const double *device_idle;
+    /* Of the generation, for comm_read_waits(); valid during the call. NULL: there is one replica. */
+    const struct comm *comm;
+    uint32_t lanes, own_lanes; /* that this task, and its first replica, computed in a step */
+    /* [n_feeds] durations of copies of samples to the GPU of the first replica, in milliseconds, that ended since
+     * the report before; valid during the call. */
+    const float *feed_ms;
+    uint32_t n_feeds;
 };
 
 struct train_eval_report {

@@ -205,7 +205,17 @@ static void print_contains_every_default(void **state)
         "  \"health\": {\n"
         "    \"check_gradients\": true,\n"
         "    \"check_weights_every_steps\": 100,\n"
-        "    \"non_finite\": \"stop\"\n"
+        "    \"non_finite\": \"stop\",\n"
+        "    \"advice\": {\n"
+        "      \"reduce_share\": 0.2,\n"
+        "      \"data_share\": 0.1,\n"
+        "      \"h2d_ms\": 5,\n"
+        "      \"device_use\": 0.7,\n"
+        "      \"lane_spread\": 1.25,\n"
+        "      \"window_steps\": 50,\n"
+        "      \"window_seconds\": 10,\n"
+        "      \"repeat_seconds\": 600\n"
+        "    }\n"
         "  },\n"
         "  \"optimizer\": {\n"
         "    \"type\": \"sgd\",\n"
@@ -441,6 +451,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
         { P1("/preflight_seconds", "3"), true },
         { P1("/health", "{'check_gradients':false,'check_weights_every_steps':3}"), true },
         { P1("/health", "{'non_finite':'stop'}"), true },
+        { P1("/health", "{'advice':{'reduce_share':0.5,'lane_spread':0,'window_steps':9}}"), true },
         { P1("/health", "{'non_finite':'skip'}"), false },
         { P1("/health", "{'non_finite':'restore'}"), false },
         { P1("/log", "{'level':'debug'}"), true },

@@ -67,6 +67,27 @@ static void check_text(const struct member_msg *m)
           m->code == 143);
 }
 
+static void check_beat(const Trainerd__V1__Beat *m)
+{
+    struct rdzv_window window;
+    struct rdzv_advice advice;
+
+    if (m->window != NULL) {
+        wire_read_window(&cluster, m->window, &window);
+        CHECK(window.n_waits <= RDZV_WAITS_MAX && window.reduce >= 0 && window.reduce <= 1);
+        for (uint32_t i = 0; i < window.n_waits; i++)
+            CHECK(window.waits[i].rank < WORLD && window.waits[i].late >= 0);
+    }
+    CHECK(m->n_advice <= RDZV_ADVICE_MAX);
+    for (size_t i = 0; i < m->n_advice; i++) {
+        wire_read_advice(m->advice[i], &advice);
+        check_fact(advice.kind, RDZV_KIND_BYTES - 1);
+        check_fact(advice.culprit, RDZV_CULPRIT_BYTES - 1);
+        check_fact(advice.text, RDZV_SENTENCE_BYTES - 1);
+        check_fact(advice.remedy, RDZV_SENTENCE_BYTES - 1);
+    }
+}
+
 static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct err *err)
 {
     struct member_msg out;
@@ -87,6 +108,8 @@ static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct e
         check_fact(m->join->data_address, 320);
         check_fact(m->join->to->type, 32);
     }
+    if (out.kind == MEMBER_MSG_BEAT)
+        check_beat(m->beat);
     if (out.kind == MEMBER_MSG_TROUBLE)
         CHECK(out.rank < WORLD || out.rank == MEMBER_NO_RANK);
     if (out.kind == MEMBER_MSG_LEAVE)
@@ -118,6 +141,8 @@ static int check_leader(struct wire *w, Trainerd__V1__LeaderMessage *m, struct e
     if (rc < 0)
         return rc;
     check_text(&out);
+    if (out.kind == MEMBER_MSG_BEAT)
+        check_beat(m->beat);
     if (out.kind == MEMBER_MSG_VIEW)
         check_view(out.view);
     else if (out.kind == MEMBER_MSG_OVER)

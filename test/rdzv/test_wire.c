@@ -72,6 +72,50 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
 
 static const uint32_t two_ranks[] = { 2, 0 };
 
+static const struct rdzv_window sample_window = {
+    .number = 3, .generation = 7, .steps = 60, .seconds = 0.5, .data = 0.125, .reduce = 0.25,
+    .lanes = 4, .lane_seconds = 0.0625, .steal = 0.5, .others = 0.75, .idle = -1, .copy_ms = 2.5,
+    .late = 0.375, .slow = 0.03125, .n_waits = 2,
+    .waits = { { 2, 0.25, 0, 0 }, { 0, 0.125, 0.03125, 1e6 } },
+};
+static const struct rdzv_advice sample_advice[] = {
+    { 12, "reduce_share", 0.5, 0.25, "chief", "the chief is slow", "look at it" },
+    { 13, "data_share", 0.75, 0.125, "no single task", "", "" },
+};
+
+static void assert_same_window(const Trainerd__V1__Window *m)
+{
+    const struct rdzv_window *a = &sample_window;
+    struct rdzv_window b;
+
+    assert_non_null(m);
+    wire_read_window(&cluster, m, &b);
+    assert_true(a->number == b.number && a->generation == b.generation && a->steps == b.steps &&
+                a->seconds == b.seconds && a->data == b.data && a->reduce == b.reduce);
+    assert_true(a->lanes == b.lanes && a->lane_seconds == b.lane_seconds && a->steal == b.steal &&
+                a->others == b.others && a->idle == b.idle && a->copy_ms == b.copy_ms);
+    assert_true(a->late == b.late && a->slow == b.slow && a->n_waits == b.n_waits);
+    for (uint32_t i = 0; i < a->n_waits; i++)
+        assert_true(a->waits[i].rank == b.waits[i].rank && a->waits[i].late == b.waits[i].late &&
+                    a->waits[i].slow == b.waits[i].slow && a->waits[i].rate == b.waits[i].rate);
+}
+
+static void assert_same_advice(const Trainerd__V1__Beat *m)
+{
+    assert_int_equal(m->n_advice, COUNT_OF(sample_advice));
+    for (size_t i = 0; i < m->n_advice; i++) {
+        const struct rdzv_advice *a = &sample_advice[i];
+        struct rdzv_advice b;
+
+        wire_read_advice(m->advice[i], &b);
+        assert_true(a->time_us == b.time_us && a->value == b.value && a->limit == b.limit);
+        assert_string_equal(a->kind, b.kind);
+        assert_string_equal(a->culprit, b.culprit);
+        assert_string_equal(a->text, b.text);
+        assert_string_equal(a->remedy, b.remedy);
+    }
+}
+
 static void member_message_survives_the_wire(void **state)
 {
     static const struct member_msg said[] = {
@@ -132,7 +176,8 @@ static void member_message_survives_the_wire(void **state)
                                         .host_key = "hk",
                                         .samples_per_second = 2.5,
                                         .step_time = &step_time,
-                                        .trouble = "disk\nfull" };
+                                        .trouble = "disk\nfull",
+                                        .window = &sample_window };
 
     (void)state;
     step_time.seconds = 0.5;
@@ -161,6 +206,7 @@ static void member_message_survives_the_wire(void **state)
             assert_true(m->beat->samples_per_second == 2.5);
             assert_true(m->beat->step_time->seconds == 0.5 && m->beat->step_time->reduce == 0.25);
             assert_string_equal(m->beat->trouble, "disk full");
+            assert_same_window(m->beat->window);
         }
         wire_fini(&in);
         wire_fini(&out);
@@ -183,6 +229,63 @@ static void assert_same_view(const struct group_view *a, const struct group_view
         assert_string_equal(m->data_address, o->data_address);
         assert_string_equal(m->host_key, o->host_key);
     }
+}
+
+static void beat_with_a_wrong_window_or_advice_is_refused(void **state)
+{
+    Trainerd__V1__Window window = TRAINERD__V1__WINDOW__INIT;
+    Trainerd__V1__TaskWait wait = TRAINERD__V1__TASK_WAIT__INIT, *waits[6];
+    Trainerd__V1__Task task = TRAINERD__V1__TASK__INIT;
+    Trainerd__V1__Advice advice = TRAINERD__V1__ADVICE__INIT, *list[17];
+    Trainerd__V1__Beat beat = TRAINERD__V1__BEAT__INIT;
+    Trainerd__V1__MemberMessage m = TRAINERD__V1__MEMBER_MESSAGE__INIT;
+    struct member_msg heard;
+    struct wire w = { 0 };
+    struct err err;
+    char longer[600];
+
+    (void)state;
+    memset(longer, 'x', sizeof(longer) - 1);
+    longer[sizeof(longer) - 1] = '\0';
+    for (size_t i = 0; i < COUNT_OF(waits); i++)
+        waits[i] = &wait;
+    for (size_t i = 0; i < COUNT_OF(list); i++)
+        list[i] = &advice;
+    wire_fill_task(&cluster, 0, &task);
+    m.message_case = TRAINERD__V1__MEMBER_MESSAGE__MESSAGE_BEAT;
+    m.beat = &beat;
+    beat.window = &window;
+    beat.advice = list;
+    beat.n_advice = 16;
+    window.number = window.steps = 1;
+    window.waits = waits;
+    window.n_waits = 5;
+    wait.task = &task;
+    assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), 0);
+#define REFUSED(field_, value_, was_, text_)                                                       \
+    do {                                                                                           \
+        field_ = value_;                                                                           \
+        assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), ERR_INPUT);             \
+        assert_non_null(strstr(err.text, text_));                                                  \
+        field_ = was_;                                                                             \
+    } while (0)
+    REFUSED(window.number, 0, 1, "window: number 0");
+    REFUSED(window.steps, 0, 1, "steps 0");
+    REFUSED(window.n_waits, 6, 5, "window: 6 waits, expected at most 5");
+    REFUSED(window.reduce, (double)NAN, 0, "window: reduce: nan, expected");
+    REFUSED(window.steal, 1.5, 0, "window: steal: 1.5, expected a finite number from 0 to 1");
+    REFUSED(window.idle, -2, 0, "window: idle: -2, expected a finite number from -1 to 1");
+    REFUSED(wait.late, -1, 0, "window: wait 0: late: -1");
+    REFUSED(wait.rate, (double)INFINITY, 0, "window: wait 0: rate: inf");
+    REFUSED(wait.task, NULL, &task, "window: wait 0: task: expected a task of this cluster");
+    REFUSED(task.index, 77, 0, "window: wait 0: task: expected a task of this cluster");
+    REFUSED(beat.n_advice, 17, 16, "advice: 17 sentences, expected at most 16");
+    REFUSED(advice.value, -1, 0, "advice 0: value: -1");
+    REFUSED(advice.text, longer, "", "advice 0: text");
+    REFUSED(advice.kind, "a\nb", "", "advice 0: kind");
+#undef REFUSED
+    assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), 0);
+    wire_fini(&w);
 }
 
 static void beat_with_a_wrong_figure_is_refused(void **state)
@@ -282,7 +385,8 @@ static void leader_message_survives_the_wire(void **state)
         struct member_msg heard;
         struct err err = { 0 };
         size_t n;
-        void *bytes = packed(wire_write_leader(&out, &cluster, &said[i], addresses), &n);
+        const struct wire_leader sender = { addresses, sample_advice, COUNT_OF(sample_advice) };
+        void *bytes = packed(wire_write_leader(&out, &cluster, &said[i], &sender), &n);
 
         m = wire_unpack(&in, &trainerd__v1__leader_message__descriptor, bytes, n);
         assert_non_null(m);
@@ -297,6 +401,8 @@ static void leader_message_survives_the_wire(void **state)
             assert_string_equal(m->reach->peers[0]->data_address, "c:9");
             assert_string_equal(m->reach->peers[1]->data_address, "a:7");
         }
+        if (heard.kind == MEMBER_MSG_BEAT)
+            assert_same_advice(m->beat);
         wire_fini(&in);
         wire_fini(&out);
         free(bytes);
@@ -535,6 +641,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(member_message_survives_the_wire),
         cmocka_unit_test(beat_with_a_wrong_figure_is_refused),
+        cmocka_unit_test(beat_with_a_wrong_window_or_advice_is_refused),
         cmocka_unit_test(leader_message_survives_the_wire),
         cmocka_unit_test(probe_status_survives_the_wire),
         cmocka_unit_test(text_of_any_bytes_arrives_clean),

@@ -1,0 +1,241 @@
+#include "daemon/advice.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "daemon/advice_priv.h"
+
+enum { WINDOWS_TO_BEGIN = 2 };
+static const double ENDS_BELOW = 0.75;
+
+/* ---- the values of a task ---- */
+
+static const struct rdzv_window *window_of(const void *group, uint32_t rank)
+{
+    return ((const struct advice_group *)group)->tasks[rank].window;
+}
+
+static uint32_t n_windows(const struct advice_group *g)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < g->n; i++)
+        n += g->tasks[i].window != NULL;
+    return n;
+}
+
+static double data_share(const void *group, uint32_t rank)
+{
+    return window_of(group, rank)->data;
+}
+
+static double copy_ms(const void *group, uint32_t rank)
+{
+    return window_of(group, rank)->copy_ms;
+}
+
+static double idle_share(const void *group, uint32_t rank)
+{
+    return window_of(group, rank)->idle;
+}
+
+/* ---- the values of the group: the worst task; negative: not measured ---- */
+
+static double measure_reduce(const struct advice_group *g)
+{
+    return n_windows(g) > 1 ? advice_rank(g, advice_reduce_share, g).largest : -1;
+}
+
+static double measure_data(const struct advice_group *g)
+{
+    return advice_rank(g, data_share, g).largest;
+}
+
+static double measure_copy(const struct advice_group *g)
+{
+    struct advice_rank r = advice_rank(g, copy_ms, g);
+
+    return r.first < g->n ? r.largest : -1;
+}
+
+static double measure_use(const struct advice_group *g)
+{
+    struct advice_rank r = advice_rank(g, idle_share, g);
+
+    return r.first < g->n ? 1 - r.largest : -1;
+}
+
+static double measure_spread(const struct advice_group *g)
+{
+    double median = advice_median(g, advice_seconds_per_lane, g);
+
+    return n_windows(g) > 1 && median > 0
+               ? advice_rank(g, advice_seconds_per_lane, g).largest / median
+               : -1;
+}
+
+/* ---- the sentences ---- */
+
+/* Names the worst task if it is certain. Returns its rank. */
+static uint32_t name_worst(const struct advice_group *g, const struct advice_rank *r,
+                           const char *what, struct rdzv_advice *out)
+{
+    if (r->second == g->n || advice_is_certain(r->largest, r->next))
+        advice_add(out->culprit, sizeof(out->culprit), "%s%s", what, g->tasks[r->first].name);
+    else
+        advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
+    return r->first;
+}
+
+static void explain_data(const struct advice_group *g, double limit, struct rdzv_advice *out)
+{
+    struct advice_rank r = advice_rank(g, data_share, g);
+    uint32_t worst = name_worst(g, &r, "", out);
+    bool is_single = strcmp(out->culprit, ADVICE_NO_SINGLE_TASK) != 0;
+
+    advice_add(out->text, sizeof(out->text),
+               "%s waits %.0f %% of a step for samples, limit %.0f %%", g->tasks[worst].name,
+               100 * r.largest, 100 * limit);
+    if (n_windows(g) > 1)
+        advice_add(out->text, sizeof(out->text), "; the median task waits %.0f %%",
+                   100 * advice_median(g, data_share, g));
+    advice_add(out->remedy, sizeof(out->remedy),
+               "more decoding threads (data.threads), or data.cache with data.cache_directory on a local "
+               "disk; %s",
+               is_single ? "compare the processors and the storage of that host with the others (top, iostat -x)"
+                         : "test the storage that the tasks read (iostat -x, nfsiostat)");
+}
+
+static void explain_copy(const struct advice_group *g, double limit, struct rdzv_advice *out)
+{
+    struct advice_rank r = advice_rank(g, copy_ms, g);
+    uint32_t worst = name_worst(g, &r, "GPUs of ", out);
+
+    advice_add(out->text, sizeof(out->text),
+               "the slowest of 100 copies of a lane's samples to a GPU of %s takes %.3g ms, limit %.3g ms; "
+               "of the median task %.3g ms",
+               g->tasks[worst].name, r.largest, limit, advice_median(g, copy_ms, g));
+    advice_add(out->remedy, sizeof(out->remedy),
+               "compare width and generation of the PCI link (nvidia-smi -q) with those of the slot; use "
+               "features of type uint8, which are scaled on the GPU");
+}
+
+static void explain_use(const struct advice_group *g, double limit, struct rdzv_advice *out)
+{
+    struct advice_rank r = advice_rank(g, idle_share, g);
+    uint32_t worst = name_worst(g, &r, "GPUs of ", out);
+    const struct rdzv_window *w = g->tasks[worst].window;
+    double host = fmax(0, w->idle - w->data - w->reduce);
+    const char *gap = host >= fmax(w->data, w->reduce) ? "the host, which launches kernels"
+                      : w->data >= w->reduce           ? "samples"
+                                                       : "the all-reduce";
+
+    advice_add(out->text, sizeof(out->text),
+               "the GPUs of %s have work in %.0f %% of a step, limit %.0f %%; they wait most for %s "
+               "(samples %.0f %%, all-reduce %.0f %%, host %.0f %% of a step)",
+               g->tasks[worst].name, 100 * (1 - w->idle), 100 * limit, gap, 100 * w->data,
+               100 * w->reduce, 100 * host);
+    advice_add(out->remedy, sizeof(out->remedy), "%s",
+               host >= fmax(w->data, w->reduce)
+                   ? "more samples per lane: fewer lanes (train.lanes), or a larger global batch"
+               : w->data >= w->reduce
+                   ? "as for data_share: data.threads, data.cache, data.cache_directory"
+                   : "as for reduce_share: a larger global batch, local SGD, a faster network");
+}
+
+static void explain_spread(const struct advice_group *g, double limit, struct rdzv_advice *out)
+{
+    struct advice_rank r = advice_rank(g, advice_seconds_per_lane, g);
+    uint32_t worst = name_worst(g, &r, "", out);
+    const struct rdzv_window *w = g->tasks[worst].window;
+    double median = advice_median(g, advice_seconds_per_lane, g);
+    char slow[32], usual[32];
+
+    text_duration(slow, sizeof(slow), (uint64_t)(w->lane_seconds * 1e9));
+    text_duration(usual, sizeof(usual), (uint64_t)(median * 1e9));
+    advice_add(out->text, sizeof(out->text),
+               "%s computes a lane in %s, the median task in %s: %.3g times as long, limit %.3g; other "
+               "processes use %.0f %% of the processor time of its host, the hypervisor takes %.0f %%",
+               g->tasks[worst].name, slow, usual, w->lane_seconds / median, limit, 100 * w->others,
+               100 * w->steal);
+    advice_add(out->remedy, sizeof(out->remedy),
+               "look for other processes (top), and a reduced clock (turbostat, nvidia-smi -q -d "
+               "PERFORMANCE) on that host; replace it, or use hosts of one kind");
+}
+
+/* ---- the table ---- */
+
+/* A kind. The excess of a value is value - base, or base - value if is_low. */
+static const struct row {
+    const char *name;
+    double base;
+    bool is_low;
+    double (*measure)(const struct advice_group *g);
+    void (*explain)(const struct advice_group *g, double limit, struct rdzv_advice *out);
+} rows[ADVICE_KINDS] = {
+    [ADVICE_REDUCE_SHARE] = { "reduce_share", 0, false, measure_reduce, advice_explain_reduce },
+    [ADVICE_DATA_SHARE] = { "data_share", 0, false, measure_data, explain_data },
+    [ADVICE_H2D_MS] = { "h2d_ms", 0, false, measure_copy, explain_copy },
+    [ADVICE_DEVICE_USE] = { "device_use", 1, true, measure_use, explain_use },
+    [ADVICE_LANE_SPREAD] = { "lane_spread", 1, false, measure_spread, explain_spread },
+};
+
+const char *advice_kind_name(enum advice_kind kind)
+{
+    return rows[kind].name;
+}
+
+static double excess(const struct row *row, double value)
+{
+    return row->is_low ? row->base - value : value - row->base;
+}
+
+/* Applies the hysteresis to one kind. */
+static void update(struct advice_state *s, enum advice_kind kind, double value, double limit)
+{
+    double is = excess(&rows[kind], value), may_be = excess(&rows[kind], limit);
+
+    if (limit <= 0 || value < 0) {
+        s->kinds[kind].is_active = false;
+        s->kinds[kind].n_beyond = 0;
+    } else if (s->kinds[kind].is_active) {
+        s->kinds[kind].is_active = is >= ENDS_BELOW * may_be;
+        s->kinds[kind].n_beyond = 0;
+    } else {
+        s->kinds[kind].n_beyond = is > may_be ? s->kinds[kind].n_beyond + 1 : 0;
+        s->kinds[kind].is_active = s->kinds[kind].n_beyond >= WINDOWS_TO_BEGIN;
+    }
+}
+
+uint32_t advice_judge(struct advice_state *s, const struct advice_limits *limits,
+                      const struct advice_group *g, uint64_t now_us, struct rdzv_advice *out)
+{
+    uint32_t n = 0;
+
+    for (uint32_t k = 0; k < ADVICE_KINDS; k++) {
+        double value = rows[k].measure(g), limit = limits->at[k];
+        uint64_t *issued_us = &s->kinds[k].issued_us;
+
+        update(s, (enum advice_kind)k, value, limit);
+        if (!s->kinds[k].is_active)
+            continue;
+        if (*issued_us == 0 || now_us < *issued_us ||
+            (double)(now_us - *issued_us) >= 1e6 * limits->repeat_seconds)
+            *issued_us = now_us;
+        out[n] = (struct rdzv_advice){ .time_us = *issued_us, .value = value, .limit = limit };
+        advice_add(out[n].kind, sizeof(out[n].kind), "%s", rows[k].name);
+        rows[k].explain(g, limit, &out[n]);
+        n++;
+    }
+    return n;
+}
+
+void advice_was_issued(struct advice_state *s, const char *kind, uint64_t time_us)
+{
+    for (uint32_t k = 0; k < ADVICE_KINDS; k++)
+        if (strcmp(rows[k].name, kind) == 0)
+            s->kinds[k].issued_us = time_us;
+}

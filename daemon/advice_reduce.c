@@ -1,0 +1,298 @@
+/* advice_reduce.c - who causes waits for the all-reduce.
+ *
+ * A late task makes its partners wait, and these make others wait in the next round of the schedule,
+ * so every wait is also a reason for waits elsewhere. The lateness that begins at a task is the
+ * longest wait for it, less its own waits; what all tasks wait because the messages take time is not
+ * deducted. A slow link makes its two ends wait for the rest of a message; these waits are counted
+ * separately and are never passed on. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "daemon/advice_priv.h"
+
+/* A cause must explain this part of the wait. */
+static const double EXPLAINS = 0.5;
+/* All links of a task are slow rather than one if the slowest one has less than this part of its slow waits. */
+static const double ONE_LINK = 0.8;
+/* A slow link has at most this part of the rate of the others. */
+static const double SLOW_RATE = 0.67;
+/* A link with less than this part of the slow waits of the slowest one is not slow. */
+static const double COUNTS = 0.1;
+
+struct causes {
+    const struct advice_group *g;
+    double wait;      /* seconds of a step, of the task that waits most */
+    double *late;     /* [n] longest wait for the task */
+    double *began;    /* [n] lateness that begins at the task */
+    double *slow;     /* [n] slow waits of all links of the task, in both directions */
+};
+
+/* A link between two tasks: waits in both directions, and the lower rate; 0: not known. */
+struct link {
+    uint32_t a, b;
+    double slow, rate;
+};
+
+/* ---- late tasks ---- */
+
+static void find_late(struct causes *c)
+{
+    const struct advice_group *g = c->g;
+    double least_slow = -1;
+
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct rdzv_window *w = g->tasks[i].window;
+
+        if (w == NULL)
+            continue;
+        if (least_slow < 0 || w->slow < least_slow)
+            least_slow = w->slow;
+        for (uint32_t k = 0; k < w->n_waits; k++)
+            if (w->waits[k].rank != i && w->waits[k].late > c->late[w->waits[k].rank])
+                c->late[w->waits[k].rank] = w->waits[k].late;
+    }
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct rdzv_window *w = g->tasks[i].window;
+        double began = w != NULL ? c->late[i] - (w->late + w->slow - least_slow) : 0;
+
+        c->began[i] = began > 0 ? began : 0;
+    }
+}
+
+static double began_at(const void *arg, uint32_t rank)
+{
+    return ((const struct causes *)arg)->began[rank];
+}
+
+static double lanes_of(const void *group, uint32_t rank)
+{
+    return ((const struct advice_group *)group)->tasks[rank].window->lanes;
+}
+
+static void explain_late(const struct causes *c, const struct advice_rank *r,
+                         struct rdzv_advice *out)
+{
+    const struct advice_group *g = c->g;
+    const struct rdzv_window *w = g->tasks[r->first].window;
+    double lane = advice_median(g, advice_seconds_per_lane, g),
+           lanes = advice_median(g, lanes_of, g);
+    bool has_more = w->lanes > lanes && w->lane_seconds < 1.1 * lane;
+    char late[32], own[32], usual[32];
+
+    if (r->second < g->n && !advice_is_certain(r->largest, r->next)) {
+        advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
+        advice_add(out->text, sizeof(out->text), "; %s and %s are late by about the same time",
+                   g->tasks[r->first].name, g->tasks[r->second].name);
+        advice_add(out->remedy, sizeof(out->remedy),
+                   "compare these hosts with the others (top, turbostat)");
+        return;
+    }
+    text_duration(late, sizeof(late), (uint64_t)(r->largest * 1e9));
+    text_duration(own, sizeof(own), (uint64_t)(w->lane_seconds * 1e9));
+    text_duration(usual, sizeof(usual), (uint64_t)(lane * 1e9));
+    advice_add(out->culprit, sizeof(out->culprit), "%s", g->tasks[r->first].name);
+    advice_add(out->text, sizeof(out->text),
+               "; %s is late by %s: it computes %u lanes in %s each, the median task %.0f in %s; other "
+               "processes use %.0f %% of the processor time of its host, the hypervisor takes %.0f %%",
+               g->tasks[r->first].name, late, w->lanes, own, lanes, usual, 100 * w->others,
+               100 * w->steal);
+    advice_add(out->remedy, sizeof(out->remedy), "%s",
+               has_more ? "a number of lanes (train.lanes) that the tasks share equally"
+                        : "look for other processes (top) and a reduced clock (turbostat) on that host; "
+                          "replace it, or train without it");
+}
+
+/* ---- slow links ---- */
+
+static const struct rdzv_wait *wait_of(const struct advice_group *g, uint32_t from, uint32_t to)
+{
+    const struct rdzv_window *w = g->tasks[from].window;
+
+    for (uint32_t k = 0; w != NULL && k < w->n_waits; k++)
+        if (w->waits[k].rank == to)
+            return &w->waits[k];
+    return NULL;
+}
+
+static struct link link_of(const struct advice_group *g, uint32_t a, uint32_t b)
+{
+    const struct rdzv_wait *x = wait_of(g, a, b), *y = wait_of(g, b, a);
+    double p = x != NULL ? x->rate : 0, q = y != NULL ? y->rate : 0;
+
+    return (struct link){ .a = a < b ? a : b,
+                          .b = a < b ? b : a,
+                          .slow = (x != NULL ? x->slow : 0) + (y != NULL ? y->slow : 0),
+                          .rate = p == 0 || (q > 0 && q < p) ? q : p };
+}
+
+/* Calls fn once for each link with waits. */
+static void each_link(const struct advice_group *g, void (*fn)(void *arg, const struct link *l),
+                      void *arg)
+{
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct rdzv_window *w = g->tasks[i].window;
+
+        for (uint32_t k = 0; w != NULL && k < w->n_waits; k++) {
+            uint32_t other = w->waits[k].rank;
+            struct link l = link_of(g, i, other);
+
+            if (other != i && (i < other || wait_of(g, other, i) == NULL))
+                fn(arg, &l);
+        }
+    }
+}
+
+struct links {
+    struct causes *c;
+    struct link first, second; /* with the longest slow waits */
+};
+
+static void add_link(void *arg, const struct link *l)
+{
+    struct links *x = arg;
+
+    x->c->slow[l->a] += l->slow;
+    x->c->slow[l->b] += l->slow;
+    if (l->slow > x->first.slow) {
+        x->second = x->first;
+        x->first = *l;
+    } else if (l->slow > x->second.slow) {
+        x->second = *l;
+    }
+}
+
+/* The rates of the links that are suspected, and of the others. */
+struct rates {
+    const struct link *link; /* the suspect; NULL: all links of `task` */
+    uint32_t task;
+    double counts;    /* a link with less slow waits is not suspected */
+    double suspected; /* the highest rate of a suspected link; 0: none */
+    double *others;   /* [n_others] */
+    uint32_t n_others;
+};
+
+static void add_rate(void *arg, const struct link *l)
+{
+    struct rates *r = arg;
+    bool is_suspect = r->link != NULL ? l->a == r->link->a && l->b == r->link->b
+                                      : l->a == r->task || l->b == r->task;
+
+    if (l->rate <= 0)
+        return;
+    if (!is_suspect)
+        r->others[r->n_others++] = l->rate;
+    else if (l->slow >= r->counts && l->rate > r->suspected)
+        r->suspected = l->rate;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Writes the rate of the suspected links, and the median of the others (0: not known). Returns true
+ * if the suspected ones are slower. */
+static bool compare_rates(const struct causes *c, struct rates *r, double *rate, double *median)
+{
+    r->others = calloc((size_t)c->g->n * RDZV_WAITS_MAX + 1, sizeof(double));
+    CHECK(r->others != NULL);
+    each_link(c->g, add_rate, r);
+    qsort(r->others, r->n_others, sizeof(double), compare);
+    *rate = r->suspected;
+    *median = r->n_others > 0 ? r->others[(r->n_others - 1) / 2] : 0;
+    free(r->others);
+    return *median == 0 || *rate <= SLOW_RATE * *median;
+}
+
+static double slow_of(const void *arg, uint32_t rank)
+{
+    return ((const struct causes *)arg)->slow[rank];
+}
+
+/* Returns false if no link explains the wait. */
+static bool explain_slow(struct causes *c, struct rdzv_advice *out)
+{
+    struct links x = { .c = c };
+    const struct advice_group *g = c->g;
+    struct rates r = { .link = &x.first };
+    struct advice_rank worst;
+    double rate, median;
+    bool is_slower, is_certain;
+
+    each_link(g, add_link, &x);
+    worst = advice_rank(g, slow_of, c);
+    if (worst.first == g->n || worst.largest < EXPLAINS * c->wait)
+        return false;
+    r.counts = COUNTS * x.first.slow;
+    is_certain = advice_is_certain(x.first.slow, x.second.slow);
+    if (x.first.slow < ONE_LINK * worst.largest) {
+        r.link = NULL;
+        r.task = worst.first;
+        is_certain = advice_is_certain(worst.largest, worst.next);
+    }
+    is_slower = compare_rates(c, &r, &rate, &median);
+    if (!is_slower || !is_certain) {
+        advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
+        advice_add(out->text, sizeof(out->text),
+                   "; the messages take this time on several links, the slowest at %.3g MB/s",
+                   rate / 1e6);
+    } else if (r.link != NULL) {
+        advice_add(out->culprit, sizeof(out->culprit), "link between %s and %s",
+                   g->tasks[x.first.a].name, g->tasks[x.first.b].name);
+        advice_add(out->text, sizeof(out->text), "; the link between %s and %s carries %.3g MB/s",
+                   g->tasks[x.first.a].name, g->tasks[x.first.b].name, rate / 1e6);
+    } else {
+        advice_add(out->culprit, sizeof(out->culprit), "network of %s", g->tasks[r.task].name);
+        advice_add(out->text, sizeof(out->text), "; the links of %s carry at most %.3g MB/s",
+                   g->tasks[r.task].name, rate / 1e6);
+    }
+    if (is_slower && is_certain && median > 0)
+        advice_add(out->text, sizeof(out->text), ", the median of the others %.3g MB/s",
+                   median / 1e6);
+    advice_add(
+        out->remedy, sizeof(out->remedy), "%sa larger global batch or local SGD sends less",
+        is_slower && is_certain
+            ? "test cable, switch port and speed of the interface (ethtool, ip -s link, trainerctl netcheck); "
+            : "a faster network; ");
+    return true;
+}
+
+/* ---- the sentence ---- */
+
+void advice_explain_reduce(const struct advice_group *g, double limit, struct rdzv_advice *out)
+{
+    struct advice_rank waits = advice_rank(g, advice_reduce_share, g), late;
+    const struct rdzv_window *w = g->tasks[waits.first].window;
+    struct causes c = { .g = g,
+                        .wait = w->reduce * w->seconds,
+                        .late = calloc(g->n + 1u, sizeof(double)),
+                        .began = calloc(g->n + 1u, sizeof(double)),
+                        .slow = calloc(g->n + 1u, sizeof(double)) };
+    char wait[32], step[32];
+
+    CHECK(c.late != NULL && c.began != NULL && c.slow != NULL);
+    text_duration(wait, sizeof(wait), (uint64_t)(c.wait * 1e9));
+    text_duration(step, sizeof(step), (uint64_t)(w->seconds * 1e9));
+    advice_add(out->text, sizeof(out->text),
+               "%s waits %.0f %% of a step (%s of %s) for the all-reduce, limit %.0f %%",
+               g->tasks[waits.first].name, 100 * w->reduce, wait, step, 100 * limit);
+    find_late(&c);
+    late = advice_rank(g, began_at, &c);
+    if (late.first < g->n && late.largest >= EXPLAINS * c.wait) {
+        explain_late(&c, &late, out);
+    } else if (!explain_slow(&c, out)) {
+        advice_add(out->culprit, sizeof(out->culprit), "no task");
+        advice_add(
+            out->text, sizeof(out->text),
+            "; no task and no link causes most of it: the work between two all-reduces is small");
+        advice_add(out->remedy, sizeof(out->remedy),
+                   "a larger global batch, local SGD (train.phases), or fewer tasks");
+    }
+    free(c.late);
+    free(c.began);
+    free(c.slow);
+}

@@ -1,0 +1,72 @@
+#include "daemon/host_load.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/check.h"
+
+/* The columns of proc_stat(5). The time of guests is part of user and nice. */
+enum { USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL, COLUMNS };
+
+bool host_load_parse(const char *text, struct host_load *out)
+{
+    uint64_t columns[COLUMNS], all = 0;
+
+    if (strncmp(text, "cpu ", 4) != 0)
+        return false;
+    text += 4;
+    for (int i = 0; i < COLUMNS; i++) {
+        char *end;
+
+        text += strspn(text, " ");
+        if (*text < '0' || *text > '9')
+            return false;
+        columns[i] = strtoull(text, &end, 10);
+        if (columns[i] > UINT64_MAX / (2 * COLUMNS))
+            return false;
+        all += columns[i];
+        text = end;
+    }
+    out->all = all;
+    out->stolen = columns[STEAL];
+    out->busy = all - columns[IDLE] - columns[IOWAIT] - columns[STEAL];
+    return true;
+}
+
+static uint64_t ticks(const struct timeval *t, uint64_t per_second)
+{
+    return (uint64_t)t->tv_sec * per_second + (uint64_t)t->tv_usec * per_second / 1000000;
+}
+
+bool host_load_read(struct host_load *out)
+{
+    uint64_t per_second = (uint64_t)sysconf(_SC_CLK_TCK);
+    int fd = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    struct rusage use;
+    char text[256];
+    ssize_t n;
+
+    if (fd < 0)
+        return false;
+    n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    if (n <= 0 || getrusage(RUSAGE_SELF, &use) != 0)
+        return false;
+    text[n] = '\0';
+    out->own = ticks(&use.ru_utime, per_second) + ticks(&use.ru_stime, per_second);
+    return host_load_parse(text, out);
+}
+
+void host_load_between(const struct host_load *from, const struct host_load *to, double *others,
+                       double *steal)
+{
+    uint64_t all = to->all - from->all, busy = to->busy - from->busy, own = to->own - from->own;
+    uint64_t stolen = to->stolen - from->stolen;
+    bool is_valid = to->all > from->all && busy <= all && stolen <= all;
+
+    *others = is_valid && busy > own ? (double)(busy - own) / (double)all : 0;
+    *steal = is_valid ? (double)stolen / (double)all : 0;
+}

@@ -1,0 +1,24 @@
+/* host_load.h - what other processes and the hypervisor take of the processor time of this host.
+ * Threads: one at a time. */
+#ifndef DAEMON_HOST_LOAD_H
+#define DAEMON_HOST_LOAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Times of all processors since the boot, in clock ticks (1/100 s), and of this process. */
+struct host_load {
+    uint64_t all, busy, stolen; /* busy: of this host, without stolen time */
+    uint64_t own;
+};
+
+/* Parses the first line of /proc/stat. Sets all, busy and stolen. Returns false if the text has another
+ * form. */
+bool host_load_parse(const char *text, struct host_load *out);
+/* Returns false where /proc/stat cannot be read. */
+bool host_load_read(struct host_load *out);
+/* Writes the parts of the processor time between two readings, 0 to 1. */
+void host_load_between(const struct host_load *from, const struct host_load *to, double *others,
+                       double *steal);
+
+#endif

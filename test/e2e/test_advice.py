@@ -1,0 +1,167 @@
+#!/usr/bin/python3
+"""Advice of real groups: an injected cause is named on every task, and a healthy group gets none. The work of a step is a
+pause, so the shares do not depend on the speed of the machine."""
+# san: yes
+import json
+import subprocess
+import sys
+import urllib.request
+
+from kit import (SLOW, TRAINERCTL, Task, digits_job, enter_namespaces, free_ports, has_namespaces, main, need_namespaces, test, tf_config,
+                 wait_until, workdir)
+
+WINDOW = {"window_steps": 8, "window_seconds": 0.2}
+BATCH = 48  # divisible by the lanes of 2, 3 and 4 tasks
+
+
+def make_job(tasks, **advice):
+    return digits_job(workdir(), train={"epochs": 100000, "lanes": 2 * tasks, "global_batch_size": BATCH, "log_every_steps": 1},
+                      health={"advice": {**WINDOW, **advice}})
+
+
+def works(ms):
+    """The environment of a task whose work of a step is a pause of `ms` milliseconds."""
+    return {"TRAINERD_FAULT": "train.forward=delay:%d@1+" % ms}
+
+
+def start_with(job, envs, ports, args=()):
+    return [Task(job, tf_config(ports, i), ("--devices", "cpu:1", *args), env, "worker %d" % i) for i, env in enumerate(envs)]
+
+
+def advice(task, kind):
+    return [r for r in task.events("advice") if r["kind"] == kind]
+
+
+def until_advice(tasks, kind, seconds=60):
+    """Waits until each task has logged one; returns the record of the first task."""
+    for t in tasks:
+        t.until(lambda t: advice(t, kind), seconds)
+    return advice(tasks[0], kind)[0]
+
+
+def status(port):
+    p = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=60 * SLOW)
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)
+
+
+def metrics(port):
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=20 * SLOW) as r:
+        return r.read().decode()
+
+
+@test
+def slow_worker_is_named_by_every_task_with_the_same_sentence():
+    ports, pages = free_ports(3), free_ports(3)
+    job = make_job(3)
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1", "--metrics", str(pages[i])), env, "worker %d" % i)
+             for i, env in enumerate([works(200), works(600), works(200)])]
+    for kind in ("reduce_share", "lane_spread"):
+        first = until_advice(tasks, kind)
+        assert first["culprit"] == "worker 1", first
+        assert first["value"] > first["limit"] and first["level"] == "warn" and first["remedy"] in first["message"], first
+        assert "worker 1 " in first["message"], first
+        for t in tasks:
+            assert [r["message"] for r in advice(t, kind)] == [first["message"]], (t.name, advice(t, kind))
+    for t in tasks:
+        assert {r["culprit"] for r in t.events("advice")} == {"worker 1"}, t.events("advice")
+    # status and metrics of each task
+    for port, page in zip(ports, pages):
+        wait_until(lambda: {a["kind"] for a in status(port)["advice"]} == {"reduce_share", "lane_spread"}, 30, lambda: status(port)["advice"])
+        assert all(a["culprit"] == "worker 1" and a["remedy"] for a in status(port)["advice"]), status(port)["advice"]
+        wait_until(lambda: 'trainerd_advice{kind="reduce_share"} 1\n' in metrics(page), 30, lambda: metrics(page))
+        assert 'trainerd_advice{kind="data_share"} 0\n' in metrics(page), metrics(page)
+    p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[2]], capture_output=True, text=True, timeout=60 * SLOW)
+    assert "\nadvice      reduce_share: " in p.stdout and "worker 1 is late by" in p.stdout, p.stdout
+
+
+@test
+def limit_of_zero_gives_no_advice_and_a_repeat_comes_after_its_time():
+    tasks = start_with(make_job(2, lane_spread=0, repeat_seconds=1), [works(100), works(300)], free_ports(2))
+    for t in tasks:
+        t.until(lambda t: len(advice(t, "reduce_share")) >= 3, 90)
+        assert not advice(t, "lane_spread"), t.log()
+    times = [r["_at"] for r in advice(tasks[0], "reduce_share")]
+    assert all(b - a > 0.5 for a, b in zip(times, times[1:])), times
+
+
+@test
+def healthy_group_gets_no_advice_beside_busy_processes():
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        tasks = start_with(make_job(2, window_steps=6), [works(800)] * 2, free_ports(2))
+        tasks[0].until_step(1 + 4 * 6, 120)
+        assert not [r for t in tasks for r in t.events("advice")], tasks[0].log()
+    finally:
+        for p in busy:
+            p.kill()
+            p.wait()
+
+
+@test
+def task_without_a_cluster_waits_for_its_samples():
+    task = Task(make_job(1, data_share=1e-9), args=("--devices", "cpu:1"), env=works(20))
+    assert until_advice([task], "data_share")["culprit"] == "local"
+
+
+# ---- hosts in namespaces ----
+
+HOSTS = 4
+NET = "10.81.0.%d"
+
+
+def ip(*args):
+    subprocess.run(["ip", *args], check=True)
+
+
+def network():
+    ip("link", "add", "switch", "type", "bridge")
+    ip("link", "set", "switch", "up")
+    for i in range(HOSTS):
+        host, port = "host%d" % i, "port%d" % i
+        ip("netns", "add", host)
+        ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
+        ip("link", "set", port, "master", "switch", "up")
+        ip("-n", host, "link", "set", "lo", "up")
+        ip("-n", host, "addr", "add", NET % (i + 1) + "/24", "dev", "eth0")
+        ip("-n", host, "link", "set", "eth0", "up")
+
+
+TBF = ("root", "tbf", "burst", "64kb", "latency", "200ms", "rate")
+
+
+def shape(host, rate):
+    """Both directions of the cable of a host."""
+    subprocess.run(["tc", "qdisc", "replace", "dev", "port%d" % host, *TBF, rate], check=True)
+    subprocess.run(["tc", "-n", "host%d" % host, "qdisc", "replace", "dev", "eth0", *TBF, rate], check=True)
+
+
+def unshape(host):
+    subprocess.run(["tc", "qdisc", "del", "dev", "port%d" % host, "root"], check=True)
+    subprocess.run(["tc", "-n", "host%d" % host, "qdisc", "del", "dev", "eth0", "root"], check=True)
+
+
+def start_on_hosts(job, n, env):
+    workers = ["%s:2222" % (NET % (i + 1)) for i in range(n)]
+    return [Task(job, {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}, ("--devices", "cpu:1"), env,
+                 "worker %d" % i, prefix=("ip", "netns", "exec", "host%d" % i)) for i in range(n)]
+
+
+@test
+def slow_cable_of_a_host_is_named():
+    need_namespaces("tc", "-n", "host0", "qdisc", "replace", "dev", "lo", *TBF, "1gbit")
+    shape(2, "1mbit")
+    try:
+        tasks = start_on_hosts(make_job(3, window_steps=2), 3, works(20))
+        first = until_advice(tasks, "reduce_share", 120)
+        assert first["culprit"] == "network of worker 2", first
+        assert "MB/s" in first["message"], first
+    finally:
+        unshape(2)
+
+
+if __name__ == "__main__":
+    enter_namespaces()
+    if has_namespaces():
+        network()
+    main()
