@@ -12,6 +12,7 @@ int ctl_logs(int argc, char **argv);
 int ctl_events(int argc, char **argv);
 int ctl_trace(int argc, char **argv);
 int ctl_rows(int argc, char **argv);
+int ctl_netcheck(int argc, char **argv);
 int ctl_explain(int argc, char **argv);
 int ctl_checkpoint(int argc, char **argv);
 int ctl_reload(int argc, char **argv);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "daemon/advisor.h"
 #include "daemon/certificates.h"
+#include "daemon/net_test.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/status.h"
@@ -220,6 +221,13 @@ static int read_rows(void *arg, const struct rdzv_rows_request *q, struct rdzv_r
     return r->ops->read_rows(r->work, q, out, err);
 }
 
+/* Called on a thread of lib/rdzv, which ends before the group is freed. */
+static int netcheck(void *arg, const struct rdzv_netcheck *q, struct rdzv_netcheck_result *out,
+                    struct err *err)
+{
+    return net_test_perform(((struct run *)arg)->group->net_test, q, out, err);
+}
+
 static void on_status(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a)
 {
     status_complete(arg, s, a);
@@ -418,6 +426,7 @@ static int open_group(struct run *r, struct err *err)
                                          .on_reload = on_reload_request,
                                          .on_status = on_status,
                                          .read_rows = read_rows,
+                                         .netcheck = netcheck,
                                          .on_trace = on_trace };
 
     return group_open(r, &callbacks, err);

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "conf/job_print.h"
 #include "daemon/certificates.h"
+#include "daemon/net_test.h"
 #include "daemon/own_address.h"
 #include "daemon/work.h"
 
@@ -95,6 +96,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .on_reload = callbacks->on_reload,
         .on_status = callbacks->on_status,
         .read_rows = r->ops->read_rows != NULL ? callbacks->read_rows : NULL,
+        .netcheck = callbacks->netcheck,
         .on_trace = callbacks->on_trace,
     };
     struct buf job = { 0 };
@@ -140,6 +142,7 @@ int group_open(struct run *r, const struct rdzv_opts *callbacks, struct err *err
     r->group = g;
     g->run = r;
     g->tests.loop = r->loop;
+    g->net_test = net_test_new(r->s);
     pthread_mutex_init(&g->lock, NULL);
     rc = new_incarnation(g, err);
     if (rc == 0)
@@ -160,6 +163,7 @@ void group_close(struct run *r)
     certificates_unwatch(r->group->certificates);
     r->group->certificates = NULL;
     path_tests_abandon(&r->group->tests);
+    net_test_stop(r->group->net_test);
     rdzv_close(r->group->rdzv, CLOSE_MS);
     r->group->rdzv = NULL;
 }
@@ -172,6 +176,7 @@ void group_free(struct run *r)
         return;
     lock_close(r);
     comm_listener_close(g->listener);
+    net_test_free(g->net_test);
     arena_fini(&g->view_memory);
     pthread_mutex_destroy(&g->lock);
     free(g);

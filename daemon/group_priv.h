@@ -22,6 +22,7 @@
 #include "daemon/run_priv.h"
 
 struct certificates;
+struct net_test;
 
 /* What the membership knows about the lease in r->lock. */
 struct group_lease {
@@ -55,6 +56,7 @@ struct group {
     struct comm_loss loss; /* of the generation that broke */
 
     struct path_tests tests;
+    struct net_test *net_test; /* owned */
     struct group_lease lease;
 };
 

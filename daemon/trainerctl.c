@@ -30,6 +30,7 @@ static const struct command {
     { "keys", "keys --out DIR", "writes certificates for the hosts of a cluster", ctl_keys },
     { "preflight", "preflight JOB", "measures every pair of tasks before training, and names the outlier; run it on each host",
       ctl_preflight },
+    { "netcheck", "netcheck [--json] ADDR", "measures every pair of running tasks; names slow hosts and links, and racks", ctl_netcheck },
     { "verify", "verify DIR", "verifies every checkpoint below DIR, one line for each", ctl_verify },
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, forward or also backward", ctl_run },
     { "recipe", "recipe NAME", "a script that exports a network: torch, huggingface, keras, tensorflow, jax",

@@ -8,7 +8,8 @@
  * (judge.h); a row that cannot be received directly is requested from a third task.
  *
  * Files: run.c life cycle, dial.c connects, listen.c and serve.c answer, measure.c measures, collect.c exchanges
- * rows; pure: message.c, schedule.c, judge*.c, print.c, advice.c.
+ * rows; pure: message.c, schedule.c, judge*.c, print.c, advice.c. Apart from a preflight, pair.c and racks.c
+ * serve `trainerctl netcheck`, which measures running tasks.
  *
  * Control connections authenticate as those of training do (tls/tls.h), or are in clear text without a
  * token and certificates. A data connection is opened with a random ticket that was sent over the

@@ -12,7 +12,7 @@
 #include "base/err.h"
 
 static const char *const methods[] = { "Status", "Checkpoint", "Drain", "Stop", "Reload", "Logs", "Trace",
-                                      "Rows" };
+                                      "Rows", "Netcheck" };
 
 static int err_code(grpc_status_code code)
 {

@@ -37,6 +37,8 @@ static const struct rdzv_method methods[] = {
       .pending = 4, .handle = rdzv_read_trace },
     { .path = CONTROL("Rows"), .request = &trainerd__v1__rows_request__descriptor,
       .pending = 4, .handle = rdzv_read_rows },
+    { .path = CONTROL("Netcheck"), .request = &trainerd__v1__netcheck_request__descriptor,
+      .is_change = true, .pending = 4, .handle = rdzv_netcheck },
     { .path = HEALTH("Check"), .request = &grpc__health__v1__health_check_request__descriptor,
       .is_open = true, .pending = 8, .handle = rdzv_health_check },
     { .path = HEALTH("Watch"), .request = &grpc__health__v1__health_check_request__descriptor,
@@ -109,6 +111,7 @@ static int open_all(struct rdzv *r, struct err *err)
     r->control = rdzv_control_new();
     r->traces = rdzv_traces_new(r);
     r->rows = rdzv_rows_new(r);
+    r->netcheck = rdzv_netcheck_new(r);
     r->views = rdzv_views_new(r);
     r->joined = rdzv_joined_new(&r->cluster);
     rdzv_joined_store(r->joined, &(struct group_member){ .rank = r->opts.self,
@@ -185,6 +188,7 @@ static void shut(struct rdzv *r, uint64_t grace_ms)
     rdzv_control_reload_done(r->control, UINT64_MAX, NULL, 0, "the task ends");
     rdzv_traces_shut(r->traces);
     rdzv_rows_shut(r->rows);
+    rdzv_netcheck_shut(r->netcheck);
     if (r->server != NULL && !rdzv_server_is_closing(r->server))
         rdzv_server_shutdown(r->server);
     if (grace_ms > 0 && rdzv_hub_pump(r->hub, is_silent, r, grace_ms))
@@ -215,6 +219,7 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms)
     rdzv_control_free(r->control);
     rdzv_traces_free(r->traces);
     rdzv_rows_free(r->rows);
+    rdzv_netcheck_free(r->netcheck);
     arena_fini(&r->memory);
     free(r);
 }

@@ -98,6 +98,23 @@ struct rdzv_rows {
     float *values;  /* [n_held * width] */
 };
 
+enum { RDZV_TICKET_BYTES = 16 };
+
+struct rdzv_netcheck {
+    uint32_t peer; /* the task to measure; MEMBER_NO_RANK: open a port for one measurement */
+    uint16_t port; /* of the peer, and its ticket */
+    uint8_t ticket[RDZV_TICKET_BYTES];
+    uint32_t ms;    /* longest duration of the transfer */
+    uint64_t bytes; /* limit of the transfer */
+};
+
+struct rdzv_netcheck_result {
+    uint16_t port; /* that was opened, and its ticket */
+    uint8_t ticket[RDZV_TICKET_BYTES];
+    uint32_t rtt_us;
+    uint64_t rate; /* bytes/s */
+};
+
 /* An action of the node, with the data that the node does not have. Valid during the callback. */
 struct rdzv_action {
     const struct member_action *action;
@@ -151,6 +168,10 @@ struct rdzv_opts {
        rows are not complete now), ERR_NOMEM. NULL: this task holds no rows. */
     int (*read_rows)(void *arg, const struct rdzv_rows_request *q, struct rdzv_rows *out,
                      struct err *err);
+    /* Performs Control.Netcheck on a thread of its own; blocks for some seconds, less after the daemon ends
+       its measurements. Errors: ERR_INPUT, ERR_PEER, ERR_TIMEOUT, ERR_IO, ERR_CANCELED, ERR_NOMEM. */
+    int (*netcheck)(void *arg, const struct rdzv_netcheck *q, struct rdzv_netcheck_result *out,
+                    struct err *err);
     /* Called for each message in or out, and each link that opens or ends: a line for the log at
        level debug. Heartbeats are omitted. NULL: not called. */
     void (*on_trace)(void *arg, const char *text);

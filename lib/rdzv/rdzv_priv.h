@@ -18,6 +18,7 @@
  *   trace.c       a log line for each message
  *   records.c     the methods Logs and Trace of Control
  *   rows.c        the method Rows of Control
+ *   netcheck.c    the method Netcheck of Control
  *   control.c, health.c, reflection.c    the other services of every task
  *   wire*.c       bytes to validated messages, and back
  *
@@ -192,6 +193,7 @@ struct rdzv {
     struct rdzv_control *control;
     struct rdzv_traces *traces;
     struct rdzv_rows_calls *rows;
+    struct rdzv_netcheck_calls *netcheck;
     struct {
         uint32_t rank;
         char address[WIRE_ADDRESS_BYTES];
@@ -204,6 +206,7 @@ rdzv_handler rdzv_probed;                                                       
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all, rdzv_reload; /* control.c */
 rdzv_handler rdzv_logs, rdzv_read_trace;                                           /* records.c */
 rdzv_handler rdzv_read_rows;                                                       /* rows.c */
+rdzv_handler rdzv_netcheck;                                                        /* netcheck.c */
 rdzv_handler rdzv_health_check, rdzv_health_watch;                                 /* health.c */
 rdzv_handler rdzv_reflect; /* reflection.c */
 
@@ -330,6 +333,12 @@ bool rdzv_step_time(const struct rdzv_progress *p, Trainerd__V1__StepTime *out);
 struct rdzv_traces *rdzv_traces_new(struct rdzv *r);
 void rdzv_traces_shut(struct rdzv_traces *t); /* refuses the running call; waits for its thread */
 void rdzv_traces_free(struct rdzv_traces *t); /* NULL is allowed */
+
+/* ---- netcheck.c ---- */
+
+struct rdzv_netcheck_calls *rdzv_netcheck_new(struct rdzv *r);
+void rdzv_netcheck_shut(struct rdzv_netcheck_calls *c); /* refuses the running call; waits for its thread */
+void rdzv_netcheck_free(struct rdzv_netcheck_calls *c); /* NULL is allowed */
 
 /* ---- rows.c ---- */
 

@@ -2,6 +2,7 @@
 #include "rdzv/kit.h"
 
 #include "base/buf.h"
+#include "base/check.h"
 #include "base/fs.h"
 #include "base/log_ring.h"
 #include "proto/trainerd.pb-c.h"
@@ -336,6 +337,79 @@ static void reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal
     assert_non_null(strstr(first.err.text, ": the task ends"));
 }
 
+static int call_netcheck(struct rdzv_caller *caller, const Trainerd__V1__NetcheckRequest *q,
+                         Trainerd__V1__NetcheckReply **out, struct err *err)
+{
+    uint8_t request[256];
+    size_t n_request = trainerd__v1__netcheck_request__get_packed_size(q), n = 0;
+    void *packed = NULL;
+    int rc;
+
+    assert_true(n_request <= sizeof(request));
+    trainerd__v1__netcheck_request__pack(q, request);
+    rc = rdzv_caller_call(caller, "Netcheck", request, n_request, SOON_MS, &packed, &n, NULL, err);
+    *out = rc == 0 ? trainerd__v1__netcheck_reply__unpack(NULL, n, packed) : NULL;
+    free(packed);
+    return rc;
+}
+
+static void netcheck_opens_a_port_or_measures_a_peer_and_refuses_other_requests(void **state)
+{
+    struct cluster *c = open_cluster(2);
+    Trainerd__V1__NetcheckRequest q = TRAINERD__V1__NETCHECK_REQUEST__INIT;
+    Trainerd__V1__Task peer = TRAINERD__V1__TASK__INIT;
+    Trainerd__V1__NetcheckReply *reply;
+    struct rdzv_caller *caller;
+    uint8_t ticket[17] = { [15] = 4 };
+    struct err err = { 0 };
+    const struct {
+        uint32_t port, ms, index;
+        uint64_t bytes;
+        size_t ticket;
+        int code;
+        const char *text;
+    } rows[] = {
+        { 7000, 100, 0, 5000, 16, ERR_IO, "peer: expected another task of this cluster" },
+        { 7000, 100, 2, 5000, 16, ERR_IO, "peer: expected another task of this cluster" },
+        { 0, 100, 1, 5000, 16, ERR_IO, "port 0, ticket of 16 bytes" },
+        { 65536, 100, 1, 5000, 16, ERR_IO, "port 65536" },
+        { 7000, 100, 1, 5000, 15, ERR_IO, "ticket of 15 bytes" },
+        { 7000, 100, 1, 5000, 17, ERR_IO, "ticket of 17 bytes" },
+        { 7000, 0, 1, 5000, 16, ERR_IO, "ms 0" },
+        { 7000, 2001, 1, 5000, 16, ERR_IO, "ms 2001" },
+        { 7000, 100, 1, 0, 16, ERR_IO, "bytes 0" },
+        { 7000, 100, 1, (256 << 20) + 1, 16, ERR_IO, "bytes 268435457" },
+        { 13, 100, 1, 5000, 16, ERR_REFUSED, "port 13 refuses the connection" },
+        { 7000, 100, 1, 5000, 16, 0, "" },
+    };
+
+    (void)state;
+    assert_int_equal(rdzv_caller_open(c->addresses[0], NULL, NULL, &caller, &err), 0);
+    assert_int_equal(call_netcheck(caller, &q, &reply, &err), 0);
+    assert_int_equal(reply->port, 7000);
+    assert_true(reply->ticket.len == 16 && reply->ticket.data[0] == 9);
+    trainerd__v1__netcheck_reply__free_unpacked(reply, NULL);
+    peer.type = "worker";
+    q.peer = &peer;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        peer.index = rows[i].index;
+        peer.address = c->addresses[rows[i].index < 2 ? rows[i].index : 1];
+        q.port = rows[i].port;
+        q.ms = rows[i].ms;
+        q.bytes = rows[i].bytes;
+        q.ticket = (ProtobufCBinaryData){ rows[i].ticket, ticket };
+        assert_int_equal(call_netcheck(caller, &q, &reply, &err), rows[i].code);
+        if (rows[i].code != 0) {
+            assert_non_null(strstr(err.text, rows[i].text));
+            continue;
+        }
+        assert_true(reply->round_trip_us == 100 + 1 + 4 && reply->rate == 5000 && reply->port == 0);
+        trainerd__v1__netcheck_reply__free_unpacked(reply, NULL);
+    }
+    rdzv_caller_close(caller);
+    close_cluster(c);
+}
+
 static void stop_on_any_task_ends_the_job_everywhere(void **state)
 {
     struct cluster *c = open_cluster(3);
@@ -653,6 +727,7 @@ int main(void)
         cmocka_unit_test(trace_is_read_in_parts_when_it_is_written),
         cmocka_unit_test(checkpoint_and_drain_are_answered_or_refused),
         cmocka_unit_test(reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal),
+        cmocka_unit_test(netcheck_opens_a_port_or_measures_a_peer_and_refuses_other_requests),
         cmocka_unit_test(stop_on_any_task_ends_the_job_everywhere),
         cmocka_unit_test(caller_or_task_without_the_token_is_rejected),
         cmocka_unit_test(task_with_a_token_is_rejected_by_a_task_in_clear_text),
