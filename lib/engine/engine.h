@@ -170,6 +170,8 @@ struct engine_opts {              /* borrowed until close() */
     void *arg;
 };
 
+enum { ENGINE_FEEDS = 64 };
+
 struct engine_replica {
     struct engine *engine;
     uint32_t local;            /* index in the task */
@@ -193,6 +195,9 @@ struct engine_replica {
     uint64_t reduce_work_ns; /* inside the all-reduce, in whatever thread */
     /* Coded all-reduces: bytes sent to other hosts, and what float32 would have been. */
     uint64_t coded_bytes, coded_plain_bytes;
+    float feed_ms[ENGINE_FEEDS]; /* [n_feeds] GPU: durations of copies of samples to it; the caller sets
+                                    n_feeds to 0 */
+    uint32_t n_feeds;
     struct engine_inspection { /* by inspect() */
         uint32_t own;        /* checksum of the gradient that this replica's update will read */
         /* CPU: checksum of the part of the replica before it, in this one's arena */

@@ -49,6 +49,18 @@ static void fill_slot(struct engine_replica *r, struct gpu_slot *s, struct plan 
     s->b.weights = NULL;
 }
 
+/* Keeps the duration of the last copy of the slot, which has ended. The caller of the step takes the
+ * durations; what it leaves is replaced. */
+static void add_time(struct engine_replica *r, struct gpu_slot *s)
+{
+    if (!s->is_timed)
+        return;
+    if (r->n_feeds == ENGINE_FEEDS)
+        r->n_feeds = 0;
+    r->feed_ms[r->n_feeds++] = (float)gpu_of(r)->cuda->elapsed_ms(s->sending, s->sent);
+    s->is_timed = false;
+}
+
 /* To the stage, when the previous lane in the slot has been copied out of it, and its transfer has
  * ended. */
 static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
@@ -59,8 +71,11 @@ static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *
 
     if (rc < 0)
         return rc;
+    add_time(r, s);
     fill_slot(r, s, plan, b);
     rc = g->cuda->wait(g->streams.feed, s->used, err);
+    if (rc == 0)
+        rc = g->cuda->record(s->sending, g->streams.feed, err);
     if (rc == 0)
         rc = gpu_span_begin(r, TRACE_FEED, err);
     if (rc == 0)
@@ -69,7 +84,7 @@ static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *
         rc = gpu_span_end(r, TRACE_FEED, TRACE_DATA, b->lane, err);
     if (rc == 0)
         rc = g->cuda->record(s->sent, g->streams.feed, err);
-    s->is_full = rc == 0;
+    s->is_full = s->is_timed = rc == 0;
     return rc;
 }
 

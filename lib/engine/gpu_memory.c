@@ -66,7 +66,9 @@ static int open_slot(struct engine_replica *r, struct gpu_slot *s, struct err *e
     if (rc == 0)
         rc = allocate(r, (void **)&s->run_there, sizeof(*s->run), err);
     if (rc == 0)
-        rc = cuda->event_open(false, &s->sent, err);
+        rc = cuda->event_open(true, &s->sending, err);
+    if (rc == 0)
+        rc = cuda->event_open(true, &s->sent, err);
     if (rc == 0)
         rc = cuda->event_open(false, &s->used, err);
     if (rc < 0)
@@ -81,6 +83,7 @@ static void close_slot(struct gpu *g, struct gpu_slot *s)
     g->cuda->free(s->stage);
     g->cuda->unpin(s->run);
     g->cuda->free(s->run_there);
+    g->cuda->event_close(s->sending);
     g->cuda->event_close(s->sent);
     g->cuda->event_close(s->used);
     free(s->samples);

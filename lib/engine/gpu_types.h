@@ -14,7 +14,8 @@ enum { GPU_SLOTS = 2, GPU_ALIGN = 256 };
 struct gpu_slot {
     char *pinned;
     char *stage;             /* of the GPU */
-    struct cuda_event *sent; /* after it `pinned` may be filled again */
+    struct cuda_event *sending, *sent; /* timed; the copy. After `sent`, `pinned` may be filled again */
+    bool is_timed;           /* both were recorded */
     struct cuda_event *used; /* after it `stage` may be filled again */
     bool is_full;            /* a batch that no lane has used yet */
     struct data_batch b;     /* of the batch: `samples` is the array below */

@@ -54,6 +54,8 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
         .comm = t->generation.comm,
         .lanes = lanes_of(t),
         .own_lanes = r->device->n_lanes,
+        .feed_ms = r->device->feed_ms,
+        .n_feeds = r->device->n_feeds,
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 
@@ -63,6 +65,7 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
     }
     t->events.last_step_ns = now;
     t->events.copy_ns = 0;
+    r->device->n_feeds = 0; /* the report below has the durations */
     events_send(&t->events, &e);
 }
 
