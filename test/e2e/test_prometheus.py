@@ -30,6 +30,7 @@ HEALTHY = {
     "trainerd_data_wait_seconds_total{%s}": "0+1x120",
     "trainerd_reduce_seconds_total{%s}": "0+10x120",
     'trainerd_gpu_ecc_uncorrected_errors{%s,gpu="0"}': "0x120",
+    'trainerd_advice{%s,kind="reduce_share"}': "0x120",
     "trainerd_memory_used_bytes{%s}": "84x120",
     "trainerd_memory_limit_bytes{%s}": "100x120",
     "process_open_fds{%s}": "100x120",
@@ -50,6 +51,7 @@ FAULTS = {
     "TrainerdWaitsForData": ("trainerd_data_wait_seconds_total{%s}", "0+20x120"),
     "TrainerdWaitsForAllReduce": ("trainerd_reduce_seconds_total{%s}", "0+40x120"),
     "TrainerdGpuErrors": ('trainerd_gpu_ecc_uncorrected_errors{%s,gpu="0"}', "0x110 1x10"),
+    "TrainerdAdvice": ('trainerd_advice{%s,kind="reduce_share"}', "0x100 1x20"),
     "TrainerdMemoryNearLimit": ("trainerd_memory_used_bytes{%s}", "84x100 86x20"),
     "TrainerdFewDescriptors": ("process_open_fds{%s}", "100x80 900x40"),
 }
