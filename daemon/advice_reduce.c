@@ -263,6 +263,20 @@ static bool explain_slow(struct causes *c, struct rdzv_advice *out)
 
 /* ---- the sentence ---- */
 
+/* Returns the longest waits of a task that are counted by task, in seconds of a step. */
+static double counted(const struct advice_group *g)
+{
+    double longest = 0;
+
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct rdzv_window *w = g->tasks[i].window;
+
+        if (w != NULL && w->late + w->slow > longest)
+            longest = w->late + w->slow;
+    }
+    return longest;
+}
+
 void advice_explain_reduce(const struct advice_group *g, double limit, struct rdzv_advice *out)
 {
     struct advice_rank waits = advice_rank(g, advice_reduce_share, g), late;
@@ -284,7 +298,16 @@ void advice_explain_reduce(const struct advice_group *g, double limit, struct rd
     late = advice_rank(g, began_at, &c);
     if (late.first < g->n && late.largest >= EXPLAINS * c.wait) {
         explain_late(&c, &late, out);
-    } else if (!explain_slow(&c, out)) {
+    } else if (explain_slow(&c, out)) {
+        /* the sentence is complete */
+    } else if (counted(g) < COUNTS * c.wait) {
+        advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
+        advice_add(out->text, sizeof(out->text),
+                   "; waits in NCCL and for parameter servers are not counted by task");
+        advice_add(
+            out->remedy, sizeof(out->remedy),
+            "compare the compute time of the tasks (trainerctl top), and the links (trainerctl netcheck)");
+    } else {
         advice_add(out->culprit, sizeof(out->culprit), "no task");
         advice_add(
             out->text, sizeof(out->text),

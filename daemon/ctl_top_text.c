@@ -62,6 +62,12 @@ static void add_head(const Trainerd__V1__StatusReply *s, struct top_size size, s
     buf_str(out, "trouble: ");
     ctl_add_text(out, s->last_trouble[0] != '\0' ? s->last_trouble : "none");
     end_line(out, at, size);
+    for (size_t i = 0; i < s->n_advice; i++) {
+        at = out->len;
+        buf_str(out, "advice: ");
+        ctl_add_text(out, s->advice[i]->text);
+        end_line(out, at, size);
+    }
     buf_str(out, "\n");
 }
 
@@ -133,7 +139,8 @@ static void remove_controls(struct buf *out)
 static void add_table(const Trainerd__V1__StatusReply *s, struct top_size size, struct buf *out)
 {
     enum { HEAD_LINES = 6 }; /* with the line of the table's columns */
-    size_t room = size.rows > HEAD_LINES + 1 ? size.rows - HEAD_LINES - 1 : 1, shown = 0, at;
+    size_t head = HEAD_LINES + s->n_advice, shown = 0, at;
+    size_t room = size.rows > head + 1 ? size.rows - head - 1 : 1;
 
     if (size.rows == 0 || s->n_tasks <= room + 1) {
         for (size_t i = 0; i < s->n_tasks; i++)

@@ -235,6 +235,17 @@ static void waits_in_turn_name_no_task(void **state)
     assert_non_null(strstr(x.list[0].remedy, "larger global batch"));
 }
 
+static void waits_that_are_not_counted_name_no_single_task(void **state)
+{
+    struct group x;
+
+    (void)state;
+    begin(&x, TASKS);
+    x.windows[2].reduce = 0.4;
+    expect(&x, "reduce_share", "no single task");
+    assert_non_null(strstr(x.list[0].text, "NCCL"));
+}
+
 static void slow_data_of_one_task_names_it_and_of_all_tasks_none(void **state)
 {
     struct group x;
@@ -481,6 +492,7 @@ int main(void)
         cmocka_unit_test(links_that_are_equally_slow_name_no_single_task),
         cmocka_unit_test(two_tasks_that_are_equally_late_name_no_single_task),
         cmocka_unit_test(waits_in_turn_name_no_task),
+        cmocka_unit_test(waits_that_are_not_counted_name_no_single_task),
         cmocka_unit_test(slow_data_of_one_task_names_it_and_of_all_tasks_none),
         cmocka_unit_test(slow_copies_to_a_gpu_name_its_task),
         cmocka_unit_test(idle_gpus_name_their_task_and_the_largest_gap),

@@ -91,6 +91,24 @@ static void top_more_tasks_than_rows_shows_those_that_need_a_look(void **state)
     free(g);
 }
 
+static void top_advice_has_a_line_and_leaves_room_for_the_tasks(void **state)
+{
+    struct group *g = new_group(TASKS);
+    Trainerd__V1__Advice advice = TRAINERD__V1__ADVICE__INIT, *list[] = { &advice, &advice };
+    struct buf out = { 0 };
+
+    (void)state;
+    advice.text = (char *)"worker 1 is late\x1b[2J by 400 ms";
+    g->reply.advice = list;
+    g->reply.n_advice = 2;
+    top_text(&g->reply, (struct top_size){ 80, 14 }, &out);
+    assert_int_equal(check_lines(out.data, 80), 14);
+    assert_non_null(strstr(out.data, "\nadvice: worker 1 is late [2J by 400 ms\n"));
+    assert_non_null(strstr(out.data, "... and 35 further tasks"));
+    buf_fini(&out);
+    free(g);
+}
+
 static void top_text_of_a_task_cannot_steer_the_terminal(void **state)
 {
     struct group *g = new_group(2);
@@ -120,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(top_more_tasks_than_rows_shows_those_that_need_a_look),
+        cmocka_unit_test(top_advice_has_a_line_and_leaves_room_for_the_tasks),
         cmocka_unit_test(top_text_of_a_task_cannot_steer_the_terminal),
     };
 
