@@ -1,11 +1,12 @@
 /* bench_ps - measures how many rows of an embedding table training ranks read from a parameter server, and
  * push gradients of, per second, over TCP on loopback.
  *
- *   bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N]
+ *   bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N] [--dense N]
  *
  * Starts a process for each rank and one for a parameter server with `threads` service threads. In each step every rank looks
  * up `ids` random rows and pushes as many gradients; the server updates the rows by SGD; all ranks wait for the
- * step. Prints the rows per second that all ranks read and push together, the time of a step, and the
+ * step. With --dense a step reads N floats, in 8 dense parameters, and pushes their gradients instead.
+ * Prints the rows per second that all ranks read and push together, the time of a step, and the
  * medians of the parts of a step on rank 0, in microseconds. */
 #include <errno.h>
 #include <inttypes.h>
@@ -26,9 +27,10 @@
 #include "ps/port.h"
 #include "ps/route.h"
 #include "ps/ps.h"
+#include "ps/wants.h"
 #include "tensor/packed.h"
 
-enum { RANKS_MAX = 16, STEPS_MAX = 100000, WARM = 20, DEADLINE_MS = 60000 };
+enum { DENSE = 8 /* parameters */, RANKS_MAX = 16, STEPS_MAX = 100000, WARM = 20, DEADLINE_MS = 60000 };
 
 /* The parts of a step. DRAW is not part of it. */
 enum { DRAW, RESOLVE, FETCH, MARK, PUSH, DECIDE, COMMIT, PARTS };
@@ -37,13 +39,14 @@ static const char *const names[PARTS] = { "draw", "resolve", "fetch", "mark", "p
 struct plan {
     uint32_t n_ranks, n_threads, n_steps, width;
     uint64_t rows;
-    size_t ids;
+    size_t ids, dense; /* dense: floats of a dense parameter; 0: none */
     char address[RANKS_MAX + 1][80]; /* the last one: of the server */
 };
 
 static int usage(void)
 {
     fprintf(stderr, "usage: bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N]\n"
+                    "       [--dense N]\n"
                     "N ranks from 1 to %d, at most %d steps\n",
             RANKS_MAX, STEPS_MAX);
     return 2;
@@ -64,6 +67,8 @@ static bool parse(int argc, char **argv, struct plan *p)
             p->width = (uint32_t)n;
         else if (strcmp(argv[i], "--ids") == 0)
             p->ids = n;
+        else if (strcmp(argv[i], "--dense") == 0)
+            p->dense = n / DENSE;
         else if (strcmp(argv[i], "--steps") == 0)
             p->n_steps = (uint32_t)n;
         else
@@ -99,6 +104,7 @@ struct rank {
     struct ps_leader *leader;
     int64_t *ids;
     struct packed marks;
+    float *dense[DENSE];
     float *values, *word; /* word: in the arena of the communicator */
     uint64_t random;
     uint32_t *us[PARTS]; /* [n_steps] */
@@ -156,30 +162,48 @@ static int serve(const struct plan *p, struct comm_listener *l, struct err *err)
 static int source(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n, float *out,
                   struct err *err)
 {
+    const struct plan *p = arg;
+
     (void)table, (void)part, (void)first, (void)err;
-    memset(out, 0, n * ((const struct plan *)arg)->width * sizeof(*out));
+    memset(out, 0, n * (p->dense > 0 ? PS_DENSE_WIDTH : p->width) * sizeof(*out));
     return 0;
 }
 
 static int begin(struct rank *r, struct err *err)
 {
     const struct plan *p = r->plan;
-    struct ps_table table = { .name = "t", .rows = p->rows, .width = p->width, .rate_factor = 1 };
+    struct ps_table tables[DENSE];
     struct optim_hyper hyper = { .learning_rate = 1 };
     struct ps_settled settled = { 0 };
-    uint32_t first_shard = 0;
-    int rc = ps_client_open(&(struct ps_client_opts){ .n_tables = 1,
-                                                      .widths = &p->width,
-                                                      .first_shards = &first_shard,
-                                                      .rooms = &p->ids },
-                            &r->client, err);
+    uint32_t first_shards[DENSE], widths[DENSE], n = p->dense > 0 ? DENSE : 1;
+    size_t rooms[DENSE] = { p->dense > 0 ? 0 : p->ids }, elements[DENSE];
+    int rc;
+
+    for (uint32_t i = 0; i < n; i++) {
+        elements[i] = p->dense;
+        first_shards[i] = ps_first_shard(i);
+        widths[i] = p->dense > 0 ? PS_DENSE_WIDTH : p->width;
+        tables[i] = (struct ps_table){ .name = "t",
+                                       .rows = p->dense > 0 ? ps_dense_rows(p->dense) : p->rows,
+                                       .width = widths[i],
+                                       .first_shard = first_shards[i],
+                                       .rate_factor = 1,
+                                       .is_dense = p->dense > 0 };
+    }
+    rc = ps_client_open(&(struct ps_client_opts){ .n_tables = n,
+                                                  .widths = widths,
+                                                  .first_shards = first_shards,
+                                                  .rooms = rooms,
+                                                  .n_dense = p->dense > 0 ? n : 0,
+                                                  .elements = elements },
+                        &r->client, err);
 
     if (rc == 0)
         rc =
             ps_client_begin_generation(r->client, &r->port, r->self, &r->route, r->self, 1, 0, err);
     if (rc == 0 && r->self == 0)
-        rc = ps_leader_open(&(struct ps_leader_opts){ .tables = &table,
-                                                      .n_tables = 1,
+        rc = ps_leader_open(&(struct ps_leader_opts){ .tables = tables,
+                                                      .n_tables = n,
                                                       .optimizer = OPTIM_SGD,
                                                       .hyper = &hyper },
                             &r->leader, err);
@@ -227,11 +251,45 @@ static int decide(struct rank *r, uint64_t step, struct err *err)
     return rc == 0 ? comm_all_reduce(r->comm, 0, r->word, 1, TENSOR_F32, COMM_SUM, err) : rc;
 }
 
+CLONES static void scale(float *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        values[i] *= 1e-3f;
+}
+
+/* Reads all parameters, and pushes gradients in their place. */
+static int run_dense(struct rank *r, uint64_t step, uint64_t at[PARTS + 1], struct err *err)
+{
+    struct optim_hyper hyper = { .learning_rate = 1e-3, .grad_scale = 1, .step = step };
+    int rc;
+
+    at[DRAW] = at[RESOLVE] = clock_ns();
+    ps_client_begin(r->client, 0);
+    at[FETCH] = clock_ns();
+    rc = ps_client_fetch_dense(r->client, r->dense, err);
+    at[MARK] = clock_ns();
+    for (uint32_t i = 0; i < DENSE; i++)
+        scale(r->dense[i], r->plan->dense);
+    at[PUSH] = clock_ns();
+    if (rc == 0)
+        rc = ps_client_push(r->client, step, NULL, NULL, (const float *const *)r->dense, 0, err);
+    at[DECIDE] = clock_ns();
+    if (rc == 0)
+        rc = decide(r, step, err);
+    at[COMMIT] = clock_ns();
+    if (rc == 0)
+        rc = ps_client_commit(r->client, step, &hyper, err);
+    at[PARTS] = clock_ns();
+    return rc;
+}
+
 static int run_step(struct rank *r, uint64_t step, uint64_t at[PARTS + 1], struct err *err)
 {
     struct optim_hyper hyper = { .learning_rate = 1e-3, .grad_scale = 1, .step = step };
     int rc;
 
+    if (r->plan->dense > 0)
+        return run_dense(r, step, at, err);
     at[DRAW] = clock_ns();
     draw(r);
     at[RESOLVE] = clock_ns();
@@ -302,6 +360,8 @@ static int train(const struct plan *p, uint32_t self, struct comm_listener *l, s
 
     r.ids = malloc(p->ids * sizeof(*r.ids));
     r.values = malloc(p->ids * p->width * sizeof(*r.values));
+    for (uint32_t i = 0; i < DENSE; i++)
+        r.dense[i] = malloc((p->dense + 1) * sizeof(*r.dense[i]));
     for (int k = 0; k < PARTS; k++)
         r.us[k] = calloc(p->n_steps, sizeof(*r.us[k]));
     r.marks = packed_init(&table, 1, words, malloc(packed_bytes(1, words)));

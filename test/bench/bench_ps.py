@@ -17,6 +17,7 @@ from table import Side, duration
 MB, WORKERS = 1e6, 2
 ROWS, WIDTH, IDS = 1_000_000, 64, 16384  # of the table; ids that a worker looks up in a step
 RATE_ROUNDS, RATE_STEPS, RATE_LIMIT, RATE_PEER = 5, 100, 2e6, 3
+DENSE, DENSE_STEPS = 6_250_000, 20  # floats
 DLRM_ROWS, DLRM_QUICK_ROWS, DLRM_WIDTH, DLRM_TABLES = 1_000_000, 1000, 16, 26
 STEP_ROUNDS, STEP_WARM, STEP_STEPS, STEP_BATCH, STEP_LIMIT = 3, 10, 60, 2048, 1.5
 START_ROUNDS, START_ROWS, START_STEPS, START_LIMIT = 15, 1000, 40, 0.100
@@ -34,6 +35,13 @@ def our_rate():
     return {None: 1 / float(re.search(r"rows/s +(\d+)", text).group(1))}
 
 
+def our_dense():
+    """Seconds of a worker to read all parameters and to push their gradients."""
+    text = peers.run_checked([ours.program("bench_ps"), "--ranks", str(WORKERS), "--threads", str(WORKERS), "--dense", str(DENSE),
+                              "--steps", str(DENSE_STEPS)])
+    return {None: float(re.search(r"step us +([0-9.]+)", text).group(1)) / 1e6 / WORKERS}
+
+
 class TensorFlow:
     """Its tasks, started when they are first asked."""
 
@@ -42,9 +50,15 @@ class TensorFlow:
 
     def rate(self):
         if self.process is None:
-            self.process = peers.start_tensorflow_ps(WORKERS, ROWS, WIDTH, IDS)
-        self.process.ask(str(RATE_STEPS))
+            self.process = peers.start_tensorflow_ps(WORKERS, ROWS, WIDTH, IDS, DENSE)
+        self.process.ask("rows %d" % RATE_STEPS)
         return {None: json.loads(self.process.line(peers.ANSWER_SECONDS)) / (RATE_STEPS * WORKERS * IDS)}
+
+    def dense(self):
+        if self.process is None:
+            self.process = peers.start_tensorflow_ps(WORKERS, ROWS, WIDTH, IDS, DENSE)
+        self.process.ask("dense %d" % DENSE_STEPS)
+        return {None: json.loads(self.process.line(peers.ANSWER_SECONDS)) / (DENSE_STEPS * WORKERS)}
 
     def close(self):
         if self.process is not None:
@@ -59,12 +73,15 @@ def rates(table):
 
     peer = TensorFlow()
     us, tensorflow = Side("trainerd", our_rate), Side("TensorFlow", peer.rate)
+    dense, dense_tensorflow = Side("trainerd", our_dense), Side("TensorFlow", peer.dense)
     try:
         table.interleave(RATE_ROUNDS, us, tensorflow)
+        table.interleave(RATE_ROUNDS, dense, dense_tensorflow)
     finally:
         peer.close()
     table.row("rows of 64 pulled and pushed, TCP, 2 workers", ">= %.0f M/s" % (RATE_LIMIT / 1e6), make)
     table.faster("time of a row beside TensorFlow", us, tensorflow, at_least=RATE_PEER)
+    table.faster("25 MB of dense parameters beside TensorFlow", dense, dense_tensorflow, at_least=RATE_PEER)
 
 
 # ---- jobs ----

@@ -1,8 +1,9 @@
-"""tensorflow_ps.py WORKERS ROWS WIDTH IDS - pulls and pushes rows of an embedding table through TensorFlow's
-ParameterServerStrategy: one ps, WORKERS workers, this process as the coordinator.
+"""tensorflow_ps.py WORKERS ROWS WIDTH IDS DENSE - pulls and pushes rows of an embedding table, or DENSE floats in 8 dense
+variables, through TensorFlow's ParameterServerStrategy: one ps, WORKERS workers, this process as the coordinator.
 
-A step of a worker looks up IDS random rows, and subtracts as many gradients from them (scatter_sub: SGD). Reads lines
-from its standard input: the number of steps of each worker; answers each with the seconds that all of them took.
+A step of a worker looks up IDS random rows, and subtracts as many gradients from them (scatter_sub: SGD); or it reads the
+dense variables and subtracts as many gradients. Reads lines from its standard input: "rows" or "dense", and the number of
+steps of each worker; answers each with the seconds that all of them took.
 """
 import json
 import multiprocessing
@@ -27,7 +28,7 @@ def serve(cluster, job, index):
 
 
 def main():
-    workers, rows, width, ids = map(int, sys.argv[1:5])
+    workers, rows, width, ids, floats = map(int, sys.argv[1:6])
     at = ["127.0.0.1:%d" % p for p in free_ports(1 + workers)]
     cluster = {"ps": at[:1], "worker": at[1:]}
     start = multiprocessing.get_context("spawn").Process
@@ -42,6 +43,7 @@ def main():
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         table = tf.Variable(tf.zeros([rows, width]))
+        dense = [tf.Variable(tf.zeros([floats // 8])) for _ in range(8)]
 
     @tf.function
     def step():
@@ -49,17 +51,26 @@ def main():
         gradients = tf.nn.embedding_lookup(table, wanted) * 1e-3 + 1e-6
         table.scatter_sub(tf.IndexedSlices(gradients, wanted))
 
-    def run(steps):
+    @tf.function
+    def step_dense():
+        for x in dense:
+            x.assign_sub(tf.identity(x.read_value()) * 1e-3)  # read to the worker, and a gradient from there
+
+    kinds = {"rows": step, "dense": step_dense}
+
+    def run(kind, steps):
         begin = time.monotonic()
         for _ in range(steps * workers):
-            coordinator.schedule(step)
+            coordinator.schedule(kinds[kind])
         coordinator.join()
         return time.monotonic() - begin
 
-    run(2)  # traces the function
+    for kind in kinds:
+        run(kind, 2)  # traces the function
     print("ready", flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(int(line))), flush=True)
+        kind, steps = line.split()
+        print(json.dumps(run(kind, int(steps))), flush=True)
 
 
 if __name__ == "__main__":
