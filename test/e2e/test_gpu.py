@@ -269,5 +269,17 @@ def gpu_task_killed_rejoins_and_loses_no_step():
     assert any("lanes 2 to 3" in r["message"] for r in back.events("note")), back.log()
 
 
+@test
+def copies_to_the_gpu_and_its_idle_time_are_measured_for_advice():
+    limits = {"h2d_ms": 1e-6, "device_use": 1, "data_share": 0, "window_steps": 4, "window_seconds": 0}
+    job = digits_job(workdir(), **short(steps=1000000), health={"advice": limits})
+    task = Task(job, args=("--devices", "cuda"))
+    for kind in ("h2d_ms", "device_use"):
+        task.until(lambda t: any(r["kind"] == kind for r in t.events("advice")), 60)
+        record = next(r for r in task.events("advice") if r["kind"] == kind)
+        assert record["culprit"] == "GPUs of local" and record["limit"] == limits[kind], record
+        assert record["value"] > 0 and (record["value"] > limits[kind]) == (kind == "h2d_ms"), record
+
+
 if __name__ == "__main__":
     main()
