@@ -10,6 +10,8 @@
 
 enum { WINDOWS_TO_BEGIN = 2 };
 static const double ENDS_BELOW = 0.75;
+/* From this part of the processor time on, waits for samples are waits for storage. */
+static const double STORAGE = 0.1;
 
 /* ---- the values of a task ---- */
 
@@ -94,7 +96,7 @@ static void explain_data(const struct advice_group *g, double limit, struct rdzv
 {
     struct advice_rank r = advice_rank(g, data_share, g);
     uint32_t worst = name_worst(g, &r, "", out);
-    bool is_single = strcmp(out->culprit, ADVICE_NO_SINGLE_TASK) != 0;
+    double storage = g->tasks[worst].window->storage;
 
     advice_add(out->text, sizeof(out->text),
                "%s waits %.0f %% of a step for samples, limit %.0f %%", g->tasks[worst].name,
@@ -102,11 +104,13 @@ static void explain_data(const struct advice_group *g, double limit, struct rdzv
     if (n_windows(g) > 1)
         advice_add(out->text, sizeof(out->text), "; the median task waits %.0f %%",
                    100 * advice_median(g, data_share, g));
-    advice_add(out->remedy, sizeof(out->remedy),
-               "more decoding threads (data.threads), or data.cache with data.cache_directory on a local "
-               "disk; %s",
-               is_single ? "compare the processors and the storage of that host with the others (top, iostat -x)"
-                         : "test the storage that the tasks read (iostat -x, nfsiostat)");
+    advice_add(out->text, sizeof(out->text), "; its readers wait %s (%.0f %% of the processor time of its host waits for "
+               "storage)", storage >= STORAGE ? "for storage" : "for decoding rather than for storage", 100 * storage);
+    advice_add(out->remedy, sizeof(out->remedy), "%s",
+               storage >= STORAGE
+                   ? "test the storage that the task reads (iostat -x, nfsiostat); data.cache, with data.cache_directory on a "
+                     "local disk"
+                   : "more decoding threads (data.threads) or processors, smaller samples; data.cache \"memory\" decodes once");
 }
 
 static void explain_copy(const struct advice_group *g, double limit, struct rdzv_advice *out)

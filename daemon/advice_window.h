@@ -23,7 +23,7 @@ void advice_window_free(struct advice_window *w); /* NULL is allowed */
 /* A generation begins with these members; a window that is open is dropped. */
 void advice_window_begin(struct advice_window *w, const struct group_view *view);
 void advice_window_step(struct advice_window *w, const struct train_step_report *s);
-/* Copies a window that was completed since the last call, without `others` and `steal`. Returns false
+/* Copies a window that was completed since the last call, without `others`, `steal` and `storage`. Returns false
  * if there is none. */
 bool advice_window_take(struct advice_window *w, struct rdzv_window *out);
 

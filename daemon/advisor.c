@@ -104,8 +104,13 @@ static void take_own(struct advisor *a)
         return;
     if (!host_load_read(&load))
         return;
-    if (a->has_load)
-        host_load_between(&a->load, &load, &a->own.others, &a->own.steal);
+    if (a->has_load) {
+        struct host_load_parts p = host_load_between(&a->load, &load);
+
+        a->own.others = p.others;
+        a->own.steal = p.steal;
+        a->own.storage = p.storage;
+    }
     a->load = load;
     a->has_load = true;
 }

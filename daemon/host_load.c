@@ -32,6 +32,7 @@ bool host_load_parse(const char *text, struct host_load *out)
     }
     out->all = all;
     out->stolen = columns[STEAL];
+    out->storage = columns[IOWAIT];
     out->busy = all - columns[IDLE] - columns[IOWAIT] - columns[STEAL];
     return true;
 }
@@ -60,13 +61,17 @@ bool host_load_read(struct host_load *out)
     return host_load_parse(text, out);
 }
 
-void host_load_between(const struct host_load *from, const struct host_load *to, double *others,
-                       double *steal)
+static double part(uint64_t of, uint64_t all)
 {
-    uint64_t all = to->all - from->all, busy = to->busy - from->busy, own = to->own - from->own;
-    uint64_t stolen = to->stolen - from->stolen;
-    bool is_valid = to->all > from->all && busy <= all && stolen <= all;
+    return all > 0 && of <= all ? (double)of / (double)all : 0;
+}
 
-    *others = is_valid && busy > own ? (double)(busy - own) / (double)all : 0;
-    *steal = is_valid ? (double)stolen / (double)all : 0;
+struct host_load_parts host_load_between(const struct host_load *from, const struct host_load *to)
+{
+    uint64_t all = to->all > from->all ? to->all - from->all : 0;
+    uint64_t busy = to->busy - from->busy, own = to->own - from->own;
+
+    return (struct host_load_parts){ .others = busy > own ? part(busy - own, all) : 0,
+                                     .steal = part(to->stolen - from->stolen, all),
+                                     .storage = part(to->storage - from->storage, all) };
 }

@@ -9,16 +9,21 @@
 /* Times of all processors since the boot, in clock ticks (1/100 s), and of this process. */
 struct host_load {
     uint64_t all, busy, stolen; /* busy: of this host, without stolen time */
+    uint64_t storage;           /* idle while a process of the processor waited for storage */
     uint64_t own;
 };
 
-/* Parses the first line of /proc/stat. Sets all, busy and stolen. Returns false if the text has another
+/* Parts of the processor time of the host, 0 to 1. */
+struct host_load_parts {
+    double others, steal, storage;
+};
+
+/* Parses the first line of /proc/stat. Sets all fields but `own`. Returns false if the text has another
  * form. */
 bool host_load_parse(const char *text, struct host_load *out);
 /* Returns false where /proc/stat cannot be read. */
 bool host_load_read(struct host_load *out);
-/* Writes the parts of the processor time between two readings, 0 to 1. */
-void host_load_between(const struct host_load *from, const struct host_load *to, double *others,
-                       double *steal);
+/* Returns the parts between two readings. */
+struct host_load_parts host_load_between(const struct host_load *from, const struct host_load *to);
 
 #endif

@@ -32,6 +32,7 @@ struct rdzv_window {
     double lane_seconds;   /* of computing a lane, with the lane's part of the other work of a step */
     double steal;          /* part of the processor time of the host that the hypervisor took, 0 to 1 */
     double others;         /* and that other processes used */
+    double storage;        /* and that waited for storage, with nothing else to do */
     double idle;           /* part of a step in which the GPUs of the task had no work; -1: unknown */
     double copy_ms;        /* of a lane's samples to the GPU: the 99th percentile; -1: unknown */
     double late, slow;     /* all waits for other tasks, seconds, mean of a step */

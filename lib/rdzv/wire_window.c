@@ -54,6 +54,7 @@ static int check_window(const struct wire_cluster *c, const Trainerd__V1__Window
         { "lane_seconds", AT(Window, lane_seconds), 0, DBL_MAX },
         { "steal", AT(Window, steal), 0, 1 },
         { "others", AT(Window, others), 0, 1 },
+        { "storage", AT(Window, storage), 0, 1 },
         { "idle", AT(Window, idle), -1, 1 },
         { "copy_ms", AT(Window, copy_ms), -1, DBL_MAX },
         { "late", AT(Window, late), 0, DBL_MAX },
@@ -131,6 +132,7 @@ void wire_read_window(const struct wire_cluster *c, const Trainerd__V1__Window *
         .lane_seconds = m->lane_seconds,
         .steal = m->steal,
         .others = m->others,
+        .storage = m->storage,
         .idle = m->idle,
         .copy_ms = m->copy_ms,
         .late = m->late,
@@ -182,6 +184,7 @@ Trainerd__V1__Window *wire_write_window(struct arena *a, const struct wire_clust
     m->lane_seconds = window->lane_seconds;
     m->steal = window->steal;
     m->others = window->others;
+    m->storage = window->storage;
     m->idle = window->idle;
     m->copy_ms = window->copy_ms;
     m->late = window->late;

@@ -254,6 +254,14 @@ static void slow_data_of_one_task_names_it_and_of_all_tasks_none(void **state)
     begin(&x, TASKS);
     x.windows[1].data = 0.3;
     expect(&x, "data_share", "worker 1");
+    assert_non_null(strstr(x.list[0].text, "for decoding"));
+    assert_non_null(strstr(x.list[0].remedy, "data.threads"));
+    begin(&x, TASKS);
+    x.windows[1].data = 0.3;
+    x.windows[1].storage = 0.4;
+    expect(&x, "data_share", "worker 1");
+    assert_non_null(strstr(x.list[0].text, "wait for storage (40 %"));
+    assert_non_null(strstr(x.list[0].remedy, "iostat"));
     begin(&x, TASKS);
     for (uint32_t i = 0; i < TASKS; i++)
         x.windows[i].data = 0.3 + 0.001 * i;

@@ -11,7 +11,7 @@
 static void parts_of_two_readings_are_those_of_the_columns(void **state)
 {
     struct host_load a, b;
-    double others, steal;
+    struct host_load_parts p;
 
     (void)state;
     assert_true(host_load_parse("cpu  100 0 50 1000 10 0 0 5 7 0\ncpu0 1 2", &a));
@@ -19,12 +19,12 @@ static void parts_of_two_readings_are_those_of_the_columns(void **state)
     assert_true(host_load_parse("cpu  160 0 70 1090 20 0 0 25 9 0\n", &b));
     a.own = 30;
     b.own = 40;
-    host_load_between(&a, &b, &others, &steal);
-    assert_true(others == 70.0 / 200 && steal == 20.0 / 200);
-    host_load_between(&b, &b, &others, &steal);
-    assert_true(others == 0 && steal == 0);
-    host_load_between(&b, &a, &others, &steal); /* counters that go backwards */
-    assert_true(others == 0 && steal == 0);
+    p = host_load_between(&a, &b);
+    assert_true(p.others == 70.0 / 200 && p.steal == 20.0 / 200 && p.storage == 10.0 / 200);
+    p = host_load_between(&b, &b);
+    assert_true(p.others == 0 && p.steal == 0 && p.storage == 0);
+    p = host_load_between(&b, &a); /* counters that go backwards */
+    assert_true(p.others == 0 && p.steal == 0 && p.storage == 0);
 }
 
 static void text_of_another_form_is_refused(void **state)

@@ -74,7 +74,7 @@ static const uint32_t two_ranks[] = { 2, 0 };
 
 static const struct rdzv_window sample_window = {
     .number = 3, .generation = 7, .steps = 60, .seconds = 0.5, .data = 0.125, .reduce = 0.25,
-    .lanes = 4, .lane_seconds = 0.0625, .steal = 0.5, .others = 0.75, .idle = -1, .copy_ms = 2.5,
+    .lanes = 4, .lane_seconds = 0.0625, .steal = 0.5, .others = 0.75, .storage = 0.125, .idle = -1, .copy_ms = 2.5,
     .late = 0.375, .slow = 0.03125, .n_waits = 2,
     .waits = { { 2, 0.25, 0, 0 }, { 0, 0.125, 0.03125, 1e6 } },
 };
@@ -93,7 +93,8 @@ static void assert_same_window(const Trainerd__V1__Window *m)
     assert_true(a->number == b.number && a->generation == b.generation && a->steps == b.steps &&
                 a->seconds == b.seconds && a->data == b.data && a->reduce == b.reduce);
     assert_true(a->lanes == b.lanes && a->lane_seconds == b.lane_seconds && a->steal == b.steal &&
-                a->others == b.others && a->idle == b.idle && a->copy_ms == b.copy_ms);
+                a->others == b.others && a->storage == b.storage && a->idle == b.idle &&
+                a->copy_ms == b.copy_ms);
     assert_true(a->late == b.late && a->slow == b.slow && a->n_waits == b.n_waits);
     for (uint32_t i = 0; i < a->n_waits; i++)
         assert_true(a->waits[i].rank == b.waits[i].rank && a->waits[i].late == b.waits[i].late &&
