@@ -79,6 +79,7 @@ static void explain_late(const struct causes *c, const struct advice_rank *r,
     double lane = advice_median(g, advice_seconds_per_lane, g),
            lanes = advice_median(g, lanes_of, g);
     bool has_more = w->lanes > lanes && w->lane_seconds < 1.1 * lane;
+    bool copies = w->checkpoint * w->seconds >= EXPLAINS * r->largest;
     char late[32], own[32], usual[32];
 
     if (r->second < g->n && !advice_is_certain(r->largest, r->next)) {
@@ -98,8 +99,13 @@ static void explain_late(const struct causes *c, const struct advice_rank *r,
                "processes use %.0f %% of the processor time of its host, the hypervisor takes %.0f %%",
                g->tasks[r->first].name, late, w->lanes, own, lanes, usual, 100 * w->others,
                100 * w->steal);
+    if (copies)
+        advice_add(out->text, sizeof(out->text),
+                   "; it copies its state for checkpoints in %.0f %% of the time",
+                   100 * w->checkpoint);
     advice_add(out->remedy, sizeof(out->remedy), "%s",
-               has_more ? "a number of lanes (train.lanes) that the tasks share equally"
+               copies     ? "fewer checkpoints (checkpoint.every_steps, checkpoint.every_seconds)"
+               : has_more ? "a number of lanes (train.lanes) that the tasks share equally"
                         : "look for other processes (top) and a reduced clock (turbostat) on that host; "
                           "replace it, or train without it");
 }

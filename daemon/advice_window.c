@@ -196,6 +196,7 @@ static void close_window(struct advice_window *w, uint64_t now)
         .seconds = (double)x->ns / 1e9 / (double)x->steps,
         .data = part(x->data_ns, x->ns),
         .reduce = part(x->reduce_ns, x->ns),
+        .checkpoint = part(x->copy_ns, x->ns),
         .lanes = (uint32_t)(x->lanes / x->steps),
         .lane_seconds = x->own_lanes > 0 ? (double)compute / 1e9 / (double)x->own_lanes : 0,
         .idle = x->n_idle > 0 ? fmin(1, x->idle / (double)x->n_idle) : -1,

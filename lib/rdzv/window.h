@@ -28,6 +28,7 @@ struct rdzv_window {
     uint64_t steps;
     double seconds;        /* of a step, without the time between steps */
     double data, reduce;   /* parts of it that waited for samples and for the all-reduce, 0 to 1 */
+    double checkpoint;     /* and that copied the state for the checkpoint writer */
     uint32_t lanes;        /* of the task, in a step */
     double lane_seconds;   /* of computing a lane, with the lane's part of the other work of a step */
     double steal;          /* part of the processor time of the host that the hypervisor took, 0 to 1 */

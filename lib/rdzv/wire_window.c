@@ -51,6 +51,7 @@ static int check_window(const struct wire_cluster *c, const Trainerd__V1__Window
         { "seconds", AT(Window, seconds), 0, DBL_MAX },
         { "data", AT(Window, data), 0, 1 },
         { "reduce", AT(Window, reduce), 0, 1 },
+        { "checkpoint", AT(Window, checkpoint), 0, 1 },
         { "lane_seconds", AT(Window, lane_seconds), 0, DBL_MAX },
         { "steal", AT(Window, steal), 0, 1 },
         { "others", AT(Window, others), 0, 1 },
@@ -128,6 +129,7 @@ void wire_read_window(const struct wire_cluster *c, const Trainerd__V1__Window *
         .seconds = m->seconds,
         .data = m->data,
         .reduce = m->reduce,
+        .checkpoint = m->checkpoint,
         .lanes = m->lanes,
         .lane_seconds = m->lane_seconds,
         .steal = m->steal,
@@ -180,6 +182,7 @@ Trainerd__V1__Window *wire_write_window(struct arena *a, const struct wire_clust
     m->seconds = window->seconds;
     m->data = window->data;
     m->reduce = window->reduce;
+    m->checkpoint = window->checkpoint;
     m->lanes = window->lanes;
     m->lane_seconds = window->lane_seconds;
     m->steal = window->steal;

@@ -152,6 +152,21 @@ static void late_task_is_named_however_far_its_lateness_spreads(void **state)
         }
 }
 
+static void task_that_is_late_because_of_checkpoints_is_told_so(void **state)
+{
+    double ready[MOST] = { [0] = 0.1 };
+    struct group x;
+
+    (void)state;
+    begin(&x, TASKS);
+    x.windows[0].seconds += 0.1;
+    x.windows[0].checkpoint = 0.45;
+    run_rounds(&x, ready, fast_link);
+    expect(&x, "reduce_share", "worker 0");
+    assert_non_null(strstr(x.list[0].text, "checkpoints in 45 %"));
+    assert_non_null(strstr(x.list[0].remedy, "checkpoint.every_steps"));
+}
+
 static void slow_link_is_named_with_its_rate_beside_the_median(void **state)
 {
     (void)state;
@@ -494,6 +509,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_task_is_named_however_far_its_lateness_spreads),
+        cmocka_unit_test(task_that_is_late_because_of_checkpoints_is_told_so),
         cmocka_unit_test(slow_link_is_named_with_its_rate_beside_the_median),
         cmocka_unit_test(only_link_of_two_tasks_is_named),
         cmocka_unit_test(slow_cable_of_a_host_names_its_task),

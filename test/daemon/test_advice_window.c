@@ -49,7 +49,7 @@ static void window_has_the_means_of_its_steps(void **state)
     assert_false(advice_window_take(w, &out));
     assert_true(out.number == 1 && out.generation == 8 && out.steps == STEPS && out.lanes == 5);
     assert_true(is_near(out.seconds, 1300e-9) && is_near(out.data, 400.0 / 5200));
-    assert_true(is_near(out.reduce, 1040.0 / 5200));
+    assert_true(is_near(out.reduce, 1040.0 / 5200) && is_near(out.checkpoint, 160.0 / 5200));
     assert_true(is_near(out.lane_seconds, (5200.0 - 400 - 1040 - 160) * 1e-9 / (STEPS * 2)));
     assert_true(is_near(out.idle, 0.25) && out.copy_ms == -1 && out.n_waits == 0);
     for (uint64_t i = 0; i < STEPS; i++)

@@ -73,7 +73,7 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
 static const uint32_t two_ranks[] = { 2, 0 };
 
 static const struct rdzv_window sample_window = {
-    .number = 3, .generation = 7, .steps = 60, .seconds = 0.5, .data = 0.125, .reduce = 0.25,
+    .number = 3, .generation = 7, .steps = 60, .seconds = 0.5, .data = 0.125, .reduce = 0.25, .checkpoint = 0.5,
     .lanes = 4, .lane_seconds = 0.0625, .steal = 0.5, .others = 0.75, .storage = 0.125, .idle = -1, .copy_ms = 2.5,
     .late = 0.375, .slow = 0.03125, .n_waits = 2,
     .waits = { { 2, 0.25, 0, 0 }, { 0, 0.125, 0.03125, 1e6 } },
@@ -91,7 +91,8 @@ static void assert_same_window(const Trainerd__V1__Window *m)
     assert_non_null(m);
     wire_read_window(&cluster, m, &b);
     assert_true(a->number == b.number && a->generation == b.generation && a->steps == b.steps &&
-                a->seconds == b.seconds && a->data == b.data && a->reduce == b.reduce);
+                a->seconds == b.seconds && a->data == b.data && a->reduce == b.reduce &&
+                a->checkpoint == b.checkpoint);
     assert_true(a->lanes == b.lanes && a->lane_seconds == b.lane_seconds && a->steal == b.steal &&
                 a->others == b.others && a->storage == b.storage && a->idle == b.idle &&
                 a->copy_ms == b.copy_ms);
