@@ -168,11 +168,12 @@ void client_begin_messages(struct ps_client *c, const struct ps_message *m)
 int client_send_to(struct ps_client *c, uint32_t i, struct err *err)
 {
     struct ps_writer *w = &c->peers[i].out;
-    struct iovec part = { .iov_base = w->data, .iov_len = w->n };
+    uint32_t n;
+    const struct iovec *parts = ps_writer_parts(w, &n);
 
-    if (w->failed)
+    if (parts == NULL)
         return client_no_memory(err);
-    return c->port.send(&c->port, c->route->n_ranks + i, &part, 1, err);
+    return c->port.send(&c->port, c->route->n_ranks + i, parts, n, err);
 }
 
 const uint32_t *client_holders_of(const struct ps_client *c, const struct client_table *t,

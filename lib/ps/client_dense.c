@@ -128,8 +128,10 @@ int ps_client_fetch_dense(struct ps_client *c, float *const *out, struct err *er
     return rc;
 }
 
+/* The values stay in the arena of the gradients, from which the kernel copies them. */
 int client_push_dense(struct ps_client *c, uint32_t table, const float *values, struct err *err)
 {
+    static const float zeros[PS_DENSE_WIDTH];
     const struct client_table *t = &c->tables[table];
     uint32_t n = c->route->n_holders;
 
@@ -140,11 +142,9 @@ int client_push_dense(struct ps_client *c, uint32_t table, const float *values, 
         struct client_peer *p = &c->peers[i];
 
         ps_write_section(&p->out, table, table, 0, p->n);
-        p->rows =
-            ps_write_room(&p->out, p->n * (sizeof(*p->rows) + PS_DENSE_WIDTH * sizeof(float)));
+        p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows));
         if (p->rows == NULL)
             return client_no_memory(err);
-        p->values = (float *)(p->rows + p->n);
         p->n = 0;
     }
     for (uint64_t b = 0; b < blocks_of(t); b++) {
@@ -156,10 +156,10 @@ int client_push_dense(struct ps_client *c, uint32_t table, const float *values, 
 
             for (uint64_t k = 0; k < rows_in(t, b); k++)
                 *p->rows++ = b * PS_BLOCK_ROWS + k;
-            memcpy(p->values, values + b * PS_BLOCK_ROWS * PS_DENSE_WIDTH,
-                   floats * sizeof(*values));
-            memset(p->values + floats, 0, (padded - floats) * sizeof(*values));
-            p->values += padded;
+            ps_write_borrow(&p->out, values + b * PS_BLOCK_ROWS * PS_DENSE_WIDTH,
+                            floats * sizeof(*values));
+            if (floats < padded)
+                ps_write_borrow(&p->out, zeros, (padded - floats) * sizeof(*values));
         }
     }
     return 0;

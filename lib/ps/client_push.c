@@ -102,7 +102,7 @@ static int write_push(struct ps_client *c, uint32_t table, const struct packed *
 /* The gradients of a step are in one message for each server. */
 static int check_push(const struct ps_client *c, uint32_t server, struct err *err)
 {
-    size_t bytes = c->peers[server].out.n;
+    uint64_t bytes = ps_writer_bytes(&c->peers[server].out);
     char text[32];
 
     if (bytes <= COMM_MESSAGE_MAX)

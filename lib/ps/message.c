@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #include "base/check.h"
 #include "base/err.h"
@@ -300,7 +301,67 @@ int ps_message_read(const uint8_t *data, size_t n, const uint32_t *widths, uint3
 void ps_writer_fini(struct ps_writer *w)
 {
     free(w->data);
+    free(w->borrowed);
+    free(w->parts);
     *w = (struct ps_writer){ 0 };
+}
+
+/* Returns the array with room for n elements; NULL, with the array unchanged: out of memory. */
+static void *make_array(void *old, uint32_t *room, uint32_t n, size_t bytes)
+{
+    uint32_t more = n + n / 2 + 16;
+    void *grown;
+
+    if (n <= *room)
+        return old;
+    grown = realloc(old, more * bytes);
+    if (grown != NULL)
+        *room = more;
+    return grown;
+}
+
+void ps_write_borrow(struct ps_writer *w, const void *data, size_t n)
+{
+    struct ps_borrowed *grown =
+        make_array(w->borrowed, &w->room_borrowed, w->n_borrowed + 1, sizeof(*grown));
+
+    w->failed = w->failed || grown == NULL;
+    if (w->failed)
+        return;
+    w->borrowed = grown;
+    w->borrowed[w->n_borrowed++] = (struct ps_borrowed){ .at = w->n, .data = data, .n = n };
+}
+
+const struct iovec *ps_writer_parts(struct ps_writer *w, uint32_t *n)
+{
+    struct iovec *parts =
+        make_array(w->parts, &w->room_parts, 2 * w->n_borrowed + 1, sizeof(*parts));
+    size_t at = 0;
+
+    if (w->failed || parts == NULL)
+        return NULL;
+    w->parts = parts;
+    *n = 0;
+    for (uint32_t i = 0; i < w->n_borrowed; i++) {
+        const struct ps_borrowed *b = &w->borrowed[i];
+
+        if (b->at > at)
+            parts[(*n)++] = (struct iovec){ w->data + at, b->at - at };
+        parts[(*n)++] = (struct iovec){ (void *)(uintptr_t)b->data, b->n };
+        at = b->at;
+    }
+    if (w->n > at)
+        parts[(*n)++] = (struct iovec){ w->data + at, w->n - at };
+    return parts;
+}
+
+uint64_t ps_writer_bytes(const struct ps_writer *w)
+{
+    uint64_t n = w->n;
+
+    for (uint32_t i = 0; i < w->n_borrowed; i++)
+        n += w->borrowed[i].n;
+    return n;
 }
 
 void *ps_write_room(struct ps_writer *w, size_t n)
@@ -336,6 +397,7 @@ void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_
     void *sections;
 
     w->n = 0;
+    w->n_borrowed = 0;
     w->failed = false;
     head = ps_write_room(w, sizeof(*head));
     if (head == NULL)

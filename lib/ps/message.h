@@ -61,6 +61,7 @@
 #include "ps/map.h"
 
 struct err;
+struct iovec;
 
 enum ps_kind {
     PS_SETUP = 1,
@@ -162,9 +163,18 @@ int ps_message_read(const uint8_t *data, size_t n, const uint32_t *widths, uint3
                     struct ps_section *sections, struct ps_message *out, struct err *err);
 
 /* ---- writing: a message grows in memory that is used again ---- */
+struct ps_borrowed {
+    size_t at; /* bytes of `data` of the writer before it */
+    const void *data;
+    size_t n;
+};
 struct ps_writer {
-    uint8_t *data; /* owned; 8-byte aligned */
+    uint8_t *data; /* owned; 8-byte aligned; the bytes that are not borrowed */
     size_t n, room;
+    struct ps_borrowed *borrowed; /* owned */
+    uint32_t n_borrowed, room_borrowed;
+    struct iovec *parts; /* owned [room_parts]; of ps_writer_parts() */
+    uint32_t room_parts;
     bool failed; /* out of memory */
 };
 void ps_writer_fini(struct ps_writer *w); /* a zeroed one is allowed */
@@ -173,6 +183,12 @@ void ps_writer_fini(struct ps_writer *w); /* a zeroed one is allowed */
 void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_sections);
 /* Adds bytes; n a multiple of 8. Returns their place, valid until the next call; NULL: out of memory. */
 void *ps_write_room(struct ps_writer *w, size_t n);
+/* Adds n bytes that stay where they are; they must not change before the message is sent. Together with other
+ * bytes a multiple of 8. */
+void ps_write_borrow(struct ps_writer *w, const void *data, size_t n);
+/* Returns the bytes of the message in parts, valid until the next call; NULL: out of memory. */
+const struct iovec *ps_writer_parts(struct ps_writer *w, uint32_t *n);
+uint64_t ps_writer_bytes(const struct ps_writer *w); /* of the message */
 void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t part, uint64_t n);
 /* Returns n of section i of the message. */
 uint64_t ps_written_rows(const struct ps_writer *w, uint32_t i);

@@ -45,9 +45,10 @@ int server_keep(struct ps_server *s, struct rank *r, struct bytes *to, const uin
 
 int server_send(struct ps_server *s, uint32_t to, struct err *err)
 {
-    struct iovec part = { .iov_base = s->out.data, .iov_len = s->out.n };
+    uint32_t n;
+    const struct iovec *parts = ps_writer_parts(&s->out, &n);
 
-    return s->out.failed ? server_no_memory(err) : s->opts.send(s->opts.arg, to, &part, 1, err);
+    return parts == NULL ? server_no_memory(err) : s->opts.send(s->opts.arg, to, parts, n, err);
 }
 
 int server_unexpected(const struct ps_server *s, uint32_t from, const char *what, uint64_t step,

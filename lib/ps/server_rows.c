@@ -43,6 +43,31 @@ int server_read_rows(struct ps_server *s, const struct ps_section *x, uint64_t v
     return 0;
 }
 
+bool server_can_borrow(const struct ps_server *s, const struct ps_section *x, uint64_t version)
+{
+    return x->part == 0 && version == s->version && ps_store_is_dense(s->store, x->table);
+}
+
+int server_borrow_rows(struct ps_server *s, const struct ps_section *x, struct err *err)
+{
+    size_t row_bytes = s->widths[x->table] * sizeof(float);
+    int rc = check_rows(s, x, err);
+
+    for (uint64_t i = 0, n; rc == 0 && i < x->n; i += n) {
+        const float *values = ps_store_in_place(s->store, x->table, x->rows[i], err);
+
+        n = 1; /* rows of the block that follow each other */
+        while (i + n < x->n && x->rows[i + n] == x->rows[i] + n &&
+               x->rows[i + n] % PS_BLOCK_ROWS != 0 && x->rows[i + n] < s->rows[x->table])
+            n++;
+        if (values == NULL)
+            rc = ERR_PEER;
+        else
+            ps_write_borrow(&s->out, values, n * row_bytes);
+    }
+    return rc;
+}
+
 /* ---- a reader ---- */
 
 /* Returns the index; UINT32_MAX: there is no such table. */

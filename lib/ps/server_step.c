@@ -9,6 +9,20 @@
 
 /* ---- PULL ---- */
 
+/* Adds the rows of a section to the message that is being written. */
+static int copy_rows(struct ps_server *s, const struct ps_section *x, uint64_t version,
+                     struct err *err)
+{
+    uint64_t floats = x->n * s->widths[x->table];
+    float *values = ps_write_room(&s->out, ps_padded(floats));
+
+    if (values == NULL)
+        return server_no_memory(err);
+    if (floats % 2 != 0)
+        values[floats] = 0;
+    return server_read_rows(s, x, version, values, err);
+}
+
 /* `age`: committed steps of the rank that the rows do not contain. */
 static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *m, uint64_t age,
                      struct err *err)
@@ -21,14 +35,9 @@ static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *
     ps_write_begin(&s->out, &reply, m->n_sections);
     for (uint32_t i = 0; i < m->n_sections; i++) {
         const struct ps_section *x = &m->sections[i];
-        uint64_t floats = x->n * s->widths[x->table];
-        float *values = ps_write_room(&s->out, ps_padded(floats));
 
-        if (values == NULL)
-            return server_no_memory(err);
-        if (floats % 2 != 0)
-            values[floats] = 0;
-        rc = server_read_rows(s, x, m->step, values, err);
+        rc = server_can_borrow(s, x, m->step) ? server_borrow_rows(s, x, err)
+                                              : copy_rows(s, x, m->step, err);
         if (rc < 0)
             return rc;
         ps_write_section(&s->out, i, x->table, x->part, x->n);

@@ -327,6 +327,18 @@ int ps_store_read(const struct ps_store *s, uint32_t table, uint32_t age, const 
     return 0;
 }
 
+const float *ps_store_in_place(const struct ps_store *s, uint32_t table, uint64_t row,
+                               struct err *err)
+{
+    const struct store_table *t = &s->tables[table];
+
+    CHECK(table < s->n_tables);
+    if (store_has_row(s, t, row))
+        return s->arena + store_at(s, t, row);
+    (void)store_bad_row(t, row, err);
+    return NULL;
+}
+
 /* ---- the state of a shard ---- */
 
 const char *ps_store_table_name(const struct ps_store *s, uint32_t table)

@@ -92,6 +92,11 @@ uint64_t ps_store_memory(const struct ps_store *s, uint32_t n_shards, uint64_t b
 int ps_store_read(const struct ps_store *s, uint32_t table, uint32_t age, const uint64_t *rows,
                   uint64_t n, float *out, struct err *err);
 
+/* Returns the weights of now of a row, followed by those of the rows after it in its block of 64 rows; valid until
+ * they are updated. NULL: as the errors of ps_store_read(). */
+const float *ps_store_in_place(const struct ps_store *s, uint32_t table, uint64_t row,
+                               struct err *err);
+
 /* ---- a step ---- */
 
 /* The gradients of some rows of one table from one rank: the sums over its lanes. */

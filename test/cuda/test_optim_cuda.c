@@ -89,16 +89,16 @@ static float host[ARRAYS][MOST], back[ARRAYS][MOST];
 /* A single float, fewer than four floats at every offset, whole chunks, several chunks, incomplete
  * ends. */
 static const struct optim_param params[] = {
-    { 0, 1, 1, 0.01, true, NULL, false, 0, false, 0 },
-    { 3, 9, 1, 0.01, true, NULL, false, 0, false, 0 },
-    { 13, 2, 0.5, 0, true, NULL, false, 0, false, 0 },
-    { 16, 64, 0.5, 0, true, NULL, false, 0, false, 0 },
-    { OPTIM_BLOCK, OPTIM_BLOCK, 1, 0.02, true, NULL, false, 0, false, 0 },
+    { 0, 1, 1, 0.01, true, NULL, false, 0, false, 0, 0 },
+    { 3, 9, 1, 0.01, true, NULL, false, 0, false, 0, 0 },
+    { 13, 2, 0.5, 0, true, NULL, false, 0, false, 0, 0 },
+    { 16, 64, 0.5, 0, true, NULL, false, 0, false, 0, 0 },
+    { OPTIM_BLOCK, OPTIM_BLOCK, 1, 0.02, true, NULL, false, 0, false, 0, 0 },
     /* three stretches of one parameter; its other floats do not train */
-    { 2 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 3, 1, 0.01, true, NULL, false, 0, false, 0 },
+    { 2 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 3, 1, 0.01, true, NULL, false, 0, false, 0, 0 },
     { 4 * OPTIM_BLOCK + 47, 90, 1, 0.01, true, NULL, false, 2 * OPTIM_BLOCK + 15, false, 0 },
     { 5 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 3 * OPTIM_BLOCK, false, 0 },
-    { 7 * OPTIM_BLOCK + 1009, 300, 2, 0.01, false, NULL, false, 0, false, 0 },
+    { 7 * OPTIM_BLOCK + 1009, 300, 2, 0.01, false, NULL, false, 0, false, 0, 0 },
 };
 static const struct cuda_statistic statistics[] = {
     { 7 * OPTIM_BLOCK + 1312, 64, 0.9f },
@@ -219,8 +219,8 @@ static void hundred_steps_match_pytorch(void **state)
     for (size_t r = 0; r < sizeof(references) / sizeof(*references); r++) {
         const struct reference *ref = &references[r];
         const struct optim_param two[] = {
-            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0, false, 0 },
-            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0, false, 0 },
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0, false, 0, 0 },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0, false, 0, 0 },
         };
         struct optim_opts opts = { .def = optim_named(ref->optimizer), .params = two, .n_params = 2,
                                    .n_parts = 1 };

@@ -18,11 +18,11 @@
 
 enum { TABLES = 3, MESSAGE_MAX = 1 << 20, OPS_MAX = 400, ROWS_MAX = 70 };
 
-static const uint32_t widths[TABLES] = { 3, 1, 8 };
+static const uint32_t widths[TABLES] = { 3, 1, PS_DENSE_WIDTH };
 static const struct ps_setup_table setup_tables[TABLES] = {
     { .rows = 150, .width = 3, .rate_factor = 1 },
     { .rows = 66000, .width = 1, .flags = PS_TABLE_LAZY, .rate_factor = 0.5 },
-    { .rows = 2, .width = 8, .rate_factor = 1, .weight_decay = 0.5 },
+    { .rows = 130, .width = PS_DENSE_WIDTH, .flags = PS_TABLE_DENSE, .rate_factor = 1, .weight_decay = 0.5 },
 };
 static const char *const names[TABLES] = { "a", "b", "c" };
 /* With rows of table 0, table 1 with two blocks, table 2, and of table 1 alone. */
@@ -86,16 +86,24 @@ static int receive(void *arg, uint32_t to, const struct iovec *parts, uint32_t n
     static struct ps_section sections[PS_TABLES_MAX];
     struct bench *b = arg;
     struct ps_message m;
-    uint8_t *copy = malloc(parts[0].iov_len);
+    size_t bytes = 0;
+    uint8_t *copy;
 
     (void)err;
-    CHECK(n == 1 && to < b->n_ranks + 2 && copy != NULL);
-    memcpy(copy, parts[0].iov_base, parts[0].iov_len);
-    CHECK(ps_message_read(copy, parts[0].iov_len, widths, TABLES, sections, &m, NULL) == 0);
+    for (uint32_t i = 0; i < n; i++)
+        bytes += parts[i].iov_len;
+    copy = malloc(bytes);
+    CHECK(to < b->n_ranks + 2 && copy != NULL);
+    bytes = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(copy + bytes, parts[i].iov_base, parts[i].iov_len);
+        bytes += parts[i].iov_len;
+    }
+    CHECK(ps_message_read(copy, bytes, widths, TABLES, sections, &m, NULL) == 0);
     if (m.kind == PS_ROWS)
         CHECK(m.step <= ps_server_version(b->server) &&
               ps_server_version(b->server) - m.step <= PS_STALENESS_MAX);
-    b->sent += parts[0].iov_len;
+    b->sent += bytes;
     free(copy);
     return 0;
 }
