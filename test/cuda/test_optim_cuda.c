@@ -96,8 +96,8 @@ static const struct optim_param params[] = {
     { OPTIM_BLOCK, OPTIM_BLOCK, 1, 0.02, true, NULL, false, 0, false, 0, 0 },
     /* three stretches of one parameter; its other floats do not train */
     { 2 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 3, 1, 0.01, true, NULL, false, 0, false, 0, 0 },
-    { 4 * OPTIM_BLOCK + 47, 90, 1, 0.01, true, NULL, false, 2 * OPTIM_BLOCK + 15, false, 0 },
-    { 5 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 3 * OPTIM_BLOCK, false, 0 },
+    { 4 * OPTIM_BLOCK + 47, 90, 1, 0.01, true, NULL, false, 2 * OPTIM_BLOCK + 15, false, 0, 0 },
+    { 5 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 3 * OPTIM_BLOCK, false, 0, 0 },
     { 7 * OPTIM_BLOCK + 1009, 300, 2, 0.01, false, NULL, false, 0, false, 0, 0 },
 };
 static const struct cuda_statistic statistics[] = {
