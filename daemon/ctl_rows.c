@@ -19,6 +19,7 @@ enum { TRIES = 20 }; /* while the job trains, two servers may be one step apart 
 
 struct query {
     Trainerd__V1__RowsRequest request;
+    char **words; /* [request.n_rows] the rows as they were given; borrowed */
     struct ctl_group group;
     Trainerd__V1__RowsReply **replies; /* [group.n] owned; NULL: no parameter server, or it failed */
 };
@@ -59,8 +60,8 @@ static int ask(struct query *q, uint64_t *step, bool *differ, struct err *err)
     return n_ps > 0 ? rc : err_set(err, ERR_NOENT, "the group has no parameter server");
 }
 
-/* Returns the values of a row; NULL: no server holds it. */
-static const uint8_t *find(const struct query *q, uint64_t row, uint32_t *width)
+/* Returns the values of a row; NULL: no server holds it. *is_initial: of a dynamic table, and no step has trained it. */
+static const uint8_t *find(const struct query *q, uint64_t row, uint32_t *width, bool *is_initial)
 {
     for (size_t i = 0; i < q->group.n; i++) {
         const Trainerd__V1__RowsReply *r = q->replies[i];
@@ -68,6 +69,7 @@ static const uint8_t *find(const struct query *q, uint64_t row, uint32_t *width)
         for (size_t k = 0; r != NULL && k < r->n_rows; k++)
             if (r->rows[k] == row && r->values.len >= (k + 1) * r->width * sizeof(float)) {
                 *width = r->width;
+                *is_initial = k < r->n_initial && r->initial[k];
                 return r->values.data + k * r->width * sizeof(float);
             }
     }
@@ -76,23 +78,22 @@ static const uint8_t *find(const struct query *q, uint64_t row, uint32_t *width)
 
 static int print(const struct query *q, uint64_t step, bool json, struct err *err)
 {
-    struct buf out = { 0 };
+    struct buf out = { 0 }, initial = { 0 };
     int rc = 0;
 
     if (json)
         buf_printf(&out, "{\"step\": %" PRIu64 ", \"rows\": {", step);
     for (size_t i = 0; rc == 0 && i < q->request.n_rows; i++) {
         uint32_t width = 0;
-        const uint8_t *at = find(q, q->request.rows[i], &width);
+        bool is_initial = false;
+        const uint8_t *at = find(q, q->request.rows[i], &width, &is_initial);
 
         if (at == NULL) {
-            rc = err_set(err, ERR_PEER,
-                         "row %" PRIu64 ": no parameter server holds it now; try again",
-                         q->request.rows[i]);
+            rc = err_set(err, ERR_PEER, "row %s: no parameter server holds it now; try again",
+                         q->words[i]);
             break;
         }
-        buf_printf(&out, json ? "%s\"%" PRIu64 "\": [" : "%s%" PRIu64 ":",
-                   json && i > 0 ? ", " : "", q->request.rows[i]);
+        buf_printf(&out, json ? "%s\"%s\": [" : "%s%s:", json && i > 0 ? ", " : "", q->words[i]);
         for (uint32_t k = 0; k < width; k++) {
             float v;
 
@@ -100,15 +101,18 @@ static int print(const struct query *q, uint64_t step, bool json, struct err *er
             buf_str(&out, json ? (k > 0 ? ", " : "") : " ");
             buf_f32(&out, v);
         }
-        buf_str(&out, json ? "]" : "\n");
+        buf_str(&out, json ? "]" : is_initial ? "  (initial)\n" : "\n");
+        if (json && is_initial)
+            buf_printf(&initial, "%s\"%s\"", initial.len > 0 ? ", " : "", q->words[i]);
     }
     if (json)
-        buf_str(&out, "}}\n");
-    if (rc == 0 && out.failed)
+        buf_printf(&out, "}, \"initial\": [%s]}\n", initial.len > 0 ? initial.data : "");
+    if (rc == 0 && (out.failed || initial.failed))
         rc = err_set(err, ERR_NOMEM, "out of memory");
     if (rc == 0)
         fputs(out.data, stdout);
     buf_fini(&out);
+    buf_fini(&initial);
     return rc;
 }
 
@@ -140,11 +144,23 @@ static int rows(const char *address, struct query *q, bool json, struct err *err
     return rc;
 }
 
+/* A number of a row, or an id, which may be negative. */
+static bool parse_row(const char *word, uint64_t *out)
+{
+    if (word[0] != '-')
+        return text_u64(word, UINT64_MAX, out);
+    if (!text_u64(word + 1, (uint64_t)INT64_MAX + 1, out))
+        return false;
+    *out = -*out;
+    return true;
+}
+
 static int parse_rows(char **argv, int n, uint64_t *out, struct err *err)
 {
     for (int i = 0; i < n; i++)
-        if (!text_u64(argv[i], UINT64_MAX, &out[i]))
-            return err_set(err, ERR_INPUT, "'%.80s': expected the number of a row", argv[i]);
+        if (!parse_row(argv[i], &out[i]))
+            return err_set(err, ERR_INPUT, "'%.80s': expected the number of a row, or an id",
+                           argv[i]);
     return 0;
 }
 
@@ -165,7 +181,8 @@ int ctl_rows(int argc, char **argv)
         fprintf(asked ? stdout : stderr,
                 "usage: trainerctl rows [--part NAME] [--json] ADDR TABLE ROW...\n"
                 "Prints rows of an embedding table on parameter servers, all after the same step. ADDR is any "
-                "task of the group.\n\n");
+                "task of the group. The rows of a dynamic table are ids; one that no step has trained has its "
+                "initial values, and is marked.\n\n");
         if (asked)
             args_help(table, COUNT_OF(table), stdout);
         return asked ? CTL_OK : CTL_USAGE;
@@ -178,6 +195,7 @@ int ctl_rows(int argc, char **argv)
         q.request.part = (char *)part;
         q.request.n_rows = (size_t)argc - 3;
         q.request.rows = numbers;
+        q.words = argv + 3;
         rc = parse_rows(argv + 3, argc - 3, numbers, &err);
         if (rc == 0)
             rc = rows(argv[1], &q, json, &err);

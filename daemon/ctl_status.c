@@ -124,6 +124,11 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     if (s->server != NULL && s->server->staleness > 0)
         buf_printf(out, "staleness   steps read rows that are %u steps older\n",
                    s->server->staleness);
+    for (size_t i = 0; s->server != NULL && i < s->server->n_tables; i++)
+        buf_printf(out,
+                   "table       '%s': %llu rows are trained; %llu were admitted, %llu expired\n",
+                   s->server->tables[i]->name, (ull)s->server->tables[i]->rows,
+                   (ull)s->server->tables[i]->admitted, (ull)s->server->tables[i]->expired);
     if (s->memory != NULL)
         memory_line(s->memory, out);
     for (size_t i = 0; i < s->n_advice; i++)

@@ -11,7 +11,13 @@
 #include "base/text.h"
 #include "ps/budget.h"
 
-enum { PERIOD_MS = 1000, SIZE_BYTES = 32 };
+enum {
+    PERIOD_MS = 1000,
+    SIZE_BYTES = 32,
+    /* Dynamic tables grow up to all but this part of the limit, which is for messages and for arrays that are copied. */
+    GROWTH_MARGIN = 32,
+    GROWTH_READINGS = 64, /* the use is read again after this part of what was left */
+};
 
 struct memory_watch {
     const char *root;
@@ -30,6 +36,10 @@ struct memory_watch {
     char low[MEMORY_WARNING_BYTES];   /* the warning of is_low; else empty */
     char tight[MEMORY_WARNING_BYTES]; /* the warning about the tables of this generation; else empty */
     uint64_t planned;                 /* bytes of the tables of the last such warning */
+    /* The growth of dynamic tables in this generation, as in struct ps_memory: accepted; at the last reading of the use;
+     * the bytes that were left then. */
+    bool has_growth;
+    uint64_t grown, grown_read, left;
     bool is_new;                      /* `latest` was not returned yet */
     char latest[MEMORY_WARNING_BYTES], returned[MEMORY_WARNING_BYTES];
     char ignored[MEMORY_LIMIT_IGNORED_BYTES]; /* logged last */
@@ -205,7 +215,8 @@ static void judge_plan(struct memory_watch *w, const struct ps_memory *p)
              "are in use for other things, %llu %% of the limit of %s: %s; %s: %s",
              tables, has_more ? ", with huge pages up to " : "", has_more ? most : "",
              others, (unsigned long long)percent(sum, m), limit, m->source, consequence(m), remedy(w));
-    if (w->planned != p->planned)
+    /* a table that grows is reported once, not at each step */
+    if (w->planned == 0 || (w->planned != p->planned && p->growing == NULL))
         set_latest(w, w->tight);
     w->planned = p->planned;
 }
@@ -226,6 +237,43 @@ static int refuse(const struct memory_watch *w, const struct ps_memory *p, struc
                    has_swap ? " of swap space" : "", m->source, remedy(w));
 }
 
+/* A dynamic table would exceed the limit with the rows that it is about to add. */
+static int refuse_growth(const struct memory_watch *w, const struct ps_memory *p, struct err *err)
+{
+    const struct memory_limit *m = &w->limit;
+    char tables[SIZE_BYTES], grown[SIZE_BYTES], limit[SIZE_BYTES], used[SIZE_BYTES];
+
+    text_bytes(used, sizeof(used), m->used);
+    text_bytes(tables, sizeof(tables), p->planned);
+    text_bytes(grown, sizeof(grown), p->grown);
+    text_bytes(limit, sizeof(limit), m->bytes);
+    return err_set(err, ERR_NOMEM,
+                   "memory: with its new rows table '%s' needs more than this task may use: the tables need %s, of "
+                   "which %s since the generation began; %s of %s are in use: %s; set /model/tables/%s/max_rows or "
+                   "expire_steps, start more ps tasks, or raise the limit",
+                   p->growing, tables, grown, used, limit, m->source, p->growing);
+}
+
+/* The tables are not all of the memory, so their growth is compared with the use that is measured, from time to
+ * time, and more often as less is left. */
+static int judge_growth(struct memory_watch *w, const struct ps_memory *p, struct err *err)
+{
+    if (!w->has_growth || p->grown - w->grown_read > w->left / GROWTH_READINGS) {
+        uint64_t room, used;
+
+        read_limit(w);
+        room = w->limit.bytes - w->limit.bytes / GROWTH_MARGIN + w->limit.swap;
+        used = w->limit.used;
+        w->left = w->is_known && room > used ? room - used : 0;
+        w->grown_read = w->grown;
+        w->has_growth = true;
+    }
+    if (w->is_known && p->grown - w->grown_read > w->left)
+        return refuse_growth(w, p, err);
+    w->grown = p->grown;
+    return 0;
+}
+
 /* The store reserves the addresses of all shards before BEGIN (ps/store.h), so RLIMIT_AS has allowed
  * the tables when this function is called. */
 int memory_watch_plan(struct memory_watch *w, const struct ps_memory *p, struct err *err)
@@ -234,16 +282,20 @@ int memory_watch_plan(struct memory_watch *w, const struct ps_memory *p, struct 
     int rc = 0;
 
     pthread_mutex_lock(&w->lock);
-    if (p->n_reported == 1) { /* no server has allocated a shard yet */
+    if (p->n_reported == 1 && p->growing == NULL) { /* no server has allocated a shard yet */
         read_limit(w);
         w->has_plan_limit = w->is_known;
         *m = w->limit;
         w->others = m->used > p->held ? m->used - p->held : 0;
+        w->has_growth = false;
+        w->grown = 0;
     }
     if (w->has_plan_limit && m->kind != MEMORY_LIMIT_ADDRESSES) {
-        if (p->planned > m->bytes && p->planned - m->bytes > m->swap)
+        if (p->growing != NULL)
+            rc = judge_growth(w, p, err);
+        else if (p->planned > m->bytes && p->planned - m->bytes > m->swap)
             rc = refuse(w, p, err);
-        else if (p->n_reported == p->n_servers)
+        if (rc == 0 && p->n_reported == p->n_servers)
             judge_plan(w, p);
     }
     pthread_mutex_unlock(&w->lock);

@@ -102,6 +102,12 @@ int settle_evaluator(struct settled *s, struct err *err)
     if (s->conf->data.eval == NULL)
         return err_set(err, ERR_INPUT, "/data/eval: %s evaluates on it, and it is not given",
                        s->task_name);
+    for (uint32_t i = 0; i < t->model.n_tables; i++)
+        if (t->model.tables[i].size == TABLE_DYNAMIC)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "/model/tables/%s/rows: %s has no rows of ps tasks, which alone keep dynamic tables: "
+                           "remove this task; the training tasks evaluate, or write a number of rows",
+                           t->model.tables[i].name, s->task_name);
     /* It computes all lanes (micro-batches) alone, in the order of the group. */
     t->replicas = t->min_replicas = s->n_devices;
     t->only_evaluates = true;

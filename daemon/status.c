@@ -13,6 +13,7 @@
 #include "daemon/work.h"
 #include "proto/trainerd.pb-c.h"
 #include "ps/ps.h"
+#include "ps/store.h"
 #include "ps/wants.h"
 
 static bool is_in_view(const Trainerd__V1__TaskStatus *t)
@@ -61,6 +62,25 @@ static void *make(struct arena *a, size_t bytes)
     return memory;
 }
 
+static void fill_tables(const struct run *r, Trainerd__V1__ServerStatus *s, struct arena *a)
+{
+    uint32_t n = work_ps_tables(r->work, NULL, 0), found;
+    struct ps_table_facts *facts = make(a, (n + 1) * sizeof(*facts));
+
+    found = work_ps_tables(r->work, facts, n); /* another job may have begun */
+    n = found < n ? found : n;
+    s->n_tables = n;
+    s->tables = make(a, (n + 1) * sizeof(Trainerd__V1__TableStatus *));
+    for (uint32_t i = 0; i < n; i++) {
+        s->tables[i] = make(a, sizeof(*s->tables[i]));
+        trainerd__v1__table_status__init(s->tables[i]);
+        s->tables[i]->name = facts[i].name;
+        s->tables[i]->rows = facts[i].rows;
+        s->tables[i]->admitted = facts[i].admitted;
+        s->tables[i]->expired = facts[i].expired;
+    }
+}
+
 /* The tables that this task holds as a parameter server. */
 static void fill_server(const struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
 {
@@ -81,6 +101,7 @@ static void fill_server(const struct run *r, Trainerd__V1__StatusReply *s, struc
     s->server->n_rows_stale = COUNT_OF(f.rows_stale);
     s->server->rows_stale = make(a, sizeof(f.rows_stale));
     memcpy(s->server->rows_stale, f.rows_stale, sizeof(f.rows_stale));
+    fill_tables(r, s->server, a);
 }
 
 static void fill_memory(const struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)

@@ -96,9 +96,19 @@ static void server_json(const Trainerd__V1__ServerStatus *p, struct buf *out)
     buf_printf(out,
                "{\"version\": %llu, \"shards\": %u, \"copying\": %u, \"bytes\": %llu, \"rows_read\": %llu, "
                "\"rows_updated\": %llu, \"staleness\": %u, \"rows_stale\": [",
-               (ull)p->version, p->shards, p->copying, (ull)p->bytes, (ull)p->rows_read, (ull)p->rows_updated, p->staleness);
+               (ull)p->version, p->shards, p->copying, (ull)p->bytes, (ull)p->rows_read, (ull)p->rows_updated,
+               p->staleness);
     for (size_t i = 0; i < p->n_rows_stale; i++)
         buf_printf(out, "%s%llu", i > 0 ? ", " : "", (ull)p->rows_stale[i]);
+    buf_str(out, "], \"tables\": [");
+    for (size_t i = 0; i < p->n_tables; i++) {
+        const Trainerd__V1__TableStatus *t = p->tables[i];
+
+        buf_str(out, i > 0 ? ", {\"name\": " : "{\"name\": ");
+        buf_json(out, t->name);
+        buf_printf(out, ", \"rows\": %llu, \"admitted\": %llu, \"expired\": %llu}", (ull)t->rows,
+                   (ull)t->admitted, (ull)t->expired);
+    }
     buf_str(out, "]}");
 }
 

@@ -16,11 +16,19 @@ struct task_metrics {
     uint64_t incarnation; /* of the process that was seen last; 0: none yet */
 };
 
+struct table_metrics {
+    char *name; /* owned */
+    struct metric *rows, *admitted, *expired;
+    uint64_t n_admitted, n_expired; /* that were added to the counters */
+};
+
 struct server_metrics { /* of a task that is a parameter server; NULL: not seen yet */
     struct metric *version, *shards, *copying, *bytes, *read, *updated;
     struct metric *staleness;
     uint64_t rows_read, rows_updated; /* that were added to the counters */
     uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* that were added to the histogram */
+    struct table_metrics *tables; /* [n_tables] owned; of dynamic tables that were seen */
+    size_t n_tables;
 };
 
 struct status_metrics {
@@ -66,6 +74,9 @@ void status_metrics_free(struct status_metrics *x)
 {
     if (x == NULL)
         return;
+    for (size_t i = 0; i < x->server.n_tables; i++)
+        free(x->server.tables[i].name);
+    free(x->server.tables);
     free(x->tasks);
     free(x);
 }
@@ -164,6 +175,51 @@ static void open_server(struct status_metrics *x, struct server_metrics *p)
         COUNT_OF(ages));
 }
 
+/* Finds the metrics of a dynamic table, or adds them. */
+static struct table_metrics *find_table(struct status_metrics *x, const char *name)
+{
+    struct server_metrics *p = &x->server;
+    struct table_metrics *t;
+    struct buf labels = { 0 };
+
+    for (size_t i = 0; i < p->n_tables; i++)
+        if (strcmp(p->tables[i].name, name) == 0)
+            return &p->tables[i];
+    t = realloc(p->tables, (p->n_tables + 1) * sizeof(*t));
+    CHECK(t != NULL);
+    p->tables = t;
+    t += p->n_tables++;
+    *t = (struct table_metrics){ .name = strdup(name) };
+    metrics_label(&labels, "table", name);
+    CHECK(t->name != NULL && !labels.failed);
+    t->rows = metrics_gauge(x->m, "trainerd_ps_dynamic_rows", labels.data,
+                            "Trained rows of a dynamic table on this parameter server.");
+    t->admitted = metrics_counter(x->m, "trainerd_ps_admitted_rows_total", labels.data,
+                                  "Rows of a dynamic table that steps have added.");
+    t->expired = metrics_counter(x->m, "trainerd_ps_expired_rows_total", labels.data,
+                                 "Trained rows of a dynamic table that were removed.");
+    buf_fini(&labels);
+    return t;
+}
+
+/* Adds what a count has grown. It begins again where the server begins with another job. */
+static void count_up(struct metric *m, uint64_t *before, uint64_t now)
+{
+    metric_add(m, (double)(now < *before ? now : now - *before));
+    *before = now;
+}
+
+static void update_tables(struct status_metrics *x, const Trainerd__V1__ServerStatus *s)
+{
+    for (size_t i = 0; i < s->n_tables; i++) {
+        struct table_metrics *t = find_table(x, s->tables[i]->name);
+
+        metric_set(t->rows, (double)s->tables[i]->rows);
+        count_up(t->admitted, &t->n_admitted, s->tables[i]->admitted);
+        count_up(t->expired, &t->n_expired, s->tables[i]->expired);
+    }
+}
+
 static void update_server(struct status_metrics *x, const Trainerd__V1__ServerStatus *s)
 {
     struct server_metrics *p = &x->server;
@@ -184,6 +240,7 @@ static void update_server(struct status_metrics *x, const Trainerd__V1__ServerSt
     }
     p->rows_read = s->rows_read;
     p->rows_updated = s->rows_updated;
+    update_tables(x, s);
 }
 
 static void update_memory(struct status_metrics *x, const Trainerd__V1__MemoryStatus *m)

@@ -50,6 +50,9 @@ struct work_ops {
 extern const struct work_ops work_train, work_ps;
 
 struct ps_facts;
+struct ps_table_facts;
 void work_ps_facts(const void *work, struct ps_facts *out); /* of work_ps; any thread */
+/* As ps_tables(); of work_ps; any thread. */
+uint32_t work_ps_tables(const void *work, struct ps_table_facts *out, uint32_t most);
 
 #endif

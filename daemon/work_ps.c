@@ -193,6 +193,11 @@ void work_ps_facts(const void *work, struct ps_facts *out)
     ps_facts(((const struct ps_work *)work)->ps, out);
 }
 
+uint32_t work_ps_tables(const void *work, struct ps_table_facts *out, uint32_t most)
+{
+    return ps_tables(((const struct ps_work *)work)->ps, out, most);
+}
+
 static int read_rows_of_ps(void *work, const struct rdzv_rows_request *q, struct rdzv_rows *out,
                            struct err *err)
 {
@@ -208,7 +213,9 @@ static int read_rows_of_ps(void *work, const struct rdzv_rows_request *q, struct
                                    .width = rows.width,
                                    .n_held = rows.n,
                                    .held = rows.rows,
-                                   .values = rows.values };
+                                   .values = rows.values,
+                                   .is_initial = rows.is_initial,
+                                   .is_dynamic = rows.is_dynamic };
     return rc;
 }
 

@@ -34,12 +34,13 @@
  * later. A checkpoint of that step then appears with a delay, but complete and verified; its
  * content equals that of any other writer, because the state is a function of job and step.
  *
- * Manifest: {"format": 1 (2: with shard files), "step", "epoch", "position", "seed", "lanes", "global_batch_size",
+ * Manifest: {"format": 1 (2: with shard files, 3: with dynamic tables), "step", "epoch", "position", "seed", "lanes", "global_batch_size",
  *            "job_digest", "model_digest", "data_digest", "name", "complete", "written_at",
  *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
  *            "phase", "groups", "outer_step", "has_outer_momentum", "staleness", "compression",
- *            with shard files "shards": {"files": 16, "rows": the rule that divides the rows},
+ *            with shard files "shards": {"files": 16, "rows": the rule that divides the rows, with dynamic tables
+ *            "ids": their rule},
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the preceding text
  *
@@ -101,6 +102,10 @@ struct ckpt_tensor {
      * (shard_files.h); 0: it is a tensor of the file of the others. The tables are numbered in the order of
      * `model`, and in `slots` the tensors of a table are consecutive, in the order of the tables. */
     uint32_t table;
+    /* Of a dynamic table (shard_files.h): 1 + the group whose rows it has, so that dimension 0 is that of
+     * ckpt_set_sizes(), or of the file; 0: the table has a fixed number of rows. The tensors of integers are int64 of
+     * rank 1. `model` has <table>/ids and the table; the slots have the other tensors of integers first. */
+    uint32_t group;
 };
 
 /* ---- writing ---- */
@@ -109,6 +114,8 @@ struct ckpt_tensor {
 struct ckpt_row_files {
     const char *folder; /* has the files, with their headers and their final sizes */
     uint64_t data_at[CKPT_SHARD_KINDS][CKPT_SHARD_FILES]; /* bytes before the data; 0: no such file */
+    const struct ckpt_sizes *sizes; /* [n_sizes] by the number of the table; n_sizes 0: no table is dynamic */
+    uint32_t n_sizes;
     uint64_t sums[CKPT_SHARD_KINDS][CKPT_SHARD_FILES]; /* out: ckpt_shard_sum() over all rows of the file */
     struct ckpt_watch *watch;
 };
@@ -185,6 +192,10 @@ bool ckpt_is_busy(struct ckpt_writer *w);
  * transfers; ckpt_hand_over() starts the save. */
 int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
+/* Between ckpt_begin() and ckpt_hand_over(), if a table is dynamic: the rows in its shards. sizes [n]: by the number of
+ * the table; copied. Errors: ERR_NOMEM, ERR_UNSUPPORTED; the caller then abandons the save. */
+int ckpt_set_sizes(struct ckpt_writer *w, const struct ckpt_sizes *sizes, uint32_t n,
+                   struct err *err);
 /* With write_rows, to be called after each ckpt_hand_over(): waits until the shard files exist, and calls
  * write_rows(); or returns because the save has ended without it (the same checkpoint exists, or an error). The
  * rows may change afterwards. The other files are written, and all are verified, after that. If the storage

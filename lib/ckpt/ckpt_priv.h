@@ -15,6 +15,7 @@
  *   verify.c       verifies one checkpoint; finds the newest; lists all
  *   load.c         reads one checkpoint to memory
  *   rows.c         reads rows of its tensors, wherever they are
+ *   ids.c          the ids of its dynamic tables
  *   shard_set.c    the headers of its shard files, and whether they agree
  *   join.c         writes a copy without shard files
  *   keep.c         keeps one checkpoint in another directory (keep.h)
@@ -47,10 +48,14 @@
 #define CKPT_ROWS_RULE                                                                             \
     "row r of table t (its number in the order of the data, from 0) is in shard (r / 64 + 389 t) " \
     "mod 1024; file i of 16 has the rows of shards 64 i to 64 i + 63, ascending"
+#define CKPT_IDS_RULE                                                                              \
+    "table t with a tensor t/ids has row i for id ids[i]; the id is in the shard of the top 10 bits of its hash, the " \
+    "output function of SplitMix64; the ids of a file are in the order of their shards, those of a shard ascending"
 
 enum {
     CKPT_FORMAT = 1,
     CKPT_SHARDED_FORMAT = 2, /* with shard files, which format 1 does not know */
+    CKPT_DYNAMIC_FORMAT = 3, /* with dynamic tables, which format 2 does not know */
     CKPT_HASH_BYTES = 33,        /* 32 hex digits of XXH3-128 as printed by xxhsum, and NUL */
     CKPT_FILES_MAX = 64,         /* files in a manifest */
     CKPT_MANIFEST_MAX = 1 << 20, /* bytes */
@@ -92,6 +97,7 @@ void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES]);
 struct ckpt_manifest {
     struct ckpt_meta meta;
     bool has_shards; /* tables are in shard files */
+    bool has_ids;    /* with has_shards: some of them are dynamic */
     struct ckpt_file files[CKPT_FILES_MAX];
     uint32_t n_files;
 };
@@ -138,6 +144,8 @@ struct ckpt_source {
     const void *state;
     ckpt_write_rows_fn *write_rows; /* NULL: all rows are in the state */
     void *arg;
+    const struct ckpt_sizes *sizes; /* as in struct ckpt_row_files */
+    uint32_t n_sizes;
 };
 
 /* ---- layout.c ---- */
@@ -161,11 +169,13 @@ void ckpt_layout_fini(struct ckpt_layout *l);
 struct ckpt_layouts {
     struct ckpt_layout at[3 + CKPT_SHARD_KINDS * CKPT_SHARD_FILES]; /* owned; [n] */
     uint32_t n;
-    bool has_shards;
+    bool has_shards, has_ids; /* as in struct ckpt_manifest */
 };
+/* sizes [n_sizes]: of the dynamic tables, by their numbers; without an entry a table has no row. */
 int ckpt_layouts_init(const struct ckpt_tensor *model, uint32_t n_model,
                       const struct ckpt_tensor *slots, uint32_t n_slots, size_t state_bytes,
-                      struct ckpt_layouts *out, struct err *err);
+                      const struct ckpt_sizes *sizes, uint32_t n_sizes, struct ckpt_layouts *out,
+                      struct err *err);
 void ckpt_layouts_fini(struct ckpt_layouts *l); /* a zeroed one is allowed */
 bool ckpt_is_shard_file(const char *name);
 /* The name of a tensor in a shard file; the caller frees it. NULL: out of memory. */

@@ -138,16 +138,18 @@ static int write_rows(const struct exporter *e, const struct ckpt_export_tensor 
 {
     uint64_t rows = (uint64_t)x->tensor.shape.dim[0], n;
     size_t width = rows > 0 ? (size_t)tensor_elements(&x->tensor) / rows : 1;
+    size_t row_bytes = width * tensor_dtype_bytes(x->tensor.dtype);
     uint64_t most = width < READ ? READ / width : 1;
-    float *chunk = malloc(most * width * sizeof(*chunk));
+    void *chunk = malloc(most * row_bytes);
     int rc = chunk != NULL ? 0 : no_memory(err);
 
-    CHECK(x->tensor.shape.rank > 0 && x->tensor.dtype == TENSOR_F32);
+    CHECK(x->tensor.shape.rank > 0);
     for (uint64_t at = 0; rc == 0 && at < rows; at += n) {
         n = rows - at < most ? rows - at : most;
         rc = x->read(x->arg, at, n, chunk, err);
         if (rc == 0)
-            rc = write_floats(e, chunk, n * width, err);
+            rc = x->tensor.dtype == TENSOR_F32 ? write_floats(e, chunk, n * width, err)
+                                               : write_bytes(e, chunk, n * row_bytes, err);
     }
     free(chunk);
     return rc < 0 ? err_wrap(err, rc, "tensor '%s'", x->name) : 0;

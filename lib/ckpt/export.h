@@ -11,9 +11,9 @@ struct err;
 struct ckpt_export_tensor {
     const char *name;     /* unique in the file */
     struct tensor tensor; /* plain, with data; borrowed during the call */
-    /* Reads rows [first, first + n) of dimension 0 of a float32 tensor without data, ascending. NULL: the tensor
-     * has data. An error ends the export. */
-    int (*read)(void *arg, uint64_t first, uint64_t n, float *out, struct err *err);
+    /* Reads rows [first, first + n) of dimension 0 of a tensor without data, ascending. NULL: the tensor has data.
+     * An error ends the export. */
+    int (*read)(void *arg, uint64_t first, uint64_t n, void *out, struct err *err);
     void *arg;
 };
 

@@ -27,7 +27,7 @@ struct source { /* of a tensor */
 };
 
 /* ckpt_export_tensor.read */
-static int read_rows(void *arg, uint64_t first, uint64_t n, float *out, struct err *err)
+static int read_rows(void *arg, uint64_t first, uint64_t n, void *out, struct err *err)
 {
     const struct source *s = arg;
 
@@ -39,7 +39,7 @@ static int no_memory(const char *path, struct err *err)
     return err_set(err, ERR_NOMEM, "'%s': out of memory", path);
 }
 
-/* Scalars and types other than float32, as counters, are read now. */
+/* Scalars are read now. */
 static int describe(struct source *s, struct ckpt_export_tensor *out, struct err *err)
 {
     struct ckpt_rows_tensor t;
@@ -47,7 +47,7 @@ static int describe(struct source *s, struct ckpt_export_tensor *out, struct err
     ckpt_rows_describe(s->rows, s->kind, s->i, &t);
     *out = (struct ckpt_export_tensor){ .name = t.name,
                                         .tensor = { .dtype = t.dtype, .shape = t.shape } };
-    if (t.dtype == TENSOR_F32 && t.shape.rank > 0) {
+    if (t.shape.rank > 0) {
         out->read = read_rows;
         out->arg = s;
         return 0;

@@ -168,14 +168,33 @@ static int add_rows(struct ckpt_layout *l, const struct ckpt_tensor *t, uint32_t
     return 0;
 }
 
-static int place_rows(struct ckpt_layout *l, const struct ckpt_tensor *t, uint32_t file,
+/* Returns how many rows of the table are in the file. */
+static uint64_t rows_in_file(const struct ckpt_tensor *t, uint32_t file,
+                             const struct ckpt_sizes *sizes, uint32_t n_sizes)
+{
+    if (t->group == 0)
+        return ckpt_shard_rows_before(shard_first(t->table - 1), file, (uint64_t)t->shape.dim[0]);
+    return t->table <= n_sizes ? ckpt_sizes_in_file(&sizes[t->table - 1], t->group - 1, file) : 0;
+}
+
+static size_t row_bytes_of(const struct ckpt_tensor *t)
+{
+    struct tensor row = { .dtype = t->dtype, .shape = t->shape };
+
+    row.shape.dim[0] = 1;
+    return tensor_bytes(&row);
+}
+
+static int place_rows(struct ckpt_layout *l, const struct ckpt_tensor *t, uint32_t file, uint64_t n,
                       struct safetensors_entry *out, struct err *err)
 {
-    uint64_t rows = (uint64_t)t->shape.dim[0], n;
-    size_t row_bytes = rows > 0 ? bytes_of(t) / rows : 0;
+    size_t row_bytes = row_bytes_of(t);
 
-    CHECK(t->shape.rank > 0 && t->dtype == TENSOR_F32);
-    n = ckpt_shard_rows_before(shard_first(t->table - 1), file, rows);
+    CHECK(t->shape.rank > 0 &&
+          (t->dtype == TENSOR_F32 || (t->group > 0 && t->dtype == TENSOR_I64)));
+    if (row_bytes > 0 && n > (UINT64_MAX / 2 - l->bytes) / row_bytes)
+        return err_set(err, ERR_UNSUPPORTED, "tensor '%s': %" PRIu64 " rows exceed a file", t->name,
+                       n);
     *out = (struct safetensors_entry){ .name = ckpt_shard_tensor_name(t->name, file),
                                        .dtype = t->dtype,
                                        .shape = t->shape,
@@ -186,10 +205,21 @@ static int place_rows(struct ckpt_layout *l, const struct ckpt_tensor *t, uint32
     return out->name == NULL ? no_memory(l, err) : add_rows(l, t, file, row_bytes, err);
 }
 
-static int shard_file(enum ckpt_shard_kind kind, uint32_t file, const struct ckpt_tensor *tensors,
-                      uint32_t n, struct ckpt_layout *out, struct err *err)
+static bool has_ids(const struct ckpt_tensor *t, uint32_t n)
 {
-    const struct safetensors_text metadata[] = { { "format", "pt" }, { "rows", CKPT_ROWS_RULE } };
+    for (uint32_t i = 0; i < n; i++)
+        if (t[i].group > 0)
+            return true;
+    return false;
+}
+
+static int shard_file(enum ckpt_shard_kind kind, uint32_t file, const struct ckpt_tensor *tensors,
+                      uint32_t n, const struct ckpt_sizes *sizes, uint32_t n_sizes,
+                      struct ckpt_layout *out, struct err *err)
+{
+    const struct safetensors_text metadata[] = { { "format", "pt" },
+                                                 { "rows", CKPT_ROWS_RULE },
+                                                 { "ids", CKPT_IDS_RULE } };
     struct safetensors_entry *entries = calloc(n > 0 ? n : 1, sizeof(*entries));
     size_t n_entries = 0;
     int rc = 0;
@@ -198,13 +228,17 @@ static int shard_file(enum ckpt_shard_kind kind, uint32_t file, const struct ckp
     ckpt_shard_file_name(kind, file, out->name);
     if (entries == NULL)
         rc = no_memory(out, err);
-    for (uint32_t i = 0; rc == 0 && i < n; i++)
-        if (tensors[i].table > 0) {
-            out->is_elsewhere = tensors[i].offset == CKPT_ELSEWHERE;
-            rc = place_rows(out, &tensors[i], file, &entries[n_entries++], err);
-        }
+    for (int ints = 1; ints >= 0; ints--)
+        for (uint32_t i = 0; rc == 0 && i < n; i++)
+            if (tensors[i].table > 0 && (tensors[i].dtype == TENSOR_I64) == ints) {
+                out->is_elsewhere = tensors[i].offset == CKPT_ELSEWHERE;
+                rc = place_rows(out, &tensors[i], file,
+                                rows_in_file(&tensors[i], file, sizes, n_sizes),
+                                &entries[n_entries++], err);
+            }
     if (rc == 0)
-        rc = add_header(out, entries, n_entries, metadata, COUNT_OF(metadata), err);
+        rc = add_header(out, entries, n_entries, metadata,
+                        COUNT_OF(metadata) - !has_ids(tensors, n), err);
     for (size_t i = 0; i < n_entries; i++)
         free((char *)(uintptr_t)entries[i].name);
     free(entries);
@@ -225,14 +259,18 @@ static void print_weight(struct buf *out, const char *tensor, const char *file, 
 }
 
 /* Writes the names of all tensors of the model files, in the format of Hugging Face. */
-static int print_index(const struct ckpt_tensor *model, uint32_t n, struct buf *out)
+static int print_index(const struct ckpt_tensor *model, uint32_t n, const struct ckpt_sizes *sizes,
+                       uint32_t n_sizes, struct buf *out)
 {
     char file[CKPT_FILE_NAME_BYTES];
     uint64_t bytes = 0;
     bool is_first = true;
 
-    for (uint32_t i = 0; i < n; i++)
-        bytes += bytes_of(&model[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        bytes += model[i].group == 0 ? bytes_of(&model[i]) : 0;
+        for (uint32_t f = 0; model[i].group > 0 && f < CKPT_SHARD_FILES; f++)
+            bytes += rows_in_file(&model[i], f, sizes, n_sizes) * row_bytes_of(&model[i]);
+    }
     buf_printf(out, "{\n  \"metadata\": {\"total_size\": %" PRIu64 "},\n  \"weight_map\": {",
                bytes);
     for (uint32_t i = 0; i < n; i++)
@@ -253,15 +291,15 @@ static int print_index(const struct ckpt_tensor *model, uint32_t n, struct buf *
     return out->failed ? ERR_NOMEM : 0;
 }
 
-static int index_file(const struct ckpt_tensor *model, uint32_t n, struct ckpt_layout *out,
-                      struct err *err)
+static int index_file(const struct ckpt_tensor *model, uint32_t n, const struct ckpt_sizes *sizes,
+                      uint32_t n_sizes, struct ckpt_layout *out, struct err *err)
 {
     struct buf text = { 0 };
     int rc = 0;
 
     *out = (struct ckpt_layout){ .n_pieces = 0 };
     snprintf(out->name, sizeof(out->name), "%s", CKPT_INDEX_FILE);
-    if (print_index(model, n, &text) < 0) {
+    if (print_index(model, n, sizes, n_sizes, &text) < 0) {
         rc = no_memory(out, err);
     } else {
         out->header_bytes = text.len;
@@ -283,12 +321,13 @@ static bool has_rows(const struct ckpt_tensor *t, uint32_t n)
 }
 
 static int add_shard_files(enum ckpt_shard_kind kind, const struct ckpt_tensor *t, uint32_t n,
+                           const struct ckpt_sizes *sizes, uint32_t n_sizes,
                            struct ckpt_layouts *out, struct err *err)
 {
     int rc = 0;
 
     for (uint32_t f = 0; rc == 0 && has_rows(t, n) && f < CKPT_SHARD_FILES; f++) {
-        rc = shard_file(kind, f, t, n, &out->at[out->n], err);
+        rc = shard_file(kind, f, t, n, sizes, n_sizes, &out->at[out->n], err);
         out->n += rc == 0;
     }
     return rc;
@@ -296,11 +335,13 @@ static int add_shard_files(enum ckpt_shard_kind kind, const struct ckpt_tensor *
 
 int ckpt_layouts_init(const struct ckpt_tensor *model, uint32_t n_model,
                       const struct ckpt_tensor *slots, uint32_t n_slots, size_t state_bytes,
-                      struct ckpt_layouts *out, struct err *err)
+                      const struct ckpt_sizes *sizes, uint32_t n_sizes, struct ckpt_layouts *out,
+                      struct err *err)
 {
     int rc;
 
-    *out = (struct ckpt_layouts){ .has_shards = has_rows(model, n_model) };
+    *out = (struct ckpt_layouts){ .has_shards = has_rows(model, n_model),
+                                  .has_ids = has_ids(model, n_model) };
     rc = ckpt_layout_init(out->has_shards ? CKPT_DENSE_MODEL_FILE : CKPT_MODEL_FILE, model, n_model,
                           state_bytes, &out->at[0], err);
     out->n += rc == 0;
@@ -309,13 +350,13 @@ int ckpt_layouts_init(const struct ckpt_tensor *model, uint32_t n_model,
                               slots, n_slots, state_bytes, &out->at[1], err);
     out->n += rc == 0;
     if (rc == 0 && out->has_shards) {
-        rc = index_file(model, n_model, &out->at[2], err);
+        rc = index_file(model, n_model, sizes, n_sizes, &out->at[2], err);
         out->n += rc == 0;
     }
     if (rc == 0)
-        rc = add_shard_files(CKPT_SHARD_MODEL, model, n_model, out, err);
+        rc = add_shard_files(CKPT_SHARD_MODEL, model, n_model, sizes, n_sizes, out, err);
     if (rc == 0)
-        rc = add_shard_files(CKPT_SHARD_OPTIMIZER, slots, n_slots, out, err);
+        rc = add_shard_files(CKPT_SHARD_OPTIMIZER, slots, n_slots, sizes, n_sizes, out, err);
     if (rc < 0)
         ckpt_layouts_fini(out);
     return rc;

@@ -69,12 +69,16 @@ static int find(struct expected_tensors *w, const char *name, enum tensor_dtype 
 {
     char found[192], expected[192];
     const struct ckpt_tensor *t;
+    struct shape expected_shape;
     uint64_t k;
 
     if (!map_get(&w->by_name, name, &k))
         return unexpected_tensor(w, name, err);
     t = &w->tensors[k];
-    if (dtype != t->dtype || !shape_equal(shape, &t->shape))
+    expected_shape = t->shape;
+    if (t->group > 0 && shape->rank > 0) /* the number of rows is that of the file */
+        expected_shape.dim[0] = shape->dim[0];
+    if (dtype != t->dtype || !shape_equal(shape, &expected_shape))
         return err_set(err, ERR_INPUT, "tensor '%s' is %s %s, expected %s %s", name,
                        tensor_dtype_name(dtype), shape_print(shape, found, sizeof(found)),
                        tensor_dtype_name(t->dtype),
@@ -207,6 +211,8 @@ static int load_rows(struct reader *r, const struct ckpt_shard_table *t, uint32_
     uint64_t n;
     int rc = 0;
 
+    if (t->group > 0) /* no state has these rows */
+        return read_bytes(r, NULL, t->n_rows[file] * t->row_bytes, err);
     for (uint64_t row = 0; rc == 0 && ckpt_shard_next(t->rows, t->first_shard, file, &row, &n);
          row += n)
         rc = read_bytes(r, to != NULL ? to + row * t->row_bytes : NULL, n * t->row_bytes, err);
@@ -240,7 +246,8 @@ static int load_shards(const char *folder, const struct ckpt_manifest *m, enum c
     int rc = where != NULL ? 0 : err_set(err, ERR_NOMEM, "'%s': out of memory", folder);
 
     for (uint32_t i = 0; rc == 0 && i < set->n; i++) {
-        rc = find(w, set->tables[i].name, TENSOR_F32, &set->tables[i].shape, &where[i], err);
+        rc = find(w, set->tables[i].name, set->tables[i].dtype, &set->tables[i].shape, &where[i],
+                  err);
         has_any = has_any || (rc == 0 && where[i]->offset != CKPT_ELSEWHERE);
     }
     if (rc < 0)

@@ -130,12 +130,15 @@ void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct
 
     gmtime_r(&seconds, &tm);
     strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm);
-    buf_printf(out, "{\n  \"format\": %d,\n", m->has_shards ? CKPT_SHARDED_FORMAT : CKPT_FORMAT);
+    buf_printf(out, "{\n  \"format\": %d,\n",
+               !m->has_shards ? CKPT_FORMAT
+               : m->has_ids   ? CKPT_DYNAMIC_FORMAT
+                              : CKPT_SHARDED_FORMAT);
     for (size_t i = 0; i < COUNT_OF(members); i++)
         print_member(&m->meta, &members[i], out);
     if (m->has_shards)
-        buf_printf(out, "  \"shards\": {\"files\": %d, \"rows\": \"" CKPT_ROWS_RULE "\"},\n",
-                   CKPT_SHARD_FILES);
+        buf_printf(out, "  \"shards\": {\"files\": %d, \"rows\": \"" CKPT_ROWS_RULE "\"%s},\n",
+                   CKPT_SHARD_FILES, m->has_ids ? ", \"ids\": \"" CKPT_IDS_RULE "\"" : "");
     buf_printf(out, "  \"written_at\": \"%s\",\n  \"files\": {", when);
     for (uint32_t i = 0; i < m->n_files; i++) {
         buf_str(out, i > 0 ? ",\n    " : "\n    ");
@@ -241,20 +244,22 @@ static int read_format(const struct json *doc, const cJSON *root, struct ckpt_ma
         return missing(doc, root, "format", err);
     if (ckpt_read_integer(doc, format, UINT32_MAX, &number, err) < 0)
         return ERR_CORRUPT;
-    if (number != CKPT_FORMAT && number != CKPT_SHARDED_FORMAT)
+    if (number < CKPT_FORMAT || number > CKPT_DYNAMIC_FORMAT)
         return err_set(err, ERR_UNSUPPORTED,
-                       "checkpoint format %" PRIu64 ", this version reads %d and %d", number,
-                       CKPT_FORMAT, CKPT_SHARDED_FORMAT);
-    m->has_shards = number == CKPT_SHARDED_FORMAT;
+                       "checkpoint format %" PRIu64 ", this version reads %d to %d", number,
+                       CKPT_FORMAT, CKPT_DYNAMIC_FORMAT);
+    m->has_shards = number != CKPT_FORMAT;
+    m->has_ids = number == CKPT_DYNAMIC_FORMAT;
     return 0;
 }
 
 /* The member that states how rows are divided among files. Another rule would be another format. */
-static int read_shards(const struct json *doc, const cJSON *root, struct err *err)
+static int read_shards(const struct json *doc, const cJSON *root, bool has_ids, struct err *err)
 {
     const cJSON *shards = cJSON_GetObjectItemCaseSensitive(root, "shards");
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(shards, "files");
     const cJSON *rows = cJSON_GetObjectItemCaseSensitive(shards, "rows");
+    const cJSON *ids = cJSON_GetObjectItemCaseSensitive(shards, "ids");
     uint64_t n;
 
     if (!cJSON_IsObject(shards))
@@ -268,6 +273,10 @@ static int read_shards(const struct json *doc, const cJSON *root, struct err *er
         return ckpt_unexpected(doc, files, "16 shard files", err);
     if (!cJSON_IsString(rows) || strcmp(rows->valuestring, CKPT_ROWS_RULE) != 0)
         return ckpt_unexpected(doc, rows, "the rule of this version", err);
+    if (has_ids && ids == NULL)
+        return missing(doc, shards, "ids", err);
+    if (has_ids && (!cJSON_IsString(ids) || strcmp(ids->valuestring, CKPT_IDS_RULE) != 0))
+        return ckpt_unexpected(doc, ids, "the rule of this version", err);
     return 0;
 }
 
@@ -312,7 +321,7 @@ static int read_document(const struct json *doc, struct ckpt_manifest *m, struct
         return ckpt_unexpected(doc, root, "an object", err);
     rc = read_format(doc, root, m, err);
     if (rc == 0 && m->has_shards)
-        rc = read_shards(doc, root, err);
+        rc = read_shards(doc, root, m->has_ids, err);
     for (size_t i = 0; rc == 0 && i < COUNT_OF(members); i++) {
         value = cJSON_GetObjectItemCaseSensitive(root, members[i].name);
         if (value != NULL)

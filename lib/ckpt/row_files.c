@@ -76,7 +76,10 @@ int ckpt_row_files_write(const char *folder, const struct ckpt_layouts *layouts,
 {
     int rc = 0;
 
-    *out = (struct ckpt_row_files){ .folder = folder, .watch = watch };
+    *out = (struct ckpt_row_files){ .folder = folder,
+                                    .sizes = source->sizes,
+                                    .n_sizes = source->n_sizes,
+                                    .watch = watch };
     for (uint32_t i = 0; rc == 0 && i < layouts->n; i++) {
         const struct ckpt_layout *l = &layouts->at[i];
         uint32_t kind, file;

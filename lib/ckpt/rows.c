@@ -102,11 +102,12 @@ void ckpt_rows_describe(const struct ckpt_rows *r, enum ckpt_shard_kind kind, ui
         uint64_t rows = e->shape.rank > 0 ? (uint64_t)e->shape.dim[0] : 1;
 
         *out = (struct ckpt_rows_tensor){ e->name, e->dtype, e->shape, rows,
-                                          rows > 0 ? (size_t)((e->end - e->begin) / rows) : 0 };
+                                          rows > 0 ? (size_t)((e->end - e->begin) / rows) : 0, 0, NULL };
     } else {
         const struct ckpt_shard_table *t = &s->shards.tables[i - s->whole.n];
 
-        *out = (struct ckpt_rows_tensor){ t->name, TENSOR_F32, t->shape, t->rows, t->row_bytes };
+        *out = (struct ckpt_rows_tensor){ t->name, t->dtype,    t->shape,
+                                          t->rows, t->row_bytes, t->group, t->n_rows };
     }
 }
 

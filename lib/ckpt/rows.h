@@ -1,6 +1,8 @@
 /* rows.h - reads ranges of rows of the tensors of a checkpoint, wherever they are: in a file of whole tensors, or
  * in shard files. Reads only the bytes of the range, and verifies no checksum: ckpt_verify() does.
  *
+ * The rows of a dynamic table are in the order of their shards, those of a shard by ascending id (shard_files.h).
+ *
  * A row of a tensor is its part with one index of dimension 0; a scalar has one row.
  * Threads: ckpt_rows_read() from any; the rest one at a time. */
 #ifndef CKPT_ROWS_H
@@ -25,6 +27,8 @@ struct ckpt_rows_tensor {
     struct shape shape;
     uint64_t rows;
     size_t row_bytes;
+    uint32_t group; /* of a dynamic table in shard files, as in struct ckpt_tensor */
+    const uint64_t *in_file; /* [CKPT_SHARD_FILES] rows in each; NULL: a whole tensor */
 };
 /* The tensors of the weights, or of the optimizer: first those of the file of whole tensors. */
 uint32_t ckpt_rows_count(const struct ckpt_rows *r, enum ckpt_shard_kind kind);

@@ -142,6 +142,7 @@ static int write_all(const char *path, const struct ckpt_layouts *layouts, struc
         return err_sys(err, errno, "create directory '%s'", path);
     m->n_files = layouts->n;
     m->has_shards = layouts->has_shards;
+    m->has_ids = layouts->has_ids;
     if (source->write_rows != NULL)
         rc = ckpt_row_files_write(path, layouts, source, watch, &rows, err);
     for (uint32_t i = 0; rc == 0 && i < layouts->n; i++)

@@ -53,6 +53,16 @@ bool ckpt_shard_next(uint64_t rows, uint32_t first_shard, uint32_t file, uint64_
     return true;
 }
 
+uint64_t ckpt_sizes_before(const struct ckpt_sizes *s, enum ckpt_group group, uint32_t file,
+                           uint32_t shard)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = file * CKPT_FILE_SHARDS; i < shard; i++)
+        n += s->rows[group][i];
+    return n;
+}
+
 uint64_t ckpt_shard_sum(const void *data, uint64_t n, size_t row_bytes, uint64_t at)
 {
     const char *row = data;

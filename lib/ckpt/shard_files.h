@@ -14,6 +14,18 @@
  * of a table follows from this order, and determines its first shard. A file has a tensor of each table, also
  * if the table has no row there.
  *
+ * A dynamic table (tensor/shards.h) has two groups of rows: those that are trained, and the candidates, ids whose
+ * gradients are counted until the row is trained. Its number of rows is different in each checkpoint. Its tensors of
+ * integers precede the floats of all tables, in the order of the tables, so that each tensor is aligned:
+ *
+ *     model-*        <table>/ids        int64  [trained]    <table>         float32 [trained, ...]
+ *     optimizer-*    <table>/last_step  int64  [trained]    <table>/<slot>  float32 [trained, ...]
+ *                    <table>/count      int64  [trained]
+ *                    <table>/candidate_ids, <table>/candidate_last_step, <table>/candidate_count   int64 [candidates]
+ *
+ * Its rows are in the order of their shards, those of a shard by ascending id. So the place of a row follows from
+ * the number of rows in each shard (struct ckpt_sizes), and several servers can write one file.
+ *
  * The names are different in all files, because an index in the format of Hugging Face names one file for each
  * tensor: readers of such an index load every row once, and none of them takes a part for the table.
  * No number here may ever change. Threads: any. */
@@ -51,6 +63,26 @@ uint64_t ckpt_shard_rows_before(uint32_t first_shard, uint32_t file, uint64_t ro
  * *n: how many consecutive rows. false: there is none. */
 bool ckpt_shard_next(uint64_t rows, uint32_t first_shard, uint32_t file, uint64_t *row,
                      uint64_t *n);
+
+/* ---- dynamic tables ---- */
+
+enum ckpt_group { CKPT_TRAINED, CKPT_CANDIDATES, CKPT_GROUPS };
+
+struct ckpt_sizes { /* of a dynamic table; of others all zero */
+    uint32_t rows[CKPT_GROUPS][SHARDS];
+};
+
+/* Returns how many rows of the group are in the shards of a file before `shard`, which is of the file, or the first
+ * one of the next file: then all of them. */
+uint64_t ckpt_sizes_before(const struct ckpt_sizes *s, enum ckpt_group group, uint32_t file,
+                           uint32_t shard);
+static inline uint64_t ckpt_sizes_in_file(const struct ckpt_sizes *s, enum ckpt_group group,
+                                          uint32_t file)
+{
+    return ckpt_sizes_before(s, group, file, (file + 1) * CKPT_FILE_SHARDS);
+}
+
+/* ---- sums ---- */
 
 /* Returns a number that two writers of the same rows agree on, and that changes if a row changes, or if two
  * rows of a file are exchanged: the sum over rows, mod 2^64, of the checksum of each row and of its place.

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/vec.h"
 #include "ckpt/ckpt_priv.h"
 
 static int no_memory(struct err *err)
@@ -69,13 +70,16 @@ static bool has_same_rows(const struct shape *a, const struct shape *b)
 static int add_rows(struct ckpt_shard_table *t, uint32_t file, const struct safetensors_entry *e,
                     uint64_t data_at, struct err *err)
 {
-    if (e->shape.rank == 0 || e->dtype != TENSOR_F32)
-        return err_set(err, ERR_CORRUPT, "tensor '%s': expected rows of type F32", e->name);
+    if (e->shape.rank == 0 ||
+        (e->dtype != TENSOR_F32 && (e->dtype != TENSOR_I64 || e->shape.rank != 1)))
+        return err_set(err, ERR_CORRUPT,
+                       "tensor '%s': expected rows of type F32, or a list of type I64", e->name);
     if (file == 0) {
+        t->dtype = e->dtype;
         t->shape = e->shape;
         t->shape.dim[0] = 0;
     }
-    if (!has_same_rows(&t->shape, &e->shape))
+    if (e->dtype != t->dtype || !has_same_rows(&t->shape, &e->shape))
         return err_set(err, ERR_CORRUPT,
                        "tensor '%s': its rows have another shape than those of file 0", e->name);
     t->at[file] = data_at + e->begin;
@@ -123,62 +127,167 @@ int ckpt_shard_set_add(struct ckpt_shard_set *s, uint32_t file, const struct saf
     return rc;
 }
 
-/* Does the tensor `name` have a slot of the table? */
-static bool is_slot_of(const char *name, const char *table)
+/* ---- numbers of tables ---- */
+
+/* Returns what follows "<table>/" in a name; NULL: the tensor is not of the table. */
+static const char *part_of(const char *name, const char *table)
 {
     size_t n = strlen(table);
 
     return strncmp(name, table, n) == 0 && name[n] == '/' && name[n + 1] != '\0' &&
-           strchr(name + n + 1, '/') == NULL;
+                   strchr(name + n + 1, '/') == NULL
+               ? name + n + 1
+               : NULL;
 }
 
-/* Finds the number of the table that a tensor belongs to; the tensors are in the order of the tables. */
-static int find_number(const struct ckpt_shard_table *t, uint32_t i,
-                       const struct ckpt_shard_set *model, uint32_t *number, struct err *err)
+/* The number of the tensors of integers, which precede those of floats. */
+static uint32_t count_integers(const struct ckpt_shard_set *s)
 {
-    if (model == NULL) {
-        *number = i;
-        return 0;
+    uint32_t n = 0;
+
+    while (n < s->n && s->tables[n].dtype == TENSOR_I64)
+        n++;
+    return n;
+}
+
+static int out_of_place(const struct ckpt_shard_table *t, struct err *err)
+{
+    return err_set(err, ERR_CORRUPT, "tensor '%s': the model has no such table at this place",
+                   t->name);
+}
+
+/* The tables of the model are its tensors of floats, numbered in their order; <table>/ids makes one dynamic. */
+static int number_model(struct ckpt_shard_set *s, struct err *err)
+{
+    uint32_t n_ids = count_integers(s), k = n_ids;
+
+    for (uint32_t i = n_ids; i < s->n; i++) {
+        if (s->tables[i].dtype == TENSOR_I64)
+            return out_of_place(&s->tables[i], err);
+        s->tables[i].number = i - n_ids;
     }
-    while (*number < model->n && !is_slot_of(t->name, model->tables[*number].name))
-        ++*number;
-    if (*number == model->n)
-        return err_set(err, ERR_CORRUPT, "tensor '%s': the model has no such table at this place",
-                       t->name);
-    return shape_equal(&t->shape, &model->tables[*number].shape)
-               ? 0
-               : err_set(err, ERR_CORRUPT, "tensor '%s': another shape than its table", t->name);
+    for (uint32_t i = 0; i < n_ids; i++, k++) {
+        const char *part = NULL;
+
+        for (; k < s->n; k++) {
+            part = part_of(s->tables[i].name, s->tables[k].name);
+            if (part != NULL && strcmp(part, "ids") == 0)
+                break;
+        }
+        if (k == s->n)
+            return out_of_place(&s->tables[i], err);
+        s->tables[i].number = s->tables[k].number;
+        s->tables[i].group = s->tables[k].group = 1 + CKPT_TRAINED;
+    }
+    return 0;
+}
+
+/* Finds the table of the model that a tensor belongs to; the tensors are in the order of the tables. *k: from where
+ * on. Returns what follows its name. */
+static const char *find_table(const struct ckpt_shard_table *t, const struct ckpt_shard_set *model,
+                              uint32_t *k)
+{
+    for (; *k < model->n; ++*k) {
+        const char *part = part_of(t->name, model->tables[*k].name);
+
+        if (part != NULL)
+            return part;
+    }
+    return NULL;
+}
+
+/* The tensors of integers of a dynamic table, in their order. */
+static const struct {
+    const char *part;
+    enum ckpt_group group;
+} integers[] = { { "last_step", CKPT_TRAINED },
+                 { "count", CKPT_TRAINED },
+                 { "candidate_ids", CKPT_CANDIDATES },
+                 { "candidate_last_step", CKPT_CANDIDATES },
+                 { "candidate_count", CKPT_CANDIDATES } };
+
+static int number_slots(struct ckpt_shard_set *s, const struct ckpt_shard_set *model,
+                        struct err *err)
+{
+    uint32_t n_ids = count_integers(s), n_dynamic = count_integers(model), k = n_dynamic;
+    uint32_t n_each = COUNT_OF(integers);
+
+    if (n_ids != n_dynamic * n_each)
+        return err_set(err, ERR_CORRUPT, "%" PRIu32 " tensors of integers, expected %" PRIu32,
+                       n_ids, n_dynamic * n_each);
+    for (uint32_t i = 0; i < n_ids; i++) { /* dynamic table i / n_each */
+        struct ckpt_shard_table *t = &s->tables[i];
+        const struct ckpt_shard_table *ids = &model->tables[i / n_each];
+        const struct ckpt_shard_table *table = &model->tables[n_dynamic + ids->number];
+        const char *part = part_of(t->name, table->name);
+
+        if (part == NULL || strcmp(part, integers[i % n_each].part) != 0)
+            return out_of_place(t, err);
+        t->number = ids->number;
+        t->group = 1 + integers[i % n_each].group;
+    }
+    for (uint32_t i = n_ids; i < s->n; i++) {
+        struct ckpt_shard_table *t = &s->tables[i];
+
+        if (t->dtype == TENSOR_I64 || find_table(t, model, &k) == NULL)
+            return out_of_place(t, err);
+        if (!shape_equal(&t->shape, &model->tables[k].shape))
+            return err_set(err, ERR_CORRUPT, "tensor '%s': another shape than its table", t->name);
+        t->number = model->tables[k].number;
+        t->group = model->tables[k].group;
+    }
+    return 0;
+}
+
+/* ---- numbers of rows ---- */
+
+/* Finds the tensor of the same table and group that precedes all others. */
+static const struct ckpt_shard_table *first_of(const struct ckpt_shard_set *s,
+                                               const struct ckpt_shard_set *model,
+                                               const struct ckpt_shard_table *t)
+{
+    const struct ckpt_shard_set *of = model != NULL && t->group == 1 + CKPT_TRAINED ? model : s;
+    uint32_t i = 0;
+
+    while (of->tables[i].number != t->number || of->tables[i].group != t->group)
+        i++;
+    return &of->tables[i];
+}
+
+static int check_rows(const struct ckpt_shard_table *t, const struct ckpt_shard_table *first,
+                      struct err *err)
+{
+    for (uint32_t f = 0; f < CKPT_SHARD_FILES; f++) {
+        uint64_t expected =
+            first != NULL ? first->n_rows[f] : ckpt_shard_rows_before(t->first_shard, f, t->rows);
+
+        if (t->n_rows[f] != expected)
+            return err_set(err, ERR_CORRUPT,
+                           "tensor '%s': file %" PRIu32 " has %" PRIu64 " of its %" PRIu64
+                           " rows, expected %" PRIu64,
+                           t->name, f, t->n_rows[f], t->rows, expected);
+    }
+    return 0;
 }
 
 int ckpt_shard_set_check(struct ckpt_shard_set *s, const struct ckpt_shard_set *model,
                          struct err *err)
 {
-    uint32_t number = 0;
+    int rc = model == NULL ? number_model(s, err) : number_slots(s, model, err);
 
-    for (uint32_t i = 0; i < s->n; i++) {
+    for (uint32_t i = 0; rc == 0 && i < s->n; i++) {
         struct ckpt_shard_table *t = &s->tables[i];
-        struct tensor row = { .dtype = TENSOR_F32, .shape = t->shape };
-        int rc = find_number(t, i, model, &number, err);
+        struct tensor row = { .dtype = t->dtype, .shape = t->shape };
 
-        if (rc < 0)
-            return rc;
         t->rows = (uint64_t)t->shape.dim[0];
         row.shape.dim[0] = 1;
         t->row_bytes = tensor_bytes(&row);
-        t->first_shard = shard_first(number);
+        t->first_shard = shard_first(t->number);
         if (t->row_bytes == SIZE_MAX || t->rows > (uint64_t)INT64_MAX / 2)
             return err_set(err, ERR_CORRUPT, "tensor '%s': too large", t->name);
-        for (uint32_t f = 0; f < CKPT_SHARD_FILES; f++) {
-            uint64_t expected = ckpt_shard_rows_before(t->first_shard, f, t->rows);
-
-            if (t->n_rows[f] != expected)
-                return err_set(err, ERR_CORRUPT,
-                               "tensor '%s': file %" PRIu32 " has %" PRIu64 " of its %" PRIu64
-                               " rows, expected %" PRIu64,
-                               t->name, f, t->n_rows[f], t->rows, expected);
-        }
+        rc = check_rows(t, t->group > 0 ? first_of(s, model, t) : NULL, err);
     }
-    return 0;
+    return rc;
 }
 
 /* ---- files ---- */
@@ -225,6 +334,14 @@ int ckpt_shard_set_open(const char *folder, const struct ckpt_manifest *m,
     return rc;
 }
 
+/* Finds a row of a dynamic table: *file, and its index there. Returns how many rows of the file follow it. */
+static uint64_t find_row(const struct ckpt_shard_table *t, uint64_t *row, uint32_t *file)
+{
+    for (*file = 0; *row >= t->n_rows[*file]; ++*file)
+        *row -= t->n_rows[*file];
+    return t->n_rows[*file] - *row;
+}
+
 int ckpt_shard_set_read(const struct ckpt_shard_set *s, uint32_t table, uint64_t first, uint64_t n,
                         void *out, struct err *err)
 {
@@ -236,11 +353,17 @@ int ckpt_shard_set_read(const struct ckpt_shard_set *s, uint32_t table, uint64_t
     CHECK(table < s->n && first <= t->rows && n <= t->rows - first);
     for (; rc == 0 && n > 0; first += run, n -= run, to += run * t->row_bytes) {
         uint32_t f = ckpt_shard_file_of(t->first_shard, first);
+        uint64_t at = first;
 
-        CHECK(ckpt_shard_next(first + n, t->first_shard, f, &first, &run));
-        rc = ckpt_pread_all(
-            s->fds[f], s->paths[f], to, run * t->row_bytes,
-            t->at[f] + ckpt_shard_rows_before(t->first_shard, f, first) * t->row_bytes, err);
+        if (t->group > 0) {
+            run = find_row(t, &at, &f);
+            run = run < n ? run : n;
+        } else {
+            CHECK(ckpt_shard_next(first + n, t->first_shard, f, &first, &run));
+            at = ckpt_shard_rows_before(t->first_shard, f, first);
+        }
+        rc = ckpt_pread_all(s->fds[f], s->paths[f], to, run * t->row_bytes,
+                            t->at[f] + at * t->row_bytes, err);
     }
     return rc;
 }

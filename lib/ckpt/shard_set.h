@@ -16,9 +16,12 @@ struct safetensors;
 struct ckpt_shard_table {
     char *name;         /* owned; of the whole tensor */
     struct shape shape; /* of the whole tensor; rank >= 1 */
+    enum tensor_dtype dtype;
     uint64_t rows;      /* shape.dim[0] */
     size_t row_bytes;
-    uint32_t first_shard;
+    uint32_t number;      /* of the table to which the rows belong */
+    uint32_t first_shard; /* of a table of fixed size */
+    uint32_t group;       /* as in struct ckpt_tensor; the rows of a dynamic table are in the order of the files */
     uint64_t at[CKPT_SHARD_FILES];   /* bytes before its first row in each file */
     uint64_t n_rows[CKPT_SHARD_FILES];
 };
@@ -26,7 +29,7 @@ struct ckpt_shard_table {
 struct ckpt_shard_set {
     int fds[CKPT_SHARD_FILES];     /* owned; -1: not open */
     char *paths[CKPT_SHARD_FILES]; /* owned */
-    struct ckpt_shard_table *tables; /* owned; [n] in the order of the data */
+    struct ckpt_shard_table *tables; /* owned; [n] in the order of the data; those of integers first */
     uint32_t n;
 };
 
@@ -46,7 +49,8 @@ void ckpt_shard_set_init(struct ckpt_shard_set *s);
 /* Adds the header of file 0, 1, ... */
 int ckpt_shard_set_add(struct ckpt_shard_set *s, uint32_t file, const struct safetensors *header,
                        struct err *err);
-/* Numbers the tables, and compares the rows of each file with those that the rule gives it. */
+/* Numbers the tables, and compares the rows of each file with those that the rule gives it; of dynamic tables the
+ * numbers of rows of their tensors with each other. */
 int ckpt_shard_set_check(struct ckpt_shard_set *s, const struct ckpt_shard_set *model,
                          struct err *err);
 

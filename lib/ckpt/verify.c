@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "ckpt/ckpt_priv.h"
+#include "ckpt/ids.h"
 #include "ckpt/rows.h"
 #include "ckpt/weights.h"
 
@@ -122,8 +123,10 @@ static int verify_file(const char *folder, const struct ckpt_file *file, bool fr
 
 /* ---- one folder ---- */
 
-/* Checks that the tables of the shard files agree, and that the index names the file of each tensor. */
-static int check_shards(const char *path, struct err *err)
+/* Checks that the tables of the shard files agree, and that the index names the file of each tensor. has_written: the
+ * rows are those that were written. */
+static int check_shards(const char *path, const struct ckpt_manifest *m, bool has_written,
+                        struct err *err)
 {
     struct ckpt_weights *weights;
     struct ckpt_rows *rows;
@@ -132,7 +135,11 @@ static int check_shards(const char *path, struct err *err)
                            : err_set(err, ERR_NOMEM, "'%s': out of memory", path);
 
     if (rc == 0) {
+        if (!has_written)
+            rc = ckpt_ids_check(rows, m->meta.step, err);
         ckpt_rows_close(rows);
+    }
+    if (rc == 0) {
         rc = ckpt_weights_open(index, &weights, err);
         if (rc == 0)
             ckpt_weights_close(weights);
@@ -155,7 +162,7 @@ int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool fro
     for (uint32_t i = 0; rc == 0 && i < m->n_files; i++)
         if (!progress->skips_shards || !ckpt_is_shard_file(m->files[i].name))
             rc = verify_file(path, &m->files[i], from_disk, progress, err);
-    return rc == 0 && m->has_shards ? check_shards(path, err) : rc;
+    return rc == 0 && m->has_shards ? check_shards(path, m, progress->skips_shards, err) : rc;
 }
 
 /* Readers of the format of Hugging Face find files by their names, so one that is not of the checkpoint would be

@@ -37,6 +37,25 @@ static int check_names(const struct ckpt_tensor *tensors, uint32_t n, struct err
     return put == MAP_NOMEM ? err_set(err, ERR_NOMEM, "out of memory") : 0;
 }
 
+/* Copies the tensors: the files of dynamic tables have other sizes in each checkpoint. */
+static int keep_tensors(struct ckpt_writer *w, const struct ckpt_writer_opts *o, struct err *err)
+{
+    uint32_t n = o->n_model + o->n_slots;
+
+    w->tensors = calloc((size_t)n + 1, sizeof(*w->tensors));
+    if (w->tensors == NULL)
+        return err_set(err, ERR_NOMEM, "checkpoint writer: out of memory");
+    w->n_model = o->n_model;
+    w->n_slots = o->n_slots;
+    for (uint32_t i = 0; i < n; i++) {
+        w->tensors[i] = i < o->n_model ? o->model[i] : o->slots[i - o->n_model];
+        w->tensors[i].name = strdup(w->tensors[i].name);
+        if (w->tensors[i].name == NULL)
+            return err_set(err, ERR_NOMEM, "checkpoint writer: out of memory");
+    }
+    return 0;
+}
+
 static int allocate(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, struct err *err)
 {
     int rc;
@@ -54,8 +73,8 @@ static int allocate(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, 
         rc = check_names(opts->slots, opts->n_slots, err);
     if (rc == 0)
         rc = ckpt_layouts_init(opts->model, opts->n_model, opts->slots, opts->n_slots,
-                               opts->state_bytes, &w->layouts, err);
-    return rc;
+                               opts->state_bytes, NULL, 0, &w->layouts, err);
+    return rc == 0 && w->layouts.has_ids ? keep_tensors(w, opts, err) : rc;
 }
 
 int ckpt_create_directory(const char *directory, struct err *err)
@@ -155,6 +174,31 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
     if (rc == 0)
         *staging = w->staging;
     return rc;
+}
+
+int ckpt_set_sizes(struct ckpt_writer *w, const struct ckpt_sizes *sizes, uint32_t n,
+                   struct err *err)
+{
+    struct ckpt_sizes *kept = calloc((size_t)n + 1, sizeof(*kept));
+    struct ckpt_layouts layouts;
+    int rc;
+
+    if (kept == NULL)
+        return err_set(err, ERR_NOMEM, "checkpoint writer: out of memory");
+    CHECK(w->tensors != NULL); /* and the state is WRITER_FILLING, so the thread uses nothing of it */
+    rc = ckpt_layouts_init(w->tensors, w->n_model, w->tensors + w->n_model, w->n_slots,
+                           w->state_bytes, sizes, n, &layouts, err);
+    if (rc < 0) {
+        free(kept);
+        return rc;
+    }
+    memcpy(kept, sizes, n * sizeof(*kept));
+    ckpt_layouts_fini(&w->layouts);
+    free(w->sizes);
+    w->layouts = layouts;
+    w->sizes = kept;
+    w->n_sizes = n;
+    return 0;
 }
 
 bool ckpt_is_busy(struct ckpt_writer *w)

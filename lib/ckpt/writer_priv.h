@@ -62,6 +62,10 @@ struct writer_pending {
 struct ckpt_writer {
     char *directory;             /* owned */
     struct ckpt_layouts layouts; /* owned */
+    struct ckpt_tensor *tensors; /* owned, with the names; [n_model + n_slots]; NULL: no table is dynamic */
+    uint32_t n_model, n_slots;
+    struct ckpt_sizes *sizes; /* owned [n_sizes]; of the state in the staging area */
+    uint32_t n_sizes;
     _Atomic uint32_t max_to_keep;
     uint64_t retry_ms, close_ms;
     struct writer_owner owner;

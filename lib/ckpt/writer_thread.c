@@ -217,6 +217,8 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
                     struct err *err)
 {
     const struct ckpt_source source = { .state = w->staging,
+                                        .sizes = w->sizes,
+                                        .n_sizes = w->n_sizes,
                                         .write_rows = w->owner.write_rows != NULL ? owner_write_rows
                                                                                   : NULL,
                                         .arg = w };
@@ -291,6 +293,10 @@ static void wait_to_retry(struct ckpt_writer *w)
 void writer_free(struct ckpt_writer *w)
 {
     ckpt_layouts_fini(&w->layouts);
+    for (uint32_t i = 0; w->tensors != NULL && i < w->n_model + w->n_slots; i++)
+        free((char *)(uintptr_t)w->tensors[i].name);
+    free(w->tensors);
+    free(w->sizes);
     if (w->owns_staging)
         free(w->staging);
     free(w->directory);

@@ -618,6 +618,39 @@ static int check_ps(const struct checker *k)
     return 0;
 }
 
+/* Checks what dynamic tables need, and refuses what this version does not support with them. */
+static int check_dynamic(const struct checker *k)
+{
+    const struct conf *c = k->c;
+    const cJSON *tables = value_at(k->doc, "/model/tables");
+
+    for (uint32_t i = 0; i < c->model.n_tables; i++) {
+        const struct graph_table *t = &c->model.tables[i];
+        const cJSON *table = cJSON_GetObjectItemCaseSensitive(tables, t->name);
+
+        if (t->size != TABLE_DYNAMIC)
+            continue;
+        if (!c->has_ps)
+            return json_error(k->doc, cJSON_GetObjectItemCaseSensitive(table, "rows"), k->err,
+                              "only ps tasks keep dynamic tables: add the section parameter_server, and start "
+                              "the job with at least one ps task, or write a number of rows");
+        if (c->ps.staleness > 0)
+            return json_error(k->doc, value_at(k->doc, "/parameter_server/staleness"), k->err,
+                              "table '%s' of /model/tables is dynamic, and parameter servers keep no older "
+                              "versions of such rows: write 0, or a number of rows", t->name);
+        if (t->max_rows > 0 && t->max_rows < 1024)
+            return json_error(k->doc, cJSON_GetObjectItemCaseSensitive(table, "max_rows"), k->err,
+                              "each of 1024 shards has an equal part of the rows: expected 0 (no limit), or at "
+                              "least 1024, found %" PRIu64, t->max_rows);
+        if (c->export.safetensors != NULL)
+            return json_error(k->doc, value_at(k->doc, "/export/safetensors"), k->err,
+                              "table '%s' of /model/tables is dynamic, and its rows are not exported to one file: "
+                              "remove this key, and join the last checkpoint with `trainerctl convert`, which "
+                              "writes ids and rows as safetensors", t->name);
+    }
+    return 0;
+}
+
 static int check_phases(const struct checker *k)
 {
     return conf_check_phases(k->doc, k->c, k->err);
@@ -634,7 +667,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_advice, check_export, check_weights_names, check_scale,
-        check_evaluator, check_ps, check_ps_tables, check_phases, check_compression,
+        check_evaluator, check_ps, check_ps_tables, check_dynamic, check_phases, check_compression,
     };
     const struct checker k = { doc, c, err };
 

@@ -109,8 +109,9 @@ bool conf_key_is_given(const struct conf_key *k, const void *base)
 
 unsigned conf_key_chosen(const struct conf_key *k, const void *base)
 {
-    return *(const unsigned *)((const char *)base +
-                               (k->type == CONF_KEY_CHOICE ? k->chosen : k->at));
+    bool is_enum = k->type == CONF_KEY_ENUM;
+
+    return *(const unsigned *)((const char *)base + (is_enum ? k->at : k->chosen));
 }
 
 bool conf_key_applies(const struct conf_key *k, const void *base)

@@ -35,6 +35,9 @@ enum conf_key_type {
     /* an integer above 0, or an object; struct: a uint32_t, 0: the object, whose keys are the rows
      * that have it as parent. Those keys are 0 if the integer is given */
     CONF_KEY_COUNT_OR_OBJECT,
+    /* an integer above 0, or one of the words; struct: a uint64_t, and an enum at `chosen`, 0: the integer. With a
+     * word the integer is 0 */
+    CONF_KEY_COUNT_OR_WORD,
 };
 
 enum conf_key_flags {
@@ -64,7 +67,7 @@ struct conf_key {
     unsigned flags;
     uint64_t lo, hi;          /* integers: range; lists and maps: range of the number of items */
     double min, max;          /* CONF_KEY_F64: range */
-    const struct conf_word *words; /* CONF_KEY_ENUM, CONF_KEY_EITHER, CONF_KEY_CHOICE */
+    const struct conf_word *words; /* CONF_KEY_ENUM, _EITHER, _CHOICE, _COUNT_OR_WORD */
     uint32_t n_words;
     /* The default as JSON, a word without quotes. NULL: the key is required, or has `instead`, or
      * job_check.c derives the default from other keys, as `doc` describes. */
@@ -75,7 +78,7 @@ struct conf_key {
         uint32_t words;  /* bit v: the word with the value v, which is below 32 */
     } when;
     size_t count, stride; /* lists and maps: offset of the count, size of an item in bytes */
-    size_t chosen;        /* CONF_KEY_CHOICE: offset of the value of the word */
+    size_t chosen; /* CONF_KEY_CHOICE, CONF_KEY_COUNT_OR_WORD: offset of the value of the word */
     const char *doc;      /* documentation, complete sentences */
 };
 
@@ -97,8 +100,8 @@ const char *conf_key_word(const struct conf_key *k, unsigned value);
 bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value);
 /* Whether an optional key is given in the struct at `base`. */
 bool conf_key_is_given(const struct conf_key *k, const void *base);
-/* The value of the word of CONF_KEY_ENUM or CONF_KEY_CHOICE in the struct at `base`; of the latter 0:
- * a list. */
+/* The value of the word of CONF_KEY_ENUM, CONF_KEY_CHOICE or CONF_KEY_COUNT_OR_WORD in the struct at `base`; 0: a
+ * list, or an integer. */
 unsigned conf_key_chosen(const struct conf_key *k, const void *base);
 /* Whether `when` holds for the struct (or list item) at `base`. Its earlier rows must be set. */
 bool conf_key_applies(const struct conf_key *k, const void *base);

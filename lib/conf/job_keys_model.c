@@ -8,6 +8,9 @@ static const struct conf_word fills[] = {
     { "normal", TABLE_NORMAL },
     { "zeros", TABLE_ZEROS },
 };
+static const struct conf_word sizes[] = {
+    { "dynamic", TABLE_DYNAMIC },
+};
 static const struct conf_word batch_norms[] = {
     { "ask", GRAPH_NORM_ASK },
     { "train", GRAPH_NORM_TRAIN },
@@ -165,8 +168,23 @@ LOSS_KEYS("/model/more_losses/*", 0)
          "all rows." },
 { "/model/tables", "*", OBJECT,
   .doc = "The table of this name." },
-{ "/model/tables/*", "rows", U64, offsetof(struct graph_table, rows), REQUIRED, .lo = 1, .hi = UINT32_MAX,
-  .doc = "The number of rows." },
+{ "/model/tables/*", "rows", COUNT_OR_WORD, offsetof(struct graph_table, rows), REQUIRED, .lo = 1, .hi = UINT32_MAX,
+  WORDS(sizes), .chosen = offsetof(struct graph_table, size),
+  .doc = "The number of rows. dynamic: the indices are any 64-bit ids, and a row is added when a step trains it first; "
+         "needs ps tasks, and the section parameter_server. A row changes only in steps in which it has a gradient, as "
+         "with lazy_rows." },
+{ "/model/tables/*", "admit_after", U32, offsetof(struct graph_table, admit_after), .lo = 1, .hi = INT32_MAX,
+  .fallback = "1", .when = { "rows", BIT(TABLE_DYNAMIC) },
+  .doc = "A row is trained from the step on that is the n-th in which it has a gradient; until then it has its initial "
+         "value, and its gradients are dropped." },
+{ "/model/tables/*", "expire_steps", U64, offsetof(struct graph_table, expire_steps), .hi = 1000000000000,
+  .fallback = "0", .when = { "rows", BIT(TABLE_DYNAMIC) },
+  .doc = "At each step that 1000 divides, rows that had no gradient in so many steps are removed; 0: none." },
+{ "/model/tables/*", "max_rows", U64, offsetof(struct graph_table, max_rows), .hi = (uint64_t)1 << 40,
+  .fallback = "0", .when = { "rows", BIT(TABLE_DYNAMIC) },
+  .doc = "At each step that 1000 divides, the rows whose last gradient is oldest are removed until so many are left; of "
+         "equally old ones those with the lowest ids. Each of the 1024 shards has an equal part of the limit. Ids that "
+         "are not admitted yet have the same limit of their own. 0: no limit; else at least 1024." },
 { "/model/tables/*", "initializer", OBJECT,
   .doc = "The initial values." },
 { "/model/tables/*/initializer", "type", ENUM, offsetof(struct graph_table, fill), WORDS(fills),

@@ -77,6 +77,7 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
     case CONF_KEY_MAP:
     case CONF_KEY_CHOICE:
     case CONF_KEY_COUNT_OR_OBJECT:
+    case CONF_KEY_COUNT_OR_WORD:
         break;
     }
     CHECK(!"not a scalar");
@@ -165,6 +166,17 @@ static bool is_printed(const struct printer *p, const struct conf_key *k, const 
     return conf_key_applies(k, base);
 }
 
+static void print_count_or_word(struct printer *p, const struct conf_key *k, const char *base)
+{
+    unsigned word = conf_key_chosen(k, base);
+
+    conf_out_key(&p->out, k->name);
+    if (word != 0)
+        buf_json(p->out.buf, conf_key_word(k, word));
+    else
+        buf_printf(p->out.buf, "%" PRIu64, *(const uint64_t *)(const void *)(base + k->at));
+}
+
 static void print_object(struct printer *p, const char *parent, const char *base)
 {
     char path[CONF_KEY_PATH_BYTES];
@@ -180,6 +192,8 @@ static void print_object(struct printer *p, const char *parent, const char *base
             conf_out_open(&p->out, k->name, '{');
             print_object(p, path, base);
             conf_out_close(&p->out, '}');
+        } else if (k->type == CONF_KEY_COUNT_OR_WORD) {
+            print_count_or_word(p, k, base);
         } else if (has_items(k)) {
             print_items(p, k, k->name, base);
         } else {

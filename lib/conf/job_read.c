@@ -39,6 +39,7 @@ static const struct {
     [CONF_KEY_MAP] = { cJSON_Object, "an object" },
     [CONF_KEY_CHOICE] = { cJSON_String | cJSON_Array, "a word or an array" },
     [CONF_KEY_COUNT_OR_OBJECT] = { cJSON_Number | cJSON_Object, "an integer or an object" },
+    [CONF_KEY_COUNT_OR_WORD] = { cJSON_Number | cJSON_String, "an integer or a word" },
 };
 
 enum { MAX_NAMES = 64, MAX_WORDS = 32, FOUND_BYTES = 96, LIST_BYTES = 512 };
@@ -357,6 +358,10 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
         }
         conf_key_path(k, path);
         return read_object(r, path, value, base);
+    case CONF_KEY_COUNT_OR_WORD:
+        if (cJSON_IsString(value))
+            return read_enum(r, k, value, (unsigned *)(base + k->chosen));
+        return read_integer(r, k, value, (uint64_t *)at);
     case CONF_KEY_STRING:
     case CONF_KEY_PATH:
         return read_string(r, k, value, (const char **)at);
@@ -428,6 +433,7 @@ static void set_default(const struct conf_key *k, char *base)
     case CONF_KEY_LIST:
     case CONF_KEY_MAP:
     case CONF_KEY_COUNT_OR_OBJECT:
+    case CONF_KEY_COUNT_OR_WORD:
         return;
     }
 }
@@ -453,7 +459,8 @@ static int refuse_inapplicable(const struct reader *r, const struct conf_key *k,
 {
     const struct conf_key *on = conf_key_find(k->parent, k->when.key);
     const char *fitting[MAX_WORDS] = { NULL };
-    bool is_list = on->type == CONF_KEY_CHOICE && conf_key_chosen(on, base) == 0;
+    const char *other = on->type == CONF_KEY_CHOICE ? "a list" : "a number";
+    bool is_other = on->type != CONF_KEY_ENUM && conf_key_chosen(on, base) == 0;
     size_t n = 0;
     char list[LIST_BYTES];
 
@@ -462,9 +469,9 @@ static int refuse_inapplicable(const struct reader *r, const struct conf_key *k,
             fitting[n++] = on->words[i].word;
     quoted_list(list, sizeof(list), fitting, n);
     return json_error(r->doc, value, r->err, "is used only where %s/%s is %s%s, but that is %s%s%s",
-                      k->parent, on->name, n > 1 ? "one of " : "", list, is_list ? "" : "\"",
-                      is_list ? "a list" : conf_key_word(on, conf_key_chosen(on, base)),
-                      is_list ? "" : "\"");
+                      k->parent, on->name, n > 1 ? "one of " : "", list, is_other ? "" : "\"",
+                      is_other ? other : conf_key_word(on, conf_key_chosen(on, base)),
+                      is_other ? "" : "\"");
 }
 
 /* Rejects the absence of a key. `near` is the object that lacks the key. */

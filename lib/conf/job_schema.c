@@ -148,6 +148,21 @@ static void schema_count_or_object(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, ']');
 }
 
+/* Prints the schema of an integer or a word. */
+static void schema_count_or_word(struct conf_out *o, const struct conf_key *k)
+{
+    conf_out_open(o, "anyOf", '[');
+    conf_out_open(o, NULL, '{');
+    member(o, "type", "integer");
+    bound_u64(o, "minimum", k->lo);
+    bound_u64(o, "maximum", k->hi);
+    conf_out_close(o, '}');
+    conf_out_open(o, NULL, '{');
+    words(o, "enum", k, UINT32_MAX);
+    conf_out_close(o, '}');
+    conf_out_close(o, ']');
+}
+
 static void describe(struct conf_out *o, const struct conf_key *k)
 {
     char text[1024];
@@ -206,6 +221,9 @@ static void schema_value(struct conf_out *o, const struct conf_key *k)
         break;
     case CONF_KEY_COUNT_OR_OBJECT:
         schema_count_or_object(o, k);
+        break;
+    case CONF_KEY_COUNT_OR_WORD:
+        schema_count_or_word(o, k);
         break;
     }
     if (k->fallback != NULL) {

@@ -4,6 +4,7 @@
  * point into the caller's arena, so no large data is copied, and packing streams to the file. The
  * rows of remote tables are read in parts: directly to external data, or to memory if the table is
  * in the model itself. */
+#include "graph/export_ids.h"
 #include "graph/graph_priv.h"
 
 #include <errno.h>
@@ -146,6 +147,7 @@ struct exporter {
     const struct graph_row_reader *rows;
     /* [n_remotes] tensors whose data comes from `rows`; raw_data.data is NULL until it is read */
     Onnx__TensorProto **remotes;
+    struct export_ids *ids; /* [n_remotes] of dynamic tables */
     struct arena mem;
     Onnx__ModelProto model; /* shallow copies of the graph's messages */
     Onnx__GraphProto graph;
@@ -173,6 +175,27 @@ static const void *narrowed(struct exporter *e, const Onnx__TensorProto *t,
 
 /* ---- remote tables ---- */
 
+/* A dynamic table has a row of zeros after those of its ids. */
+static uint64_t rows_of(const struct exporter *e, uint32_t remote)
+{
+    const struct graph_remote *r = &e->g->remotes[remote];
+
+    return r->rows > 0 ? r->rows : e->ids[remote].n + 1;
+}
+
+/* rows->read(), and the last row of a dynamic table. */
+static int read_part(struct exporter *e, uint32_t i, uint64_t first, uint64_t n, float *out,
+                     struct err *err)
+{
+    const struct graph_remote *r = &e->g->remotes[i];
+    bool has_zeros = r->rows == 0 && first + n == rows_of(e, i);
+
+    if (has_zeros)
+        memset(out + (n - 1) * r->width, 0, r->width * sizeof(*out));
+    n -= has_zeros;
+    return n > 0 ? e->rows->read(e->rows->arg, i, first, n, out, err) : 0;
+}
+
 /* Reads all rows of remote table i in the type in the file. Each part is appended to *to, or with
  * to NULL stored at `at`. */
 static int read_rows(struct exporter *e, uint32_t i, struct out *to, uint8_t *at, struct err *err)
@@ -183,12 +206,12 @@ static int read_rows(struct exporter *e, uint32_t i, struct out *to, uint8_t *at
     float *part = malloc(most * r->width * sizeof(*part));
     int rc = part != NULL ? 0 : no_memory(err);
 
-    for (first = 0; first < r->rows && rc == 0; first += n) {
+    for (first = 0; first < rows_of(e, i) && rc == 0; first += n) {
         size_t bytes;
 
-        n = r->rows - first < most ? r->rows - first : most;
+        n = rows_of(e, i) - first < most ? rows_of(e, i) - first : most;
         bytes = n * r->width * tensor_dtype_bytes(dtype);
-        rc = e->rows->read(e->rows->arg, i, first, n, part, err);
+        rc = read_part(e, i, first, n, part, err);
         if (rc == 0 && tensor_is_half(dtype)) /* in place: element k is read before it is written */
             tensor_narrow(dtype, part, n * r->width, (uint16_t *)part);
         if (rc == 0 && to != NULL) {
@@ -254,6 +277,7 @@ static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct g
     bool is_narrow =
         v->tensor.dtype == TENSOR_F32 && tensor_is_half((enum tensor_dtype)t->data_type);
     bool is_remote = v->kind == VALUE_PARAM && graph_param_is_remote(e->g, v->index);
+    struct tensor whole = v->tensor; /* its size */
     const void *data = is_remote                               ? NULL
                        : is_narrow                             ? narrowed(e, t, v)
                        : tensor_file_bits(v->tensor.dtype) < 8 ? packed(e, &v->tensor)
@@ -261,13 +285,15 @@ static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct g
 
     if (data == NULL && !is_remote)
         return no_memory(err);
-    if (is_remote)
+    if (is_remote) {
         e->remotes[v->index - e->g->n_params] = t;
+        whole.shape.dim[0] *= v->is_dynamic ? (int64_t)rows_of(e, v->index - e->g->n_params) : 1;
+    }
     t->n_float_data = t->n_int32_data = t->n_int64_data = t->n_uint64_data = 0;
     t->n_double_data = t->n_string_data = t->n_external_data = 0;
     t->has_data_location = 0;
     t->has_raw_data = 1;
-    t->raw_data.len = is_narrow ? tensor_bytes(&v->tensor) / 2 : tensor_file_bytes(&v->tensor);
+    t->raw_data.len = is_narrow ? tensor_bytes(&whole) / 2 : tensor_file_bytes(&whole);
     t->raw_data.data = (uint8_t *)(uintptr_t)data; /* never written */
     e->weight_bytes += t->raw_data.len;
     return 0;
@@ -281,7 +307,8 @@ static int set_rows(struct exporter *e, Onnx__TensorProto *t, const struct graph
     if (t->dims == NULL)
         return no_memory(err);
     t->n_dims = 2;
-    t->dims[0] = v->tensor.shape.dim[0];
+    t->dims[0] =
+        v->is_dynamic ? (int64_t)rows_of(e, v->index - e->g->n_params) : v->tensor.shape.dim[0];
     t->dims[1] = v->tensor.shape.dim[1];
     return 0;
 }
@@ -438,6 +465,39 @@ static int remove_inputs(struct exporter *e, struct err *err)
         e->graph.node[k] = copy;
     }
     return 0;
+}
+
+/* ---- dynamic tables ---- */
+
+/* Lists the ids of all dynamic tables. */
+static int list_ids(struct exporter *e, struct err *err)
+{
+    int rc = 0;
+
+    e->ids = arena_array(&e->mem, e->g->n_remotes, sizeof(*e->ids));
+    if (e->ids == NULL)
+        return no_memory(err);
+    for (uint32_t i = 0; rc == 0 && i < e->g->n_remotes; i++) {
+        struct export_ids *t = &e->ids[i];
+
+        if (e->g->remotes[i].rows > 0)
+            continue;
+        t->table = e->g->remotes[i].name;
+        rc = e->rows->list(e->rows->arg, i, &t->ids, &t->n, err);
+        if (rc == 0)
+            rc = export_ids_check(t, err);
+    }
+    return rc;
+}
+
+static int encode_ids(struct exporter *e, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < e->g->n_remotes; i++)
+        if (e->g->remotes[i].rows == 0)
+            rc = export_ids_encode(e->g, &e->ids[i], &e->mem, &e->model, &e->graph, err);
+    return rc;
 }
 
 /* ---- unread constants ---- */
@@ -655,11 +715,15 @@ int graph_export_split(const struct graph *g, const float *arena,
                      "the values of '%s' are on parameter servers; expected a reader of its rows",
                      g->remotes[0].name);
     if (rc == 0)
+        rc = list_ids(&e, err);
+    if (rc == 0)
         rc = copy_initializers(&e, err);
     if (rc == 0)
         rc = copy_nodes(&e, err);
     if (rc == 0)
         rc = remove_inputs(&e, err);
+    if (rc == 0)
+        rc = encode_ids(&e, err);
     if (rc == 0)
         remove_unread(&e);
     if (rc == 0)

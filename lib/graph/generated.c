@@ -1,5 +1,6 @@
 /* generated.c - tables that the job makes larger than the model file: an initializer [1, width] becomes a
- * table [rows, width] whose initial rows are generated (tensor/fill.h).
+ * table [rows, width] whose initial rows are generated (tensor/fill.h). A dynamic table, whose indices are ids,
+ * keeps its shape: the rows are on parameter servers only.
  *
  * The import sees values that are zero. They are addresses without memory: no table of the file's size or
  * larger is ever built, and a remote table needs none at all. */
@@ -65,7 +66,9 @@ int import_generate(struct importer *im, const char *name, struct graph_value *v
         return err_set(err, ERR_NOMEM, "/model/tables/%s: out of memory", name);
     *fill = table_fill_of(table->fill, table->fill == TABLE_UNIFORM ? table->range : table->stddev,
                           o->seed, name);
-    v->tensor.shape.dim[0] = (int64_t)table->rows;
+    v->is_dynamic = table->size == TABLE_DYNAMIC;
+    if (!v->is_dynamic)
+        v->tensor.shape.dim[0] = (int64_t)table->rows;
     v->external = NULL;
     v->fill = fill;
     rc = reserve(im->g, &v->tensor, err);

@@ -157,7 +157,8 @@ struct graph_opts {
     const void *remote_arg; /* of both */
     bool delays_dense;      /* the other trained parameters become delayed ones */
     const struct graph_table *tables; /* [n_tables] initializers [1, width] that become tables
-                                         [rows, width] of generated rows */
+                                         [rows, width] of generated rows; a dynamic table is a remote table
+                                         wherever is_remote is given */
     uint32_t n_tables;
     uint64_t seed; /* of the generated rows */
     bool all_constant; /* no parameters and no statistics: for executing a graph unchanged */
@@ -196,9 +197,9 @@ size_t graph_dense_floats(const struct graph *g);   /* size of the part of it wi
 const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size_t *words);
 struct graph_remote {   /* a remote table: a matrix [rows, width] */
     const char *name;   /* as in the ONNX graph */
-    uint64_t rows;      /* <= UINT32_MAX */
+    uint64_t rows;      /* <= UINT32_MAX; 0: a dynamic table, whose indices are 64-bit ids */
     uint32_t width;     /* floats per row */
-    struct shape shape; /* as in the ONNX graph */
+    struct shape shape; /* as in the ONNX graph, or as the job states; [1, width] of a dynamic table */
     struct table_fill fill; /* how its initial rows are generated; of kind TABLE_FROM_FILE: they are not */
 };
 /* The remote tables, in the order in which backward completes their gradients. They are in none of
@@ -277,8 +278,12 @@ struct graph_row_reader { /* the values of remote tables, for export */
      * export. */
     int (*read)(void *arg, uint32_t i, uint64_t first, uint64_t n, float *out, struct err *err);
     void *arg;
+    /* Lists the ids of the trained rows of dynamic table i, ascending, valid until the export ends. Row k of read() is
+     * then that of ids[k]. NULL: no table is dynamic. */
+    int (*list)(void *arg, uint32_t i, const int64_t **ids, uint64_t *n, struct err *err);
 };
-/* graph_export() for a graph with remote tables. With external data, a table is never in memory as
+/* graph_export() for a graph with remote tables. Ids of a dynamic table become row numbers (export_ids.h); ids
+ * without a row read a row of zeros, the mean of initial rows. With external data, a table is never in memory as
  * a whole. Errors: also those of `rows`. */
 int graph_export_remote(const struct graph *g, const float *arena,
                         const struct graph_row_reader *rows, const char *path, struct err *err);
@@ -407,12 +412,13 @@ void plan_record_rows(struct plan *p, size_t at);
 struct plan_lookup { /* a Gather from a remote table */
     uint32_t table;  /* index into graph_remotes() */
     size_t n;        /* number of indices */
-    /* [n] plan_forward_indices() writes the numbers of the rows, 0 <= row < rows of the table.
+    /* [n] plan_forward_indices() writes the numbers of the rows, 0 <= row < rows of the table, or the ids,
+     * any int64_t, of a dynamic table.
      * Before plan_forward() the caller replaces each by the slot of its row in the compact table,
      * also that of the padding row, whose values are read. The list must not change until backward
      * has ended */
     int64_t *rows;
-    int64_t padding; /* this row gets no gradient from the lookup; -1: no row. The plan records its
+    int64_t padding; /* this row, or id, gets no gradient from the lookup; -1: no row. The plan records its
                         positions, so that the caller need not know its slot */
 };
 /* The lookups, one for each Gather from a remote table that the plan computes, in order. The plan

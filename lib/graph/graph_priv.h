@@ -60,6 +60,7 @@ struct graph_value {
                            has no data. data NULL: there are none */
     const struct mapping *external; /* param: the external data file that contains tensor.data;
                                        NULL: the data is in memory */
+    bool is_dynamic; /* param: a dynamic table; the tensor has one row, which is not used */
     const struct table_fill *fill; /* param: its rows are generated, and tensor.data is zero; NULL: they
                                       are in a file */
 };

@@ -129,7 +129,7 @@ static int set_padding_row(struct padding_search *s, struct graph_node *n)
         row = row_in_metadata(s->g->file.model->graph->node[n->proto]);
     if (row < 0 || (t->dtype != TENSOR_F32 && t->dtype != TENSOR_F16 && t->dtype != TENSOR_BF16))
         return 0;
-    if (t->shape.rank == 0 || row >= t->shape.dim[0])
+    if (t->shape.rank == 0 || (row >= t->shape.dim[0] && !s->g->values[value].is_dynamic))
         return err_set(s->err, ERR_INPUT,
                        "padding_idx of '%s' is %" PRId64 "; expected a row from 0 to %" PRId64,
                        name, row, t->shape.rank > 0 ? t->shape.dim[0] - 1 : 0);

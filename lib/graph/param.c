@@ -416,13 +416,16 @@ static int lay_out_tables(struct graph *g, struct err *err)
     g->arena.table_words = packed_layout(g->arena.tables, g->arena.n_tables);
     for (i = 0; i < g->n_remotes; i++) {
         const struct graph_param *p = &g->params[g->n_params + i];
+        const struct graph_value *v = &g->values[g->param_values[g->n_params + i]];
 
         g->remotes[i] = (struct graph_remote){ .name = p->name,
                                                .rows = (uint64_t)p->shape.dim[0],
                                                .width = (uint32_t)width_of(&p->shape),
                                                .shape = p->shape };
-        if (g->values[g->param_values[g->n_params + i]].fill != NULL)
-            g->remotes[i].fill = *g->values[g->param_values[g->n_params + i]].fill;
+        if (v->fill != NULL)
+            g->remotes[i].fill = *v->fill;
+        if (v->is_dynamic)
+            g->remotes[i].rows = 0;
     }
     return 0;
 }
@@ -487,8 +490,9 @@ static bool selects(const struct finder *f, const struct graph_value *v,
 {
     const struct shape *s = &v->tensor.shape;
 
-    return with != NULL && width_of(s) <= UINT32_MAX &&
-           with(f->opts->remote_arg, v->name, (uint64_t)s->dim[0], width_of(s));
+    if (with == NULL || width_of(s) > UINT32_MAX)
+        return false;
+    return v->is_dynamic || with(f->opts->remote_arg, v->name, (uint64_t)s->dim[0], width_of(s));
 }
 
 /* Appends the tensor to `list` if it is trained or a statistic. */

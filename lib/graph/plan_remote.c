@@ -226,8 +226,12 @@ int plan_remote_list(struct plan *p, struct err *err)
         const struct plan_lookup *l = &p->remote.lookups[k];
         const struct plan_call *call = p->remote.calls[k];
         uint8_t *is_padding = p->remote.is_padding[k];
-        int rc = rows_list(&call->call, "Gather", l->rows, err);
+        int rc = 0;
 
+        if (p->g->remotes[l->table].rows == 0)
+            rows_list_ids(&call->call, l->rows);
+        else
+            rc = rows_list(&call->call, "Gather", l->rows, err);
         if (rc < 0) /* as plan_forward() reports the error of a Gather from a local table */
             return err_wrap(err, rc, "forward of Gather '%s'", p->nodes.at[call->node].name);
         for (i = 0; is_padding != NULL && i < l->n; i++)

@@ -27,9 +27,17 @@ struct graph_padding {
 /* An embedding table that the job makes larger than the model file, where it has one row: its initial rows
  * are functions of their number (tensor/fill.h). */
 enum table_fill_kind { TABLE_FROM_FILE /* none of the others */, TABLE_ZEROS, TABLE_UNIFORM, TABLE_NORMAL };
+enum table_size {
+    TABLE_SIZED,   /* a number of rows */
+    TABLE_DYNAMIC, /* a row for every 64-bit id that a step trains; on parameter servers (ps/store.h) */
+};
 struct graph_table {
     const char *name; /* of the initializer */
-    uint64_t rows;
+    enum table_size size;
+    uint64_t rows; /* of TABLE_SIZED; else 0 */
+    /* TABLE_DYNAMIC: struct ps_rules */
+    uint32_t admit_after;
+    uint64_t expire_steps, max_rows;
     enum table_fill_kind fill;
     double range;  /* TABLE_UNIFORM: [-range, range) */
     double stddev; /* TABLE_NORMAL, with mean 0 */

@@ -31,3 +31,23 @@ int ps_budget_report(struct ps_budget *b, uint64_t bytes, uint64_t memory, struc
     pthread_mutex_unlock(&b->lock);
     return rc;
 }
+
+int ps_budget_grow(struct ps_budget *b, const char *table, uint64_t bytes, struct err *err)
+{
+    struct ps_memory *m = &b->memory, before;
+    int rc = 0;
+
+    pthread_mutex_lock(&b->lock);
+    before = *m;
+    m->planned += bytes;
+    m->planned_memory += bytes;
+    m->grown += bytes;
+    m->growing = table;
+    if (b->decide != NULL)
+        rc = b->decide(b->arg, m, err);
+    if (rc < 0)
+        *m = before;
+    m->growing = NULL;
+    pthread_mutex_unlock(&b->lock);
+    return rc;
+}

@@ -1,4 +1,5 @@
-/* budget.h - the memory that the tables of a ps need in a generation, summed over its servers.
+/* budget.h - the memory that the tables of a ps need in a generation, summed over its servers, and the growth
+ * of dynamic tables.
  *
  * Each server learns its shards by its own BEGIN and reports their bytes before it allocates them,
  * so that a ps that cannot hold its tables states both numbers instead of being killed by the
@@ -18,6 +19,9 @@ struct ps_memory { /* in bytes */
     uint64_t planned;
     uint64_t planned_memory; /* that they can occupy; at least `planned` (ps_store_memory()) */
     uint32_t n_reported, n_servers;
+    /* Dynamic tables have grown since the reports. `planned` contains it, and the growth that is requested */
+    uint64_t grown;
+    const char *growing; /* the table whose rows are about to get memory; NULL: a server reports */
 };
 
 /* Decides whether the ps may allocate the memory. Called by one thread at a time. An error ends the
@@ -36,5 +40,8 @@ void ps_budget_fini(struct ps_budget *b);
 void ps_budget_begin(struct ps_budget *b, uint64_t held, uint32_t n_servers);
 /* A server reports the bytes of its shards; `bytes` and `memory` as for ps_server_opts.reserve. Errors: those of `decide`. */
 int ps_budget_report(struct ps_budget *b, uint64_t bytes, uint64_t memory, struct err *err);
+/* The rows of a dynamic table are about to get `bytes` more. Errors: those of `decide`; the bytes are then not
+ * counted. */
+int ps_budget_grow(struct ps_budget *b, const char *table, uint64_t bytes, struct err *err);
 
 #endif

@@ -147,6 +147,8 @@ uint64_t client_read_version(const struct ps_client *c)
 
 void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_t n)
 {
+    for (size_t i = 0; c->tables[table].first_shard == PS_BY_ID && i < n; i++)
+        rows[i] = (int64_t)ps_row_of_id(rows[i]);
     ps_slots_resolve(&c->tables[table].slots, rows, n);
 }
 

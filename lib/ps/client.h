@@ -31,7 +31,7 @@ struct ps_route;
 
 struct ps_client_opts {
     uint32_t n_tables;
-    const uint32_t *widths, *first_shards; /* [n_tables] copied */
+    const uint32_t *widths, *first_shards; /* [n_tables] as in struct ps_table; copied */
     const size_t *rooms;                   /* [n_tables] slots; copied; 0 of dense parameters */
     uint32_t n_dense;        /* dense parameters: the last tables */
     const size_t *elements;  /* [n_dense] floats of each; copied */
@@ -53,7 +53,7 @@ int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, 
 void ps_client_begin(struct ps_client *c, uint32_t part);
 /* The same for the lanes of a step: the rows that follow are the weights `staleness` steps before the version. */
 void ps_client_begin_step(struct ps_client *c);
-/* Replaces row numbers of a table by slots; ps_client_fetch() then fetches the values of slots that
+/* Replaces row numbers of a table, or ids of a dynamic table, by slots; ps_client_fetch() then fetches the values of slots that
  * have none. Errors: those of comm_send() and comm_receive(); ERR_PEER: a server answers wrongly. */
 void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_t n);
 int ps_client_fetch(struct ps_client *c, struct err *err);

@@ -87,12 +87,16 @@ static const char *name_of(const char *folder)
 static int request(struct work *w, uint32_t server, enum ps_kind kind, const uint64_t *shards,
                    const uint64_t *places, const char *folder, struct err *err)
 {
-    const struct ps_message m = { .kind = kind, .step = w->step };
+    const struct ps_message m = { .kind = kind,
+                                  .step = w->step,
+                                  .number = kind == PS_SAVE ? w->files->n_sizes : 0 };
     int rc;
 
     ps_write_begin(&w->out, &m, 0);
     ps_write_set(&w->out, shards);
     ps_write_save(&w->out, places, name_of(folder));
+    if (kind == PS_SAVE)
+        ps_write_sizes(&w->out, w->files->sizes, w->files->n_sizes);
     rc = send_out(w, server, err);
     w->servers[server].works = rc == 0;
     w->n_working += rc == 0;
@@ -236,6 +240,69 @@ static void stop_all(struct work *w)
 {
     if (w->n_working > 0)
         (void)send_polls(w, true, NULL); /* if it fails too, the generation ends, and with it the work */
+}
+
+/* ---- counting ---- */
+
+/* Copies the sizes of the shards that were asked of the server. */
+static int store_counts(const struct work *w, const uint32_t *servers, const struct ps_message *m,
+                        uint32_t server, uint32_t n_tables, struct ckpt_sizes *out, struct err *err)
+{
+    if (server >= w->route->n_servers || m->kind != PS_COUNTS || !w->servers[server].works ||
+        m->step != w->step || m->number != n_tables)
+        return err_set(err, ERR_PEER,
+                       "server %u: message kind %d of step %" PRIu64 ", %u tables, in place of the rows "
+                       "of step %" PRIu64,
+                       server, m->kind, m->step, m->number, w->step);
+    w->servers[server].works = false;
+    for (uint32_t t = 0; t < n_tables; t++)
+        for (int g = 0; g < CKPT_GROUPS; g++)
+            for (uint32_t i = 0; i < PS_SHARDS; i++)
+                if (servers[i] == server)
+                    out[t].rows[g][i] = m->sizes[t].rows[g][i];
+    return 0;
+}
+
+static int request_counts(struct work *w, const uint32_t *servers, struct err *err)
+{
+    const struct ps_message m = { .kind = PS_COUNT, .step = w->step };
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < w->route->n_servers; i++) {
+        uint64_t shards[PS_SET_WORDS] = { 0 };
+
+        for (uint32_t s = 0; s < PS_SHARDS; s++)
+            if (servers[s] == i)
+                ps_set_add(shards, s);
+        ps_write_begin(&w->out, &m, 0);
+        ps_write_set(&w->out, shards);
+        rc = send_out(w, i, err);
+        w->servers[i].works = rc == 0;
+    }
+    return rc;
+}
+
+int ps_count(const struct ps_port *port, const struct ps_route *route, uint64_t step,
+             const uint32_t *servers, uint32_t n_tables, struct ckpt_sizes *out, struct err *err)
+{
+    struct work w = { .port = port, .route = route, .step = step };
+    int rc = open_work(&w, err);
+
+    memset(out, 0, n_tables * sizeof(*out));
+    if (rc == 0)
+        rc = request_counts(&w, servers, err);
+    for (uint32_t i = 0; rc == 0 && i < route->n_servers; i++) {
+        struct comm_message in;
+        struct ps_message m;
+
+        rc = port->receive(port, &in, err);
+        if (rc == 0)
+            rc = ps_message_read(in.data, in.bytes, NULL, 0, w.sections, &m, err);
+        if (rc == 0)
+            rc = store_counts(&w, servers, &m, in.from - route->n_ranks, n_tables, out, err);
+    }
+    close_work(&w);
+    return rc;
 }
 
 /* ---- saving ---- */

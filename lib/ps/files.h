@@ -16,9 +16,15 @@
 #include "ps/message.h"
 
 struct ckpt_row_files;
+struct ckpt_sizes;
 struct err;
 struct ps_port;
 struct ps_route;
+
+/* At a step boundary: the rows of dynamic tables after step `step` in each shard. servers [PS_SHARDS]: as in struct
+ * ps_save_opts. Writes to out [n_tables]; of other tables zeros. Errors: those of comm_send() and comm_receive(). */
+int ps_count(const struct ps_port *port, const struct ps_route *route, uint64_t step,
+             const uint32_t *servers, uint32_t n_tables, struct ckpt_sizes *out, struct err *err);
 
 /* The name of a server (0, 1, ...) for messages, valid until the next call. */
 typedef const char *ps_server_name_fn(void *arg, uint32_t server);

@@ -1,5 +1,5 @@
 /* leader.c - see leader.h. */
-#include "ps/leader.h"
+#include "ps/leader_priv.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "ps/port.h"
 #include "ps/route.h"
 
-enum { READ_FLOATS = 1 << 20, NO_SERVER = UINT32_MAX };
+enum { NO_SERVER = UINT32_MAX };
 
 struct held { /* what a server reported */
     uint64_t version;
@@ -24,29 +24,7 @@ struct held { /* what a server reported */
     uint32_t n_followers;                                                        /* of BEGIN */
 };
 
-struct ps_leader {
-    uint32_t n_tables, n_parts, *widths; /* owned [n_tables] */
-    struct ps_setup_table *tables;       /* owned [n_tables] */
-    const char **names;                  /* owned [n_tables]; the names are borrowed */
-    uint32_t optimizer;
-    struct optim_hyper hyper;
-    double average;
-    uint32_t staleness;
-    struct ps_section *sections; /* owned [PS_TABLES_MAX] */
-    struct ps_writer out;        /* owned */
-    uint32_t *checksums;         /* owned [PS_SHARDS]; of a step */
-    double *squares;             /* owned [PS_SHARDS] */
-    uint32_t *voter;             /* owned [PS_SHARDS]; server that voted first */
-    uint32_t *sources;           /* owned [PS_SHARDS]; server that others copy the shard from */
-    uint32_t *readers;           /* owned [PS_SHARDS]; server that has all rows of the shard */
-    bool is_copying;             /* the first holder of a shard may lack rows */
-
-    /* of the call that runs */
-    const struct ps_port *port;
-    const struct ps_route *route;
-};
-
-static int no_memory(struct err *err)
+int leader_no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "parameter servers: out of memory");
 }
@@ -68,7 +46,7 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     struct ps_leader *l = calloc(1, sizeof(*l));
 
     if (l == NULL)
-        return no_memory(err);
+        return leader_no_memory(err);
     l->n_tables = opts->n_tables;
     l->optimizer = opts->optimizer;
     l->hyper = *opts->hyper;
@@ -88,7 +66,7 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
         l->checksums == NULL || l->squares == NULL || l->voter == NULL || l->sources == NULL ||
         l->readers == NULL) {
         ps_leader_close(l);
-        return no_memory(err);
+        return leader_no_memory(err);
     }
     for (uint32_t i = 0; i < opts->n_tables; i++) {
         const struct ps_table *t = &opts->tables[i];
@@ -108,7 +86,11 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
                                                 .fill = fill.kind,
                                                 .stream = fill.stream,
                                                 .seed = fill.seed,
-                                                .scale = fill.scale };
+                                                .scale = fill.scale,
+                                                .admit_after = t->rules.admit_after,
+                                                .sweep_steps = t->rules.sweep_steps,
+                                                .expire_steps = t->rules.expire_steps,
+                                                .max_rows = t->rules.max_rows };
     }
     *out = l;
     return 0;
@@ -133,17 +115,16 @@ void ps_leader_close(struct ps_leader *l)
 
 /* ---- messages ---- */
 
-static int send_out(struct ps_leader *l, uint32_t server, struct err *err)
+int leader_send(struct ps_leader *l, uint32_t server, struct err *err)
 {
     struct iovec part = { .iov_base = l->out.data, .iov_len = l->out.n };
 
     if (l->out.failed)
-        return no_memory(err);
+        return leader_no_memory(err);
     return l->port->send(l->port, l->route->n_ranks + server, &part, 1, err);
 }
 
-/* Receives a message of this kind from any server. */
-static int receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, struct ps_message *m,
+int leader_receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, struct ps_message *m,
                    struct err *err)
 {
     struct comm_message in;
@@ -186,18 +167,18 @@ static int query(struct ps_leader *l, const struct ps_settlement *s, struct held
         m.flag = l->staleness;
         ps_write_begin(&l->out, &m, 0);
         ps_write_setup(&l->out, l->optimizer, l->average, l->tables, l->names, l->n_tables);
-        rc = send_out(l, i, err);
+        rc = leader_send(l, i, err);
         m.kind = PS_QUERY;
         m.flag = 0;
         ps_write_begin(&l->out, &m, 0);
         if (rc == 0)
-            rc = send_out(l, i, err);
+            rc = leader_send(l, i, err);
     }
     for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
         struct ps_message reply;
         uint32_t server;
 
-        rc = receive(l, PS_HELD, &server, &reply, err);
+        rc = leader_receive(l, PS_HELD, &server, &reply, err);
         if (rc < 0)
             break;
         held[server].version = reply.step;
@@ -226,10 +207,12 @@ static uint32_t find_source(const struct ps_leader *l, const struct held *held, 
     return NO_SERVER;
 }
 
+/* Every shard may have rows of a dynamic table. */
 static bool has_rows(const struct ps_leader *l, uint32_t shard)
 {
     for (uint32_t t = 0; t < l->n_tables; t++)
-        if (ps_local_rows(l->tables[t].rows, ps_first_shard(t), shard) > 0)
+        if (l->tables[t].rows == 0 ||
+            ps_local_rows(l->tables[t].rows, ps_first_shard(t), shard) > 0)
             return true;
     return false;
 }
@@ -305,7 +288,7 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
         ps_write_set(&l->out, h->wanted);
         ps_write_set(&l->out, h->copied);
         ps_write_set(&l->out, h->followed);
-        rc = send_out(l, i, err);
+        rc = leader_send(l, i, err);
     }
     return rc;
 }
@@ -321,14 +304,14 @@ static int fill_rows(struct ps_leader *l, const struct ps_settlement *s, uint32_
 
     if (ps_write_copy(&l->out, s->step, shard, s->is_initial ? PS_COPY_INITIAL : 0, table, part, at,
                       n, width, &values) < 0)
-        return no_memory(err);
+        return leader_no_memory(err);
     for (uint64_t k = 0, run; rc == 0 && k < n; k += run) { /* the rows of a block are consecutive */
         run = PS_BLOCK_ROWS - (at + k) % PS_BLOCK_ROWS;
         run = run > n - k ? n - k : run;
         rc = s->source(s->arg, table, part, ps_row_of(ps_first_shard(table), shard, at + k), run,
                        values + k * width, err);
     }
-    return rc == 0 ? send_out(l, server, err) : rc;
+    return rc == 0 ? leader_send(l, server, err) : rc;
 }
 
 /* All parts of some rows, then of the next ones. */
@@ -358,9 +341,15 @@ static int fill(struct ps_leader *l, const struct ps_settlement *s, uint32_t ser
 {
     int rc = 0;
 
-    for (uint32_t t = 0; rc == 0 && t < l->n_tables; t++)
-        if (!is_generated(l, s, t))
-            rc = fill_table(l, s, server, shard, t, err);
+    for (uint32_t t = 0; rc == 0 && t < l->n_tables; t++) {
+        if (is_generated(l, s, t))
+            continue;
+        rc =
+            l->tables[t].rows == 0
+                ? err_set(err, ERR_UNSUPPORTED,
+                          "table '%s' is dynamic: its rows are read from a checkpoint", l->names[t])
+                : fill_table(l, s, server, shard, t, err);
+    }
     return rc;
 }
 
@@ -377,7 +366,7 @@ static int send_follow(struct ps_leader *l, const uint64_t *set, uint32_t source
     *n += taken;
     ps_write_begin(&l->out, &m, 0);
     ps_write_set(&l->out, shards);
-    return send_out(l, server, err);
+    return leader_send(l, server, err);
 }
 
 static int send_follows(struct ps_leader *l, const struct held *held, uint32_t to,
@@ -433,7 +422,7 @@ static int receive_ready(struct ps_leader *l, uint64_t step, uint32_t n, uint32_
         struct ps_message m;
         uint32_t server;
 
-        rc = receive(l, PS_READY, &server, &m, err);
+        rc = leader_receive(l, PS_READY, &server, &m, err);
         if (rc == 0 && m.step != step)
             rc =
                 err_set(err, ERR_PEER, "server %u is ready for step %" PRIu64 ", expected %" PRIu64,
@@ -459,7 +448,7 @@ static int fill_shards(struct ps_leader *l, const struct ps_settlement *s, const
     int rc;
 
     if (loads == NULL)
-        return no_memory(err);
+        return leader_no_memory(err);
     rc = send_copies(l, s, held, loads, out, err);
     if (rc == 0 && s->folder != NULL)
         rc = ps_load(l->port, l->route, &o, &more, err);
@@ -494,7 +483,7 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
     return rc;
 }
 
-static void begin_call(struct ps_leader *l, const struct ps_port *port,
+void leader_begin_call(struct ps_leader *l, const struct ps_port *port,
                        const struct ps_route *route)
 {
     l->port = port;
@@ -508,8 +497,8 @@ int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, const stru
     int rc;
 
     if (held == NULL)
-        return no_memory(err);
-    begin_call(l, port, route);
+        return leader_no_memory(err);
+    leader_begin_call(l, port, route);
     rc = settle(l, s, held, out, err);
     free(held);
     return rc;
@@ -548,7 +537,7 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
 {
     int rc = 0;
 
-    begin_call(l, port, route);
+    leader_begin_call(l, port, route);
     for (uint32_t s = 0; s < PS_SHARDS; s++) {
         l->voter[s] = NO_SERVER;
         l->squares[s] = 0;
@@ -558,7 +547,7 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
         struct ps_message m;
         uint32_t server;
 
-        rc = receive(l, PS_VOTE, &server, &m, err);
+        rc = leader_receive(l, PS_VOTE, &server, &m, err);
         if (rc == 0 && m.step != step)
             rc = err_set(err, ERR_PEER, "server %u: vote on step %" PRIu64 ", expected %" PRIu64,
                          server, m.step, step);
@@ -568,131 +557,5 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
     }
     for (uint32_t s = 0; s < PS_SHARDS; s++)
         out->squares += l->squares[s];
-    return rc;
-}
-
-/* ---- reading whole tables ---- */
-
-/* The first holders read from now on if they are complete. */
-static int update_readers(struct ps_leader *l, struct err *err)
-{
-    struct ps_message m = { .kind = PS_QUERY };
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
-        ps_write_begin(&l->out, &m, 0);
-        rc = send_out(l, i, err);
-    }
-    l->is_copying = false;
-    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
-        uint32_t server;
-
-        rc = receive(l, PS_HELD, &server, &m, err);
-        for (uint32_t s = 0; rc == 0 && s < PS_SHARDS; s++) {
-            if (ps_route_holders(l->route, s)[0] != server)
-                continue;
-            if (ps_set_has(m.shards, s))
-                l->readers[s] = server;
-            else
-                l->is_copying = true;
-        }
-    }
-    return rc;
-}
-
-int ps_leader_find_readers(struct ps_leader *l, const struct ps_port *port,
-                           const struct ps_route *route, const uint32_t **out, struct err *err)
-{
-    begin_call(l, port, route);
-    *out = l->readers;
-    return l->is_copying ? update_readers(l, err) : 0;
-}
-
-static int request_rows(struct ps_leader *l, uint64_t version, uint32_t table, uint32_t part,
-                        uint64_t first, uint64_t n, uint32_t server, uint64_t *found,
-                        struct err *err)
-{
-    struct ps_message m = { .kind = PS_PULL, .step = version };
-    int rc = 0;
-
-    *found = 0;
-    ps_write_begin(&l->out, &m, 1);
-    for (uint64_t r = first; r < first + n; r++) {
-        uint64_t *to;
-
-        if (l->readers[ps_shard_of(ps_first_shard(table), r)] != server)
-            continue;
-        to = ps_write_room(&l->out, sizeof(*to));
-        if (to != NULL)
-            *to = r;
-        ++*found;
-    }
-    ps_write_section(&l->out, 0, table, part, *found);
-    if (*found > 0)
-        rc = send_out(l, server, err);
-    return rc;
-}
-
-static int store_rows(const struct ps_leader *l, uint32_t server, const struct ps_message *m,
-                      uint64_t version, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
-                      float *out, struct err *err)
-{
-    const struct ps_section *x = m->sections;
-    bool is_asked =
-        m->step == version && m->n_sections == 1 && x->table == table && x->part == part;
-    uint32_t width = l->widths[table];
-    uint64_t k = 0;
-
-    for (uint64_t r = first; r < first + n && is_asked; r++) {
-        if (l->readers[ps_shard_of(ps_first_shard(table), r)] != server)
-            continue;
-        if (k < x->n)
-            memcpy(out + (r - first) * width, x->values + k * width, width * sizeof(float));
-        k++;
-    }
-    return is_asked && k == x->n && k > 0
-               ? 0
-               : err_set(err, ERR_PEER, "server %u: its rows are not those that were requested",
-                         server);
-}
-
-/* Reads at most READ_FLOATS. */
-static int read_some(struct ps_leader *l, uint64_t version, uint32_t table, uint32_t part,
-                     uint64_t first, uint64_t n, float *out, struct err *err)
-{
-    uint32_t n_owed = 0;
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
-        uint64_t found;
-
-        rc = request_rows(l, version, table, part, first, n, i, &found, err);
-        n_owed += found > 0;
-    }
-    for (; rc == 0 && n_owed > 0; n_owed--) {
-        struct ps_message m;
-        uint32_t server;
-
-        rc = receive(l, PS_ROWS, &server, &m, err);
-        if (rc == 0)
-            rc = store_rows(l, server, &m, version, table, part, first, n, out, err);
-    }
-    return rc;
-}
-
-int ps_leader_read(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
-                   uint64_t version, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
-                   float *out, struct err *err)
-{
-    uint32_t width = l->widths[table];
-    uint64_t end = first + n, some;
-    int rc = 0;
-
-    begin_call(l, port, route);
-    for (uint64_t at = first; rc == 0 && at < end; at += some) {
-        some = width < READ_FLOATS ? READ_FLOATS / width : 1;
-        some = some > end - at ? end - at : some;
-        rc = read_some(l, version, table, part, at, some, out + (at - first) * width, err);
-    }
     return rc;
 }

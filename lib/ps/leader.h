@@ -96,10 +96,15 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
 int ps_leader_find_readers(struct ps_leader *l, const struct ps_port *port,
                            const struct ps_route *route, const uint32_t **out, struct err *err);
 
-/* Reads part `part` of rows [first, first + n) of a table after step `version` from the servers, at a step
- * boundary. Errors: those of comm_send() and comm_receive(). */
+/* Reads part `part` of n rows of a table after step `version` from the servers, at a step boundary: of a table of fixed
+ * size from row `first` on, rows NULL; of a dynamic table rows [n] (map.h). Errors: those of comm_send() and
+ * comm_receive(). */
 int ps_leader_read(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
-                   uint64_t version, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
-                   float *out, struct err *err);
+                   uint64_t version, uint32_t table, uint32_t part, const uint64_t *rows,
+                   uint64_t first, uint64_t n, float *out, struct err *err);
+/* Lists the trained rows of a dynamic table after step `version`, ascending, at a step boundary. The caller frees *rows.
+ * Errors: those of comm_send() and comm_receive(), ERR_NOMEM. */
+int ps_leader_list(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+                   uint64_t version, uint32_t table, uint64_t **rows, uint64_t *n, struct err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* loader.c - see loader.h. */
-#include "ps/loader.h"
+#include "ps/loader_priv.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,34 +7,10 @@
 
 #include "base/err.h"
 #include "base/fault.h"
-#include "ckpt/rows.h"
-#include "ps/background.h"
-#include "ps/map.h"
 #include "ps/store.h"
 #include "ps/wants.h"
 
-enum {
-    CHUNK_BYTES = 4 << 20,
-    GAP_BYTES = 64 << 10, /* read, though not needed, to avoid another operation */
-};
-
-struct loader {
-    struct ps_background base;
-    struct ps_load_job job; /* its pointers, except `store`, are owned */
-    uint64_t shards[PS_SET_WORDS];
-    uint32_t n_parts;
-
-    /* used by the thread alone */
-    struct ckpt_rows *from; /* owned */
-    float *chunk;           /* owned */
-    struct err *err;
-    /* the tensor in use */
-    enum ckpt_shard_kind kind;
-    uint32_t table, part, tensor;
-    size_t row_bytes;
-    bool is_dense;
-    uint64_t elements; /* of a dense parameter */
-};
+enum { GAP_BYTES = 64 << 10 }; /* read, though not needed, to avoid another operation */
 
 static void free_loader(struct ps_background *b)
 {
@@ -88,7 +64,7 @@ static int read_rows(struct loader *l, uint64_t first, uint64_t n)
 
 static int read_range(struct loader *l, uint64_t first, uint64_t end)
 {
-    uint64_t most = CHUNK_BYTES / l->row_bytes, n;
+    uint64_t most = LOADER_CHUNK_BYTES / l->row_bytes, n;
     int rc = 0;
 
     for (; rc == 0 && first < end; first += n) {
@@ -103,41 +79,6 @@ static int read_range(struct loader *l, uint64_t first, uint64_t end)
 }
 
 /* ---- a tensor ---- */
-
-static int check_dense(struct loader *l, const struct ckpt_rows_tensor *t)
-{
-    l->elements = (uint64_t)shape_elements(&t->shape);
-    if (t->dtype == TENSOR_F32 && ps_dense_rows(l->elements) == l->job.rows[l->table])
-        return 0;
-    return err_set(l->err, ERR_CORRUPT, "tensor '%s': expected the floats of the parameter",
-                   t->name);
-}
-
-static int find_tensor(struct loader *l)
-{
-    const struct ps_store *store = l->job.store;
-    struct ckpt_rows_tensor t;
-    char *name = NULL;
-    int rc;
-
-    l->kind = l->part == 0 ? CKPT_SHARD_MODEL : CKPT_SHARD_OPTIMIZER;
-    if (asprintf(&name, l->part == 0 ? "%s" : "%s/%s", ps_store_table_name(store, l->table),
-                 ps_store_part_name(store, l->part)) < 0)
-        return err_set(l->err, ERR_NOMEM, "rows of a checkpoint: out of memory");
-    rc = ckpt_rows_find(l->from, l->kind, name, &l->tensor, l->err);
-    free(name);
-    if (rc < 0)
-        return rc;
-    ckpt_rows_describe(l->from, l->kind, l->tensor, &t);
-    l->row_bytes = l->job.widths[l->table] * sizeof(float);
-    l->is_dense = ps_store_is_dense(store, l->table);
-    if (l->is_dense)
-        return check_dense(l, &t);
-    if (t.dtype != TENSOR_F32 || t.rows != l->job.rows[l->table] || t.row_bytes != l->row_bytes)
-        return err_set(l->err, ERR_CORRUPT, "tensor '%s': expected rows and width of the table",
-                       t.name);
-    return 0;
-}
 
 /* Reads the wanted blocks of rows, ascending, and joins ranges whose gap is small. */
 static int load_tensor(struct loader *l)
@@ -159,6 +100,33 @@ static int load_tensor(struct loader *l)
     return rc == 0 ? read_range(l, begin, end) : rc;
 }
 
+/* Uses names of the store. */
+static int find_in_turn(struct loader *l)
+{
+    int rc = ps_background_enter(&l->base, l->err);
+
+    if (rc < 0)
+        return rc;
+    rc = loader_find_tensor(l);
+    ps_background_leave(&l->base);
+    return rc;
+}
+
+static int load_table(struct loader *l)
+{
+    int rc = 0;
+
+    if (l->job.rows[l->table] == 0)
+        return loader_load_ids(l);
+    l->n_rows = l->job.rows[l->table];
+    for (l->part = 0; rc == 0 && l->part < l->n_parts; l->part++) {
+        rc = find_in_turn(l);
+        if (rc == 0)
+            rc = load_tensor(l);
+    }
+    return rc;
+}
+
 static int run(struct ps_background *b, struct err *err)
 {
     struct loader *l = (struct loader *)b;
@@ -167,15 +135,7 @@ static int run(struct ps_background *b, struct err *err)
     l->err = err;
     rc = ckpt_rows_open(l->job.folder, &l->from, err);
     for (l->table = 0; rc == 0 && l->table < l->job.n_tables; l->table++)
-        for (l->part = 0; rc == 0 && l->part < l->n_parts; l->part++) {
-            rc = ps_background_enter(&l->base, err);
-            if (rc < 0)
-                break;
-            rc = find_tensor(l); /* uses names of the store */
-            ps_background_leave(&l->base);
-            if (rc == 0)
-                rc = load_tensor(l);
-        }
+        rc = load_table(l);
     return rc;
 }
 
@@ -204,7 +164,7 @@ struct ps_background *ps_loader_start(const struct ps_load_job *job)
     l->job.folder = job->folder != NULL ? strdup(job->folder) : NULL;
     l->job.rows = copy(job->rows, job->n_tables * sizeof(*job->rows));
     l->job.widths = copy(job->widths, job->n_tables * sizeof(*job->widths));
-    l->chunk = malloc(CHUNK_BYTES);
+    l->chunk = malloc(LOADER_CHUNK_BYTES);
     memcpy(l->shards, job->shards, sizeof(l->shards));
     if ((job->folder != NULL && l->job.folder == NULL) || l->job.rows == NULL ||
         l->job.widths == NULL || l->chunk == NULL) {

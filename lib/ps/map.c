@@ -12,18 +12,10 @@ uint64_t ps_local_rows(uint64_t rows, uint32_t first_shard, uint32_t shard)
     return n * PS_BLOCK_ROWS + (whole % PS_SHARDS == first_block ? rows % PS_BLOCK_ROWS : 0);
 }
 
-/* The output function of SplitMix64, a bijection: two ps never have the same score for a shard. */
-static uint64_t mix64(uint64_t x)
-{
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
+/* The hash is a bijection: two ps never have the same score for a shard. */
 static uint64_t score(uint32_t rank, uint32_t shard)
 {
-    return mix64((uint64_t)rank << 32 | shard);
+    return ps_mix64((uint64_t)rank << 32 | shard);
 }
 
 uint32_t ps_map_make(const uint32_t *ranks, uint32_t n, uint32_t replicas, uint32_t *holders)

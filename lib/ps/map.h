@@ -9,6 +9,10 @@
  *
  * The rows of a table in one shard have the local numbers 0, 1, 2, ... in ascending order of rows.
  *
+ * A dynamic table has a row for every 64-bit id that a step has used. Its rows are numbered so that
+ * the order of rows, as unsigned numbers, is the order of ids: row = id + 2^63. A hash of the id
+ * selects the shard; rows of such a table have no local numbers.
+ *
  * All members of a group compute the same map from the view alone, and data in checkpoints and in
  * memory of servers stays in its shard, so nothing here may ever change.
  * Threads: any. */
@@ -19,7 +23,28 @@
 
 #include "tensor/shards.h"
 
-enum { PS_SHARDS = SHARDS, PS_BLOCK_ROWS = SHARD_BLOCK_ROWS };
+enum {
+    PS_SHARDS = SHARDS,
+    PS_BLOCK_ROWS = SHARD_BLOCK_ROWS,
+    PS_BY_ID = PS_SHARDS, /* as first shard: the table is dynamic */
+};
+
+static inline uint64_t ps_mix64(uint64_t x)
+{
+    return shard_mix64(x);
+}
+
+/* Returns the row of an id of a dynamic table. */
+static inline uint64_t ps_row_of_id(int64_t id)
+{
+    return (uint64_t)id ^ (uint64_t)1 << 63;
+}
+
+/* The inverse of ps_row_of_id(). */
+static inline int64_t ps_id_of_row(uint64_t row)
+{
+    return (int64_t)(row ^ (uint64_t)1 << 63);
+}
 
 /* Returns the shard of row 0 of a table. */
 static inline uint32_t ps_first_shard(uint32_t table)
@@ -27,9 +52,17 @@ static inline uint32_t ps_first_shard(uint32_t table)
     return shard_first(table);
 }
 
-/* Returns the shard of a row of the table with this first shard. */
+/* Returns what ps_shard_of() needs: of table number `table` with so many rows; 0: it is dynamic. */
+static inline uint32_t ps_first_shard_of(uint32_t table, uint64_t rows)
+{
+    return rows == 0 ? PS_BY_ID : ps_first_shard(table);
+}
+
+/* Returns the shard of a row of the table with this first shard; PS_BY_ID: of a dynamic table. */
 static inline uint32_t ps_shard_of(uint32_t first_shard, uint64_t row)
 {
+    if (first_shard == PS_BY_ID)
+        return shard_of_id(ps_id_of_row(row));
     return shard_of_block(first_shard, row / PS_BLOCK_ROWS);
 }
 

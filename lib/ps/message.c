@@ -9,11 +9,13 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "ckpt/shard_files.h"
 #include "opts/ps.h"
 #include "opts/graph.h"
+#include "ps/store.h"
 
 enum {
-    PS_MESSAGE_MAGIC = 0x02737074, /* "tps" and the version */
+    PS_MESSAGE_MAGIC = 0x03737074, /* "tps" and the version */
     HEAD_BYTES = 40,
     SECTION_BYTES = 16,
     HYPER_BYTES = 88,
@@ -41,7 +43,7 @@ struct hyper { /* struct optim_hyper as bytes */
 };
 
 _Static_assert(sizeof(struct head) == HEAD_BYTES && sizeof(struct hyper) == HYPER_BYTES &&
-                   sizeof(struct ps_setup_table) == 56,
+                   sizeof(struct ps_setup_table) == 80,
                "no padding");
 
 static const struct {
@@ -68,6 +70,11 @@ static const struct {
     [PS_POLL] = { "POLL", false, false, false, false, 0 },
     [PS_DONE] = { "DONE", false, false, false, false, 0 },
     [PS_WAIT] = { "WAIT", false, false, false, false, 0 },
+    [PS_COPY_IDS] = { "COPY_IDS", true, true, true, false, 0 },
+    [PS_COUNT] = { "COUNT", false, false, false, false, 1 },
+    [PS_COUNTS] = { "COUNTS", false, false, false, false, 0 },
+    [PS_LIST] = { "LIST", false, false, false, false, 1 },
+    [PS_LISTED] = { "LISTED", true, true, false, false, 0 },
 };
 
 /* ---- reading ---- */
@@ -130,10 +137,25 @@ static int read_section_heads(struct reader *r, uint32_t n_widths, struct ps_mes
         if (s->table >= n_widths)
             return err_set(r->err, ERR_PEER, "%s: table %u, expected 0 to %u", r->kind, s->table,
                            n_widths - 1);
-        if (s->n > SIZE_MAX / 8 / PS_WIDTH_MAX)
+        if (s->n > SIZE_MAX / 8 / PS_PARTS_MAX / PS_WIDTH_MAX)
             return err_set(r->err, ERR_PEER, "%s: %" PRIu64 " rows are too many", r->kind, s->n);
     }
     return 0;
+}
+
+/* The only section of COPY_IDS. */
+static int read_ids(struct reader *r, const uint32_t *widths, struct ps_message *m)
+{
+    struct ps_section *s = &m->sections[0];
+
+    if (s->part == 0 || s->part > PS_PARTS_MAX)
+        return err_set(r->err, ERR_PEER, "%s: %u parts of the state, expected 1 to %d", r->kind,
+                       s->part, PS_PARTS_MAX);
+    s->rows = take(r, s->n * sizeof(*s->rows));
+    m->last_steps = s->rows != NULL ? take(r, s->n * sizeof(*m->last_steps)) : NULL;
+    m->counts = m->last_steps != NULL ? take(r, s->n * sizeof(*m->counts)) : NULL;
+    s->values = m->counts != NULL ? take(r, ps_padded(s->n * s->part * widths[s->table])) : NULL;
+    return s->values != NULL ? 0 : ERR_PEER;
 }
 
 static int read_sections(struct reader *r, const uint32_t *widths, uint32_t n_widths,
@@ -144,6 +166,10 @@ static int read_sections(struct reader *r, const uint32_t *widths, uint32_t n_wi
     for (uint32_t i = 0; rc == 0 && i < m->n_sections; i++) {
         struct ps_section *s = &m->sections[i];
 
+        if (m->kind == PS_COPY_IDS) {
+            rc = read_ids(r, widths, m);
+            continue;
+        }
         if (kinds[m->kind].has_rows) {
             s->rows = take(r, s->n * sizeof(*s->rows));
             rc = s->rows == NULL ? ERR_PEER : 0;
@@ -177,6 +203,16 @@ static int read_names(struct reader *r, struct ps_message *m)
                : err_set(r->err, ERR_PEER, "SETUP: %u names for %u tables", ends, m->n_tables);
 }
 
+/* A table of fixed size has no rules; a dynamic one has valid rules, and generated rows. */
+static bool is_valid_size(const struct ps_setup_table *t)
+{
+    if (t->rows > 0)
+        return t->admit_after == 0 && t->sweep_steps == 0 && t->expire_steps == 0 &&
+               t->max_rows == 0;
+    return (t->flags & PS_TABLE_DENSE) == 0 && t->admit_after > 0 && t->sweep_steps > 0 &&
+           t->fill != TABLE_FROM_FILE && (t->max_rows == 0 || t->max_rows >= PS_SHARDS);
+}
+
 static int read_setup(struct reader *r, struct ps_message *m)
 {
     const uint32_t *counts = take(r, 2 * sizeof(*counts));
@@ -196,7 +232,7 @@ static int read_setup(struct reader *r, struct ps_message *m)
     for (uint32_t i = 0; m->tables != NULL && i < m->n_tables; i++) {
         const struct ps_setup_table *t = &m->tables[i];
 
-        if (t->width == 0 || t->width > PS_WIDTH_MAX || t->rows == 0 ||
+        if (t->width == 0 || t->width > PS_WIDTH_MAX || !is_valid_size(t) ||
             t->rows > (uint64_t)1 << 40 || t->flags > (PS_TABLE_LAZY | PS_TABLE_DENSE) ||
             ((t->flags & PS_TABLE_DENSE) != 0 && t->width != PS_DENSE_WIDTH) ||
             !isfinite(t->rate_factor) || !isfinite(t->weight_decay) || t->fill > TABLE_NORMAL ||
@@ -233,6 +269,15 @@ static int read_save(struct reader *r, struct ps_message *m)
                : err_set(r->err, ERR_PEER, "%s: a text of %zu bytes in %" PRIu64, r->kind, len, *n);
 }
 
+static int read_sizes(struct reader *r, struct ps_message *m)
+{
+    if (m->number > PS_TABLES_MAX)
+        return err_set(r->err, ERR_PEER, "%s: sizes of %u tables, expected at most %d", r->kind,
+                       m->number, PS_TABLES_MAX);
+    m->sizes = take(r, m->number * sizeof(*m->sizes));
+    return m->sizes != NULL ? 0 : ERR_PEER;
+}
+
 static int read_arrays(struct reader *r, struct ps_message *m)
 {
     const uint64_t **sets[] = { &m->shards, &m->copied, &m->followed };
@@ -242,8 +287,13 @@ static int read_arrays(struct reader *r, struct ps_message *m)
         if (*sets[i] == NULL)
             return ERR_PEER;
     }
-    if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
-        return read_save(r, m);
+    if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE) {
+        int rc = read_save(r, m);
+
+        return rc == 0 && m->kind == PS_SAVE ? read_sizes(r, m) : rc;
+    }
+    if (m->kind == PS_COUNTS)
+        return read_sizes(r, m);
     if (m->kind != PS_VOTE)
         return m->kind == PS_SETUP ? read_setup(r, m) : 0;
     m->checksums = take(r, PS_SHARDS * sizeof(*m->checksums));
@@ -270,6 +320,8 @@ static int read_head(struct reader *r, struct ps_message *m)
                               .n_sections = h->n_sections,
                               .sections = m->sections };
     r->kind = kinds[m->kind].name;
+    if (m->kind == PS_COPY_IDS && m->n_sections != 1)
+        return err_set(r->err, ERR_PEER, "%s: %u sections, expected 1", r->kind, m->n_sections);
     if (m->n_sections > (kinds[m->kind].has_sections ? PS_TABLES_MAX : 0))
         return err_set(r->err, ERR_PEER, "%s: %u sections, expected at most %d", r->kind,
                        m->n_sections, kinds[m->kind].has_sections ? PS_TABLES_MAX : 0);
@@ -427,6 +479,12 @@ void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_
         memset(sections, 0, (size_t)n_sections * SECTION_BYTES);
 }
 
+void ps_write_flag(struct ps_writer *w, uint32_t flag)
+{
+    if (!w->failed)
+        ((struct head *)(void *)w->data)->flag |= flag;
+}
+
 void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t part, uint64_t n)
 {
     uint8_t *at;
@@ -501,6 +559,14 @@ void ps_write_save(struct ps_writer *w, const uint64_t *places, const char *text
     memcpy(at, text, n);
 }
 
+void ps_write_sizes(struct ps_writer *w, const struct ckpt_sizes *sizes, uint32_t n)
+{
+    void *at = ps_write_room(w, n * sizeof(*sizes));
+
+    if (at != NULL && n > 0)
+        memcpy(at, sizes, n * sizeof(*sizes));
+}
+
 int ps_write_copy(struct ps_writer *w, uint64_t step, uint32_t shard, unsigned flags,
                   uint32_t table, uint32_t part, uint64_t first, uint64_t n, uint32_t width,
                   float **values)
@@ -516,5 +582,24 @@ int ps_write_copy(struct ps_writer *w, uint64_t step, uint32_t shard, unsigned f
         return ERR_NOMEM;
     if (n * width % 2 != 0)
         (*values)[n * width] = 0;
+    return 0;
+}
+
+int ps_write_copy_ids(struct ps_writer *w, const struct ps_message *m, uint32_t table,
+                      uint32_t n_parts, uint64_t n, uint32_t width, struct ps_ids_room *out)
+{
+    size_t floats = n * n_parts * width;
+
+    ps_write_begin(w, m, 1);
+    out->most = n;
+    out->rows = ps_write_room(w, 3 * n * sizeof(*out->rows) + ps_padded(floats));
+    ps_write_section(w, 0, table, n_parts, n);
+    if (w->failed)
+        return ERR_NOMEM;
+    out->last_steps = out->rows + n;
+    out->counts = out->last_steps + n;
+    out->values = (float *)(out->counts + n);
+    if (floats % 2 != 0)
+        out->values[floats] = 0;
     return 0;
 }

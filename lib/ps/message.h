@@ -5,7 +5,7 @@
  * used in place.
  *
  *   offset  size  field
- *        0     4  magic "tps", then the version 2: PS_MESSAGE_MAGIC
+ *        0     4  magic "tps", then the version 3: PS_MESSAGE_MAGIC
  *        4     4  kind
  *        8     8  step
  *       16     4  flag
@@ -29,10 +29,15 @@
  *                                     shards to hold; of these, shards that will be copied before READY; shards
  *                                     that will be copied later
  *   FOLLOW  coordinator  server       number: server point that has the shards; shards to copy from it
- *   FETCH   server       server       step: version; number: shard, first: local row, one section without rows: the
+ *   FETCH   server       server       step: version; number: shard, first: local row (dynamic table: the lowest row
+ *                                     that is missing), one section without rows: the
  *                                     next place to copy; shards that are left. No shard: this FOLLOW has ended
  *   COPY    coordinator, server       step: version; number: shard; flag: enum ps_copy_flag; first: local row; one
  *           server                    section with values. At step 0 no table that SETUP describes as generated
+ *   COPY_IDS server      server       step: version; number: shard; flag: enum ps_copy_flag; first: lowest row that may
+ *                                     follow; one section of a dynamic table, whose part is the number of parts of
+ *                                     the state: rows u64 [n], newest steps u64 [n], counts u64 [n],
+ *                                     values f32 [n][parts][width]
  *   READY   server       coordinator  step; flag: 1: all shards are filled, 0: copies are awaited
  *   PULL    rank         server       step: version; flag: 1: the rows are for the lanes of a step, 0: they are not;
  *                                     sections with rows
@@ -41,8 +46,13 @@
  *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]
  *   COMMIT  rank         server       step; flag: 1: the step is skipped; hyper
  *   END     rank         server       flag: 1: the job is complete
+ *   COUNT   coordinator  server       step: version; shards whose rows of dynamic tables are counted
+ *   COUNTS  server       coordinator  step; number: of tables; sizes [number]: of these shards, else zero
+ *   LIST    coordinator  server       step: version; number: a dynamic table; shards whose trained rows are listed
+ *   LISTED  server       coordinator  step; one section with rows: these, in any order
  *   SAVE    coordinator  server       step: version; shards to write; places: ckpt_row_files.data_at; text: name of
- *                                     the folder in the directory of checkpoints
+ *                                     the folder in the directory of checkpoints; number: of sizes, 0: no table is
+ *                                     dynamic; sizes [number]: of all shards
  *   LOAD    coordinator  server       step; shards to read, of those that will be copied; places: zero; text: name of the
  *                                     checkpoint in the directory of checkpoints
  *   POLL    coordinator  server       after SAVE or LOAD. flag: 1: the work is abandoned, 0: DONE is expected; number: 1:
@@ -60,8 +70,10 @@
 #include "opts/optim.h"
 #include "ps/map.h"
 
+struct ckpt_sizes;
 struct err;
 struct iovec;
+struct ps_ids_room;
 
 enum ps_kind {
     PS_SETUP = 1,
@@ -83,6 +95,11 @@ enum ps_kind {
     PS_POLL,
     PS_DONE,
     PS_WAIT,
+    PS_COPY_IDS,
+    PS_COUNT,
+    PS_COUNTS,
+    PS_LIST,
+    PS_LISTED,
     PS_KINDS,
 };
 
@@ -95,6 +112,7 @@ enum ps_pending { /* what BEGIN does with a pending gradient */
 enum ps_copy_flag {
     PS_COPY_INITIAL = 1, /* initial rows, of which only part 0 (weights) is sent */
     PS_COPY_LAST = 2,    /* the last answer to a FETCH */
+    PS_COPY_TABLE_END = 4, /* COPY_IDS: no row of the table in the shard follows */
 };
 
 enum ps_done { /* the rows that SAVE or LOAD requested */
@@ -109,6 +127,7 @@ enum {
     PS_SET_WORDS = PS_SHARDS / 64, /* a set of shards: bit s % 64 of word s / 64 */
     PS_TABLES_MAX = 4096,
     PS_WIDTH_MAX = 1 << 20, /* floats of a row */
+    PS_PARTS_MAX = 6, /* of the state: weights, slots, average */
 };
 
 struct ps_section {
@@ -124,7 +143,7 @@ enum ps_table_flag {
 };
 
 struct ps_setup_table {
-    uint64_t rows;
+    uint64_t rows; /* 0: the table is dynamic, and its rows are generated */
     uint32_t width, flags; /* enum ps_table_flag */
     double rate_factor, weight_decay;
     /* struct table_fill. Not 0: at step 0 every server generates the rows of its shards, and no COPY has
@@ -132,6 +151,9 @@ struct ps_setup_table {
     uint32_t fill, stream;
     uint64_t seed;
     double scale;
+    /* struct ps_rules of a dynamic table; else 0 */
+    uint32_t admit_after, sweep_steps;
+    uint64_t expire_steps, max_rows;
 };
 
 /* A message. The pointers are into the bytes that were read. */
@@ -147,8 +169,10 @@ struct ps_message {
     const uint64_t *shards, *copied, *followed;
     const uint64_t *places; /* [PS_PLACES] SAVE, LOAD, DONE */
     const char *text;       /* SAVE, LOAD, DONE */
+    const struct ckpt_sizes *sizes; /* [number] COUNTS, SAVE */
     const uint32_t *checksums;   /* [PS_SHARDS] VOTE */
     const double *squares;       /* [PS_SHARDS] VOTE */
+    const uint64_t *last_steps, *counts; /* [n of the section] COPY_IDS */
     /* SETUP */
     uint32_t optimizer, n_tables;
     double average;
@@ -189,6 +213,8 @@ void ps_write_borrow(struct ps_writer *w, const void *data, size_t n);
 /* Returns the bytes of the message in parts, valid until the next call; NULL: out of memory. */
 const struct iovec *ps_writer_parts(struct ps_writer *w, uint32_t *n);
 uint64_t ps_writer_bytes(const struct ps_writer *w); /* of the message */
+/* Adds a flag to a message that was written. */
+void ps_write_flag(struct ps_writer *w, uint32_t flag);
 void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t part, uint64_t n);
 /* Returns n of section i of the message. */
 uint64_t ps_written_rows(const struct ps_writer *w, uint32_t i);
@@ -198,12 +224,18 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
 
 /* Adds places [PS_PLACES] and text to SAVE, LOAD and DONE. */
 void ps_write_save(struct ps_writer *w, const uint64_t *places, const char *text);
+/* Adds sizes to COUNTS and SAVE; n is the `number` of the message. */
+void ps_write_sizes(struct ps_writer *w, const struct ckpt_sizes *sizes, uint32_t n);
 
 /* Writes the head of a COPY message; the caller writes n * width floats to *values. flags: enum
  * ps_copy_flag. Returns ERR_NOMEM or 0. */
 int ps_write_copy(struct ps_writer *w, uint64_t step, uint32_t shard, unsigned flags,
                   uint32_t table, uint32_t part, uint64_t first, uint64_t n, uint32_t width,
                   float **values);
+
+/* The same for a COPY_IDS message of n rows; the caller writes the arrays of *out. */
+int ps_write_copy_ids(struct ps_writer *w, const struct ps_message *m, uint32_t table,
+                      uint32_t n_parts, uint64_t n, uint32_t width, struct ps_ids_room *out);
 
 /* Returns how many of `left` rows are in one COPY message. */
 static inline uint64_t ps_copy_rows(uint32_t width, uint64_t left)

@@ -16,7 +16,9 @@
 #include "base/thread.h"
 #include "comm/channel.h"
 #include "comm/comm.h"
+#include "ps/map.h"
 #include "ps/server.h"
+#include "ps/store.h"
 
 struct service { /* a service thread */
     struct ps *ps;
@@ -25,8 +27,10 @@ struct service { /* a service thread */
     pthread_t thread;
     bool started;
     pthread_mutex_t turn; /* held while the server handles a message, or a reader reads */
-    pthread_mutex_t lock; /* of `stats` */
+    pthread_mutex_t lock; /* guards the fields below */
     struct ps_server_stats stats;
+    struct ps_table_facts *tables; /* owned [room_tables] */
+    uint32_t n_tables, room_tables;
 };
 
 struct ps {
@@ -68,6 +72,13 @@ static int reserve(void *arg, uint64_t bytes, uint64_t memory, struct err *err)
     return ps_budget_report(&s->ps->budget, bytes, memory, err);
 }
 
+static int grow(void *arg, const char *table, uint64_t bytes, struct err *err)
+{
+    struct service *s = arg;
+
+    return ps_budget_grow(&s->ps->budget, table, bytes, err);
+}
+
 int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
 {
     struct ps *p = calloc(1, sizeof(*p));
@@ -94,6 +105,7 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
                                                       .send = send,
                                                       .exchange = exchange,
                                                       .reserve = reserve,
+                                                      .grow = grow,
                                                       .arg = s,
                                                       .directory = opts->checkpoints },
                             &s->server, err);
@@ -122,6 +134,8 @@ void ps_close(struct ps *p)
     join(p);
     for (uint32_t i = 0; p->services != NULL && i < p->opts.n_servers; i++)
         ps_server_close(p->services[i].server);
+    for (uint32_t i = 0; p->services != NULL && i < p->opts.n_servers; i++)
+        free(p->services[i].tables);
     free(p->services);
     ps_budget_fini(&p->budget);
     arena_fini(&p->memory);
@@ -216,10 +230,28 @@ static uint32_t first_rank_of(const struct group_view *v, uint32_t member)
     return n;
 }
 
+/* Without memory the tables that have no place are not reported. */
+static void store_tables(struct service *s)
+{
+    uint32_t n = ps_server_tables(s->server, s->tables, s->room_tables);
+
+    if (n > s->room_tables) {
+        struct ps_table_facts *grown = realloc(s->tables, n * sizeof(*grown));
+
+        if (grown != NULL) {
+            s->tables = grown;
+            s->room_tables = n;
+            (void)ps_server_tables(s->server, s->tables, n);
+        }
+    }
+    s->n_tables = n < s->room_tables ? n : s->room_tables;
+}
+
 static void store_stats(struct service *s)
 {
     pthread_mutex_lock(&s->lock);
     ps_server_stats(s->server, &s->stats);
+    store_tables(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -365,6 +397,29 @@ void ps_facts(struct ps *p, struct ps_facts *out)
     }
 }
 
+uint32_t ps_tables(struct ps *p, struct ps_table_facts *out, uint32_t most)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->opts.n_servers; i++) {
+        struct service *s = &p->services[i];
+
+        pthread_mutex_lock(&s->lock);
+        for (uint32_t t = 0; t < s->n_tables && t < most; t++) {
+            if (t >= n)
+                out[t] = (struct ps_table_facts){ 0 };
+            memcpy(out[t].name, s->tables[t].name, sizeof(out[t].name));
+            out[t].rows += s->tables[t].rows;
+            out[t].admitted += s->tables[t].admitted;
+            out[t].expired += s->tables[t].expired;
+            n = t >= n ? t + 1 : n;
+        }
+        n = s->n_tables > n ? s->n_tables : n;
+        pthread_mutex_unlock(&s->lock);
+    }
+    return n;
+}
+
 /* ---- reading rows ---- */
 
 enum { TURN_MS = 1000 };
@@ -390,21 +445,28 @@ static int read_from(struct service *s, const char *table, const char *part, con
         return rc;
     if (out->values == NULL)
         out->values = malloc(n * at.width * sizeof(float) + 1);
-    if (out->values == NULL)
+    if (out->is_initial == NULL)
+        out->is_initial = calloc(n + 1, sizeof(*out->is_initial));
+    if (out->values == NULL || out->is_initial == NULL)
         return err_set(err, ERR_NOMEM, "rows: out of memory");
+    out->is_dynamic = at.rows == 0;
     if (out->n > 0 && out->step != at.step)
         return err_set(err, ERR_PEER, "the rows changed while they were read; try again");
     out->step = at.step;
     out->width = at.width;
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        if (rows[i] >= at.rows)
+        uint64_t row = at.rows == 0 ? ps_row_of_id((int64_t)rows[i]) : rows[i];
+        bool is_initial;
+
+        if (at.rows > 0 && row >= at.rows)
             return err_set(err, ERR_INPUT, "row %" PRIu64 ": table '%s' has rows 0 to %" PRIu64,
                            rows[i], table, at.rows - 1);
-        if (!ps_server_has_row(s->server, &at, rows[i]))
+        if (!ps_server_has_row(s->server, &at, row))
             continue;
         out->rows[out->n] = rows[i];
-        rc = ps_server_read_row(s->server, &at, rows[i], out->values + out->n * at.width, err);
-        out->n++;
+        rc = ps_server_read_row(s->server, &at, row, out->values + out->n * at.width, &is_initial,
+                                err);
+        out->is_initial[out->n++] = is_initial;
     }
     return rc;
 }
@@ -429,6 +491,7 @@ int ps_read_rows(struct ps *p, const char *table, const char *part, const uint64
     if (rc < 0) {
         free(out->rows);
         free(out->values);
+        free(out->is_initial);
         *out = (struct ps_rows){ 0 };
     }
     return rc;

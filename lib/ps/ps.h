@@ -30,6 +30,7 @@ struct comm_listener;
 struct comm_loss;
 struct err;
 struct ps;
+struct ps_table_facts;
 
 struct ps_opts {
     uint32_t n_servers; /* service threads */
@@ -69,9 +70,12 @@ struct ps_facts { /* over all servers */
     uint64_t version; /* the lowest */
     uint32_t n_shards, n_copied; /* n_copied: of these, those whose rows are still being copied */
     uint64_t bytes, rows_read, rows_updated;
-    uint64_t rows_stale[PS_STALENESS_MAX + 1], memory; /* as in struct ps_server_stats */
+    uint64_t memory;                            /* as in struct ps_server_stats */
+    uint64_t rows_stale[PS_STALENESS_MAX + 1];  /* the same */
 };
 void ps_facts(struct ps *p, struct ps_facts *out);
+/* Copies the facts of the first `most` dynamic tables, over all servers. Returns the number of dynamic tables. */
+uint32_t ps_tables(struct ps *p, struct ps_table_facts *out, uint32_t most);
 
 struct ps_rows { /* the caller frees the arrays */
     uint64_t step; /* the values are those after this step */
@@ -79,8 +83,11 @@ struct ps_rows { /* the caller frees the arrays */
     size_t n;
     uint64_t *rows; /* [n] those of the requested rows that this ps holds */
     float *values;  /* [n * width] */
+    bool is_dynamic; /* the table; then `is_initial` is set */
+    int *is_initial; /* [n] 1: no step has trained the row, so it has its initial values */
 };
-/* Reads rows of a table by its name; part: "" or "weights", a slot of the optimizer, "average". Waits for
+/* Reads rows of a table by its name; of a dynamic table `rows` are ids (int64_t as bits), and every id has
+ * a row, which is initial if no step has trained it. part: "" or "weights", a slot of the optimizer, "average". Waits for
  * the service threads for at most a second. Any thread. Errors: ERR_NOENT (no such table or part), ERR_INPUT (a
  * row that the table does not have), ERR_PEER (the rows are not complete, or change: try again),
  * ERR_NOMEM. */

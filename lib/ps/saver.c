@@ -1,42 +1,17 @@
 /* saver.c - see saver.h. */
-#include "ps/saver.h"
+#include "ps/saver_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "base/fault.h"
 #include "base/fs.h"
-#include "ckpt/ckpt.h"
-#include "ps/background.h"
 #include "ps/store.h"
-
-enum { CHUNK_BYTES = 4 << 20, N_FILES = CKPT_SHARD_KINDS * CKPT_SHARD_FILES };
-
-_Static_assert((int)N_FILES == (int)PS_PLACES, "messages have a place for each file");
-
-struct saver {
-    struct ps_background base;
-    /* constant */
-    struct ps_save_job job; /* its pointers, except `store`, are owned */
-    uint64_t data_at[N_FILES], shards[PS_SET_WORDS];
-    uint32_t n_parts;
-    bool *is_dense; /* owned [n_tables] */
-
-    /* used by the thread alone */
-    int fds[N_FILES]; /* owned; -1: not open */
-    char *path;       /* owned; of the file in use */
-    uint8_t *chunk;   /* owned */
-    size_t n_chunk, row_bytes;
-    uint64_t chunk_at; /* byte of the file */
-    uint32_t file;     /* index in fds */
-    struct err *err;
-    uint64_t sums[N_FILES]; /* constant when the work is done */
-};
 
 static void free_saver(struct ps_background *b)
 {
@@ -48,6 +23,8 @@ static void free_saver(struct ps_background *b)
     free(s->is_dense);
     free(s->path);
     free(s->chunk);
+    free(s->sizes);
+    saver_free_ids(s);
     free(s);
 }
 
@@ -61,30 +38,6 @@ static int name_path(struct saver *s)
     ckpt_shard_file_name(s->file / CKPT_SHARD_FILES, s->file % CKPT_SHARD_FILES, name);
     s->path = fs_join(s->job.folder, name);
     return s->path != NULL ? 0 : err_set(s->err, ERR_NOMEM, "'%s': out of memory", name);
-}
-
-/* Writes the chunk. */
-static int flush(struct saver *s)
-{
-    size_t done = 0;
-
-    if (s->n_chunk == 0)
-        return 0;
-    s->sums[s->file] +=
-        ckpt_shard_sum(s->chunk, s->n_chunk / s->row_bytes, s->row_bytes, s->chunk_at);
-    while (done < s->n_chunk) {
-        ssize_t n = FAULT_TRY("ps.save", pwrite(s->fds[s->file], s->chunk + done, s->n_chunk - done,
-                                                (off_t)(s->chunk_at + done)));
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_sys(s->err, errno, "write '%s'", s->path);
-        done += (size_t)n;
-    }
-    s->n_chunk = 0;
-    ps_background_progress(&s->base);
-    return 0;
 }
 
 /* ---- rows ---- */
@@ -112,10 +65,10 @@ static int add_rows(struct saver *s, uint32_t shard, uint32_t table, uint32_t pa
     int rc = 0;
 
     for (; rc == 0 && n > 0; n -= some, local += some, at += some * s->row_bytes) {
-        some = (CHUNK_BYTES - s->n_chunk) / s->row_bytes;
+        some = (SAVER_CHUNK_BYTES - s->n_chunk) / s->row_bytes;
         if (some == 0 || (s->n_chunk > 0 && s->chunk_at + s->n_chunk != at)) {
-            rc = flush(s);
-            some = CHUNK_BYTES / s->row_bytes;
+            rc = saver_flush(s);
+            some = SAVER_CHUNK_BYTES / s->row_bytes;
         }
         if (s->n_chunk == 0)
             s->chunk_at = at;
@@ -146,7 +99,7 @@ static int write_tensor(struct saver *s, uint32_t table, uint32_t part, uint64_t
                               *at + ckpt_shard_rows_before(first_shard, file, row) * s->row_bytes);
         }
     *at += ckpt_shard_rows_before(first_shard, file, rows) * s->row_bytes;
-    return rc == 0 ? flush(s) : rc;
+    return rc == 0 ? saver_flush(s) : rc;
 }
 
 static int write_file(struct saver *s)
@@ -155,14 +108,19 @@ static int write_file(struct saver *s)
     uint64_t at = s->data_at[s->file];
     int rc = name_path(s);
 
+    if (rc == 0)
+        rc = saver_list_ids(s);
     if (rc < 0)
         return rc;
     s->fds[s->file] = open(s->path, O_WRONLY | O_CLOEXEC);
     if (s->fds[s->file] < 0)
         return err_sys(s->err, errno, "open '%s'", s->path);
+    rc = saver_write_integers(s, &at);
     for (uint32_t t = 0; rc == 0 && t < s->job.n_tables; t++)
         for (uint32_t p = is_model ? 0 : 1; rc == 0 && p < (is_model ? 1 : s->n_parts); p++)
-            rc = s->is_dense[t] ? 0 : write_tensor(s, t, p, &at);
+            rc = s->is_dense[t]        ? 0
+                 : s->job.rows[t] == 0 ? saver_write_part(s, t, p, &at)
+                                       : write_tensor(s, t, p, &at);
     /* starts the write-back of this file during the next ones; fsync() reports the result */
     (void)sync_file_range(s->fds[s->file], 0, 0, SYNC_FILE_RANGE_WRITE); /* a hint */
     return rc;
@@ -187,10 +145,10 @@ static int write_all(struct saver *s)
 {
     int rc = 0;
 
-    for (s->file = 0; rc == 0 && s->file < N_FILES; s->file++)
+    for (s->file = 0; rc == 0 && s->file < SAVER_FILES; s->file++)
         if (s->data_at[s->file] != 0)
             rc = write_file(s);
-    for (s->file = 0; rc == 0 && s->file < N_FILES; s->file++)
+    for (s->file = 0; rc == 0 && s->file < SAVER_FILES; s->file++)
         if (s->data_at[s->file] != 0)
             rc = sync_file(s);
     return rc;
@@ -203,7 +161,7 @@ static int run(struct ps_background *b, struct err *err)
 
     s->err = err;
     rc = write_all(s);
-    for (uint32_t i = 0; i < N_FILES; i++)
+    for (uint32_t i = 0; i < SAVER_FILES; i++)
         if (s->fds[i] >= 0)
             close(s->fds[i]);
     return rc;
@@ -217,7 +175,7 @@ static void *copy(const void *from, size_t n)
 {
     void *to = malloc(n + 1);
 
-    if (to != NULL)
+    if (to != NULL && n > 0)
         memcpy(to, from, n);
     return to;
 }
@@ -237,13 +195,17 @@ struct ps_background *ps_saver_start(const struct ps_save_job *job)
     s->is_dense = calloc((size_t)job->n_tables + 1, sizeof(*s->is_dense));
     for (uint32_t i = 0; s->is_dense != NULL && i < job->n_tables; i++)
         s->is_dense[i] = ps_store_is_dense(job->store, i);
-    s->chunk = malloc(CHUNK_BYTES);
+    s->chunk = malloc(SAVER_CHUNK_BYTES);
+    s->sizes = copy(job->sizes, job->n_sizes * sizeof(*job->sizes));
+    if (job->n_sizes > 0)
+        s->lists = calloc((size_t)job->n_tables * SAVER_LISTS, sizeof(*s->lists));
     memcpy(s->data_at, job->data_at, sizeof(s->data_at));
     memcpy(s->shards, job->shards, sizeof(s->shards));
-    for (uint32_t i = 0; i < N_FILES; i++)
+    for (uint32_t i = 0; i < SAVER_FILES; i++)
         s->fds[i] = -1;
     if ((job->folder != NULL && s->job.folder == NULL) || s->job.rows == NULL ||
-        s->job.widths == NULL || s->is_dense == NULL || s->chunk == NULL) {
+        s->job.widths == NULL || s->is_dense == NULL || s->chunk == NULL || s->sizes == NULL ||
+        (job->n_sizes > 0 && s->lists == NULL)) {
         free_saver(&s->base);
         return NULL;
     }

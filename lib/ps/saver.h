@@ -13,17 +13,20 @@
 
 #include <stdint.h>
 
+struct ckpt_sizes;
 struct ps_background;
 struct ps_store;
 
 struct ps_save_job {
     const struct ps_store *store; /* borrowed until ps_background_stop() */
     uint32_t n_tables;
-    const uint64_t *rows;   /* [n_tables] copied */
+    const uint64_t *rows;   /* [n_tables] copied; 0: the table is dynamic */
     const uint32_t *widths; /* [n_tables] copied */
     const char *folder; /* copied; NULL: the job of this task has none, so the save fails */
     const uint64_t *data_at; /* [CKPT_SHARD_KINDS * CKPT_SHARD_FILES] as ckpt_row_files; copied */
     const uint64_t *shards;  /* [PS_SET_WORDS] copied; the store holds them all */
+    const struct ckpt_sizes *sizes; /* [n_sizes] of all shards; copied */
+    uint32_t n_sizes; /* n_tables, or 0: no table is dynamic */
 };
 
 /* The caller owns the result, as work that ps_background_stop() ends. NULL: out of memory. */

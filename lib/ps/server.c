@@ -133,6 +133,7 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
     case PS_FETCH:
         return server_fetch(s, from, m, data, n, err);
     case PS_COPY:
+    case PS_COPY_IDS:
         return on_copy(s, from, m, data, n, err);
     case PS_PULL:
         return server_pull(s, from, m, data, n, err);
@@ -144,6 +145,10 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
         return on_end(s, from, m, err);
     case PS_SAVE:
         return server_save(s, from, m, data, n, err);
+    case PS_COUNT:
+        return server_count(s, from, m, data, n, err);
+    case PS_LIST:
+        return server_list(s, from, m, data, n, err);
     case PS_LOAD:
         return server_load(s, from, m, err);
     case PS_POLL:
@@ -159,8 +164,10 @@ int ps_server_handle(struct ps_server *s, uint32_t from, const uint8_t *data, si
     struct ps_message m;
     int rc = ps_message_read(data, bytes, s->widths, s->n_tables, s->sections, &m, err);
 
-    if (rc == 0 && from >= s->n_ranks && m.kind != PS_COPY && m.kind != PS_FETCH)
-        rc = err_set(err, ERR_PEER, "a server sends only FETCH and COPY, found kind %d", m.kind);
+    if (rc == 0 && from >= s->n_ranks && m.kind != PS_COPY && m.kind != PS_COPY_IDS &&
+        m.kind != PS_FETCH)
+        rc = err_set(err, ERR_PEER, "a server sends only FETCH, COPY and COPY_IDS, found kind %d",
+                     m.kind);
     return rc < 0 ? rc : handle(s, from, &m, data, bytes, err);
 }
 
@@ -183,6 +190,11 @@ void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
         out->n_shards += ps_store_has(s->store, i);
     if (s->store != NULL)
         out->memory = ps_store_memory(s->store, out->n_shards, out->bytes);
+}
+
+uint32_t ps_server_tables(const struct ps_server *s, struct ps_table_facts *out, uint32_t most)
+{
+    return s->store != NULL ? ps_store_facts(s->store, out, most) : 0;
 }
 
 uint32_t ps_server_copying(const struct ps_server *s)

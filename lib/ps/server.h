@@ -22,6 +22,8 @@
  *   LOADING,     FETCH(place, shards)           same        sends COPY to another server
  *   HOLDING,
  *   PENDING
+ *   HOLDING,     COUNT(shards), LIST(shards)    same        sends the sizes or the rows of dynamic tables; waits if its
+ *   PENDING                                                 version is the next one
  *   HOLDING,     SAVE(shards)                   same        writes their rows to files, on another thread; no COMMIT
  *   PENDING                                                 of the coordinator arrives before it is done or stopped;
  *                                                           waits if its version is the next one
@@ -48,6 +50,7 @@
  *   ps.vote        the gradient is pending, the VOTE is not sent yet
  *   ps.commit      COMMIT of every rank has arrived, nothing is changed yet; ps.committed: the rows are
  *                  those of the next version
+ *   ps.count       before the sizes of dynamic tables are sent; ps.list: before their rows are
  *   ps.poll        before each DONE is sent; saver.h and loader.h have those of the other thread
  *   ps.end         before each END is counted
  * Threads: one at a time per server. */
@@ -63,6 +66,7 @@
 
 struct err;
 struct ps_server;
+struct ps_table_facts;
 
 struct ps_server_opts {
     uint32_t thread, n_threads; /* of the ps: the server holds shards s with s mod n_threads = thread */
@@ -76,6 +80,9 @@ struct ps_server_opts {
      * all shards that it then has, also of those that it keeps for SEND; `memory`: that they can
      * occupy (ps_store_memory()). An error is that of BEGIN. NULL: no limit. */
     int (*reserve)(void *arg, uint64_t bytes, uint64_t memory, struct err *err);
+    /* Called before the rows of a dynamic table get `bytes` more. An error is that of the message, so the
+     * generation ends. NULL: no limit. */
+    int (*grow)(void *arg, const char *table, uint64_t bytes, struct err *err);
     void *arg;
     const char *directory; /* of checkpoints, on this host; borrowed. NULL: none, so no save succeeds */
 };
@@ -111,20 +118,23 @@ struct ps_server_stats {
     uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* rows that lanes read, by the steps that they are older */
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out);
+/* As ps_store_facts(). */
+uint32_t ps_server_tables(const struct ps_server *s, struct ps_table_facts *out, uint32_t most);
 
 /* ---- rows, for a reader between two messages ---- */
 
 struct ps_place { /* a part of a table */
     uint32_t table, part, width;
-    uint64_t rows, step; /* step: after which the values are */
+    uint64_t rows, step; /* rows 0: the table is dynamic; step: after which the values are */
 };
 /* Finds a part of a table by their names; part "": the weights. Errors: ERR_NOENT; ERR_PEER: no
  * generation is trained. */
 int ps_server_find(const struct ps_server *s, const char *table, const char *part,
                    struct ps_place *out, struct err *err);
 bool ps_server_has_row(const struct ps_server *s, const struct ps_place *at, uint64_t row);
-/* Copies a row that the server has to out [width]. */
+/* Copies a row that the server has to out [width]. *is_initial: no step has trained this row of a dynamic table, so it
+ * has its initial values. Errors: as ps_store_read_part(). */
 int ps_server_read_row(struct ps_server *s, const struct ps_place *at, uint64_t row, float *out,
-                       struct err *err);
+                       bool *is_initial, struct err *err);
 
 #endif

@@ -16,6 +16,11 @@
  *
  * All parts of a row (store.h) are in one answer, since an update reads and writes all of them.
  *
+ * The rows of a dynamic table are copied in ascending order. The steps between two answers change only the
+ * rows below the next one (ps_store_import_ids()), so a row that a step adds above it arrives with the copy.
+ * Rows are removed at few steps (store_dynamic.c), and by a rule that needs all rows of the shard: at such a
+ * step the copy of the shard begins again.
+ *
  * A server ends a generation in order only when all its answers were received, and no other server fetches
  * from it: each FOLLOW ends with a FETCH without shards. */
 #include <inttypes.h>
@@ -24,7 +29,10 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "optim/optim.h"
 #include "ps/server_priv.h"
+
+_Static_assert((int)PS_PARTS_MAX == OPTIM_MAX_SLOTS + 2, "weights, slots, average");
 
 /* ---- a generation ---- */
 
@@ -122,21 +130,39 @@ int server_copies_abandon(struct ps_server *s, struct err *err)
     return ask(s, err);
 }
 
+static bool is_next_ids(const struct ps_server *s, const struct cursor *at,
+                        const struct ps_message *m)
+{
+    const struct ps_section *x = m->sections;
+
+    return at->table < s->n_tables && s->rows[at->table] == 0 && x->table == at->table &&
+           m->first == at->first && (m->flag & ~(PS_COPY_LAST | PS_COPY_TABLE_END)) == 0 &&
+           x->part == ps_store_n_parts(s->store) && !at->is_initial;
+}
+
 /* The first message of a shard decides whether its rows are initial. */
-static bool is_next_copy(const struct cursor *at, const struct ps_message *m)
+static bool is_next_copy(const struct ps_server *s, const struct cursor *at,
+                         const struct ps_message *m)
 {
     const struct ps_section *x = m->sections;
     bool is_initial = (m->flag & PS_COPY_INITIAL) != 0;
 
-    return m->n_sections == 1 && m->flag <= (PS_COPY_INITIAL | PS_COPY_LAST) &&
-           x->table == at->table && x->part == at->part && m->first == at->first && x->n > 0 &&
+    if (m->kind == PS_COPY_IDS)
+        return is_next_ids(s, at, m);
+    return at->table < s->n_tables && s->rows[at->table] > 0 && m->n_sections == 1 &&
+           m->flag <= (PS_COPY_INITIAL | PS_COPY_LAST) && x->table == at->table &&
+           x->part == at->part && m->first == at->first && x->n > 0 &&
            (x->part == 0 || x->n == at->n) && (!at->has_begun || is_initial == at->is_initial);
 }
 
 static int import(struct ps_server *s, const struct ps_message *m, struct err *err)
 {
     const struct ps_section *x = m->sections;
+    const struct ps_ids ids = { x->n, x->rows, m->last_steps, m->counts, x->values };
 
+    if (m->kind == PS_COPY_IDS)
+        return ps_store_import_ids(s->store, m->number, x->table, m->first, &ids,
+                                   (m->flag & PS_COPY_TABLE_END) != 0, err);
     if (m->flag & PS_COPY_INITIAL)
         return ps_store_import_initial(s->store, m->number, x->table, m->first, x->n, x->values,
                                        err);
@@ -164,7 +190,7 @@ static int use(struct ps_server *s, uint32_t from, const struct ps_message *m, s
     int rc;
 
     if (shard >= PS_SHARDS || (!ps_set_has(s->copied, shard) && !ps_set_has(s->followed, shard)) ||
-        !is_next_copy(at, m))
+        !is_next_copy(s, at, m))
         return err_set(err, ERR_PEER,
                        "COPY of shard %u from point %u is not the next one (table %u, part %u, "
                        "row %" PRIu64 ")",
@@ -176,8 +202,14 @@ static int use(struct ps_server *s, uint32_t from, const struct ps_message *m, s
         return rc;
     at->has_begun = true;
     at->is_initial = (m->flag & PS_COPY_INITIAL) != 0;
-    at->n = m->sections[0].n;
-    at->part++;
+    if (m->kind == PS_COPY_IDS) {
+        const struct ps_section *x = m->sections;
+
+        server_pass_ids(at, x->n > 0 ? x->rows[x->n - 1] : 0, (m->flag & PS_COPY_TABLE_END) != 0);
+    } else {
+        at->n = m->sections[0].n;
+        at->part++;
+    }
     return server_find_place(s, shard, at) ? 0 : complete(s, shard, err);
 }
 
@@ -241,6 +273,52 @@ static uint64_t rows_of_copy(const struct ps_server *s, uint32_t width, uint64_t
     return most == 0 ? 1 : n < most ? n : most;
 }
 
+/* Writes the message at a place, and moves the place after its rows. *floats: their share of an answer. */
+static int write_rows(struct ps_server *s, uint32_t shard, struct cursor *at, uint64_t *floats,
+                      struct err *err)
+{
+    uint32_t width = s->widths[at->table];
+    uint64_t all = ps_local_rows(s->rows[at->table], ps_first_shard(at->table), shard);
+    uint64_t n = at->part > 0 ? at->n : rows_of_copy(s, width, all - at->first);
+    float *values;
+    int rc;
+
+    if (ps_write_copy(&s->out, s->version, shard, 0, at->table, at->part, at->first, n, width,
+                      &values) < 0)
+        return server_no_memory(err);
+    rc = ps_store_export(s->store, shard, at->table, at->part, at->first, n, values, err);
+    *floats = n * width;
+    at->n = n;
+    at->part++;
+    return rc;
+}
+
+/* The same for a dynamic table. */
+static int write_ids(struct ps_server *s, uint32_t shard, struct cursor *at, uint64_t *floats,
+                     struct err *err)
+{
+    enum { HEAD_FLOATS = 16 }; /* a message without rows takes time too */
+    uint32_t n_parts = ps_store_n_parts(s->store), stride = s->widths[at->table] * n_parts;
+    int64_t all = ps_store_count_ids(s->store, shard, at->table, at->first, err);
+    uint64_t n = all > 0 ? rows_of_copy(s, stride, (uint64_t)all) : 0;
+    struct ps_message m = { .kind = PS_COPY_IDS, .step = s->version, .number = shard,
+                            .flag = n == (uint64_t)all ? PS_COPY_TABLE_END : 0, .first = at->first };
+    struct ps_ids_room room;
+    bool is_last;
+    int64_t rc;
+
+    if (all < 0)
+        return (int)all;
+    if (ps_write_copy_ids(&s->out, &m, at->table, n_parts, n, s->widths[at->table], &room) < 0)
+        return server_no_memory(err);
+    rc = ps_store_export_ids(s->store, shard, at->table, at->first, &room, &is_last, err);
+    if (rc < 0)
+        return (int)rc;
+    *floats = n * stride + HEAD_FLOATS;
+    server_pass_ids(at, n > 0 ? room.rows[n - 1] : 0, n == (uint64_t)all);
+    return 0;
+}
+
 static int answer(struct ps_server *s, uint32_t to, const struct ps_message *m, struct err *err)
 {
     struct cursor at = { .table = m->sections[0].table, .first = m->first };
@@ -255,21 +333,15 @@ static int answer(struct ps_server *s, uint32_t to, const struct ps_message *m, 
                     !find_rows(s, m->shards, &shard, &at)))
         rc = server_unexpected(s, to, "FETCH", m->step, err);
     while (rc == 0 && !is_last) {
-        struct cursor from = at;
-        uint32_t of = shard, width = s->widths[at.table];
-        uint64_t all = ps_local_rows(s->rows[at.table], ps_first_shard(at.table), shard);
-        uint64_t n = at.part > 0 ? at.n : rows_of_copy(s, width, all - at.first);
-        float *values;
+        uint64_t floats = 0;
 
-        at.n = n;
-        at.part++;
-        sent += n * width;
-        is_last =
-            !find_rows(s, m->shards, &shard, &at) || (at.part == 0 && sent >= s->opts.batch_floats);
-        if (ps_write_copy(&s->out, s->version, of, is_last ? PS_COPY_LAST : 0, from.table,
-                          from.part, from.first, n, width, &values) < 0)
-            return server_no_memory(err);
-        rc = ps_store_export(s->store, of, from.table, from.part, from.first, n, values, err);
+        rc = s->rows[at.table] == 0 ? write_ids(s, shard, &at, &floats, err)
+                                    : write_rows(s, shard, &at, &floats, err);
+        sent += floats;
+        is_last = rc < 0 || !find_rows(s, m->shards, &shard, &at) ||
+                  (at.part == 0 && sent >= s->opts.batch_floats);
+        if (rc == 0 && is_last)
+            ps_write_flag(&s->out, PS_COPY_LAST);
         if (rc == 0)
             rc = fault_error("ps.send", err);
         if (rc == 0)
@@ -300,6 +372,19 @@ int server_fetch(struct ps_server *s, uint32_t from, const struct ps_message *m,
 }
 
 /* ---- the next version ---- */
+
+void server_copies_restart(struct ps_server *s)
+{
+    for (uint32_t i = ps_set_next(s->followed, 0); i < PS_SHARDS;
+         i = ps_set_next(s->followed, i + 1)) {
+        if (!s->cursors[i].has_begun)
+            continue;
+        ps_store_restart(s->store, i);
+        s->cursors[i] = (struct cursor){ 0 };
+        (void)server_find_place(s, i, &s->cursors[i]); /* it found one when the shard was added */
+        s->n_kept = 0; /* these rows continue the copy, or are of shards after it */
+    }
+}
 
 int server_copies_commit(struct ps_server *s, struct err *err)
 {

@@ -10,6 +10,7 @@
 #include "ps/loader.h"
 #include "ps/saver.h"
 #include "ps/server_priv.h"
+#include "ps/store_groups.h"
 
 void server_stop_work(struct ps_server *s)
 {
@@ -44,6 +45,24 @@ static bool holds_all(const struct ps_server *s, const uint64_t *shards)
     return true;
 }
 
+/* The numbers of rows with which the coordinator has made the files must be those of this server. */
+static bool has_sizes(const struct ps_server *s, const struct ps_message *m)
+{
+    if (!ps_store_has_ids(s->store))
+        return m->number == 0;
+    if (m->number != s->n_tables)
+        return false;
+    for (uint32_t t = 0; t < s->n_tables; t++)
+        for (uint32_t i = 0; i < PS_SHARDS; i++)
+            for (int g = 0; g < CKPT_GROUPS; g++)
+                if (!ps_store_is_dynamic(s->store, t)
+                        ? m->sizes[t].rows[g][i] != 0
+                        : ps_set_has(m->shards, i) &&
+                              m->sizes[t].rows[g][i] != ps_store_group_rows(s->store, i, t, g))
+                    return false;
+    return true;
+}
+
 /* The coordinator has committed a step that other ranks have not, or that waits for copied rows. */
 static bool must_wait(const struct ps_server *s, uint32_t from, const struct ps_message *m)
 {
@@ -59,7 +78,9 @@ int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, 
                                .rows = s->rows,
                                .widths = s->widths,
                                .data_at = m->places,
-                               .shards = m->shards };
+                               .shards = m->shards,
+                               .sizes = m->sizes,
+                               .n_sizes = m->number };
     char *folder;
     int rc;
 
@@ -68,7 +89,7 @@ int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, 
         return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
     }
     if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
-        !holds_all(s, m->shards))
+        !holds_all(s, m->shards) || !has_sizes(s, m))
         return server_unexpected(s, from, "SAVE", m->step, err);
     s->save_waits = false;
     rc = folder_path(s, m->text, ".step-", &folder, err);
@@ -79,6 +100,79 @@ int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     s->work = ps_saver_start(&job);
     free(folder);
     return s->work != NULL ? 0 : server_no_memory(err);
+}
+
+int server_count(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                 const uint8_t *data, size_t n, struct err *err)
+{
+    const struct ps_message reply = { .kind = PS_COUNTS, .step = m->step, .number = s->n_tables };
+    struct ckpt_sizes *sizes;
+    int rc;
+
+    if (must_wait(s, from, m)) {
+        s->ranks[from].waits = true;
+        return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
+    }
+    if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
+        !holds_all(s, m->shards))
+        return server_unexpected(s, from, "COUNT", m->step, err);
+    rc = fault_error("ps.count", err);
+    sizes = rc == 0 ? calloc((size_t)s->n_tables + 1, sizeof(*sizes)) : NULL;
+    if (sizes == NULL)
+        return rc < 0 ? rc : server_no_memory(err);
+    for (uint32_t t = 0; t < s->n_tables; t++)
+        for (uint32_t i = 0; ps_store_is_dynamic(s->store, t) && i < PS_SHARDS; i++)
+            for (int g = 0; ps_set_has(m->shards, i) && g < CKPT_GROUPS; g++)
+                sizes[t].rows[g][i] = ps_store_group_rows(s->store, i, t, g);
+    ps_write_begin(&s->out, &reply, 0);
+    ps_write_sizes(&s->out, sizes, s->n_tables);
+    free(sizes);
+    return server_send(s, from, err);
+}
+
+/* Adds the trained rows of a shard to the message. */
+static int list_shard(struct ps_server *s, uint32_t shard, uint32_t table, uint64_t *n,
+                      struct err *err)
+{
+    uint32_t rows = ps_store_group_rows(s->store, shard, table, CKPT_TRAINED), *order;
+    int64_t *ids = ps_write_room(&s->out, rows * sizeof(*ids));
+    int rc = ids != NULL ? ps_store_list_group(s->store, shard, table, CKPT_TRAINED, &order, err)
+                         : server_no_memory(err);
+
+    if (rc < 0)
+        return rc;
+    ps_store_export_column(s->store, shard, table, PS_COLUMN_IDS, order, rows, ids);
+    free(order);
+    for (uint32_t i = 0; i < rows; i++) {
+        uint64_t row = ps_row_of_id(ids[i]);
+
+        memcpy(&ids[i], &row, sizeof(row));
+    }
+    *n += rows;
+    return 0;
+}
+
+int server_list(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err)
+{
+    const struct ps_message reply = { .kind = PS_LISTED, .step = m->step };
+    uint64_t rows = 0;
+    int rc;
+
+    if (must_wait(s, from, m)) {
+        s->ranks[from].waits = true;
+        return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
+    }
+    if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
+        !holds_all(s, m->shards) || !ps_store_is_dynamic(s->store, m->number))
+        return server_unexpected(s, from, "LIST", m->step, err);
+    rc = fault_error("ps.list", err);
+    ps_write_begin(&s->out, &reply, 1);
+    for (uint32_t i = 0; rc == 0 && i < PS_SHARDS; i++)
+        if (ps_set_has(m->shards, i))
+            rc = list_shard(s, i, m->number, &rows, err);
+    ps_write_section(&s->out, 0, m->number, 0, rows);
+    return rc < 0 ? rc : server_send(s, from, err);
 }
 
 /* ---- LOAD ---- */

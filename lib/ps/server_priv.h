@@ -7,7 +7,7 @@
  *   server_memory.c   BEGIN: the memory of the shards, before it is allocated
  *   server_step.c     PULL, PUSH, COMMIT: the steps
  *   server_rows.c     reads rows, for PULL and for readers
- *   server_files.c    SAVE, LOAD, POLL: rows to and from the files of a checkpoint
+ *   server_files.c    COUNT, LIST, SAVE, LOAD, POLL: rows to and from the files of a checkpoint
  *   server_message.c  keeps and sends messages */
 #ifndef PS_SERVER_PRIV_H
 #define PS_SERVER_PRIV_H
@@ -36,7 +36,9 @@ struct rank {
 
 struct cursor { /* the place of the next COPY message of a shard */
     uint32_t table, part;
-    uint64_t first, n; /* n: of the rows whose parts are being copied, from part 1 on */
+    /* first: local row, or of a dynamic table the lowest row that is missing; its rows have all parts in one
+     * message, so `part` stays 0. n: of the rows whose parts are being copied, from part 1 on */
+    uint64_t first, n;
     bool has_begun, is_initial; /* is_initial: the messages have part 0 alone */
 };
 
@@ -50,7 +52,7 @@ struct ps_server {
     struct ps_store *store; /* owned; NULL before the first SETUP */
     struct bytes setup;     /* the message that describes the store */
     uint32_t n_tables, *widths; /* owned [n_tables] */
-    uint64_t *rows;             /* owned [n_tables] */
+    uint64_t *rows;             /* owned [n_tables]; 0: a dynamic table */
     struct table_fill *fills;   /* owned [n_tables] */
     bool generates;             /* a table has generated rows */
     uint64_t version;
@@ -128,6 +130,10 @@ int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m
 
 int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
                 size_t n, struct err *err);
+int server_count(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                 const uint8_t *data, size_t n, struct err *err);
+int server_list(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err);
 int server_load(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
 int server_poll(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
 void server_stop_work(struct ps_server *s); /* the rows may change from here on */
@@ -136,11 +142,17 @@ void server_stop_work(struct ps_server *s); /* the rows may change from here on 
 
 /* Between ps_server_begin() and BEGIN. */
 bool server_is_idle(const struct ps_server *s);
+static inline uint32_t server_first_shard(const struct ps_server *s, uint32_t table)
+{
+    return ps_first_shard_of(table, s->rows[table]);
+}
 /* Is the shard held, with all its rows? */
 bool server_has_shard(const struct ps_server *s, uint32_t shard);
 /* Sets *at to the next place with rows that are sent, from *at on: all parts of some rows, then of the next
  * ones. Returns false after the last one. */
 bool server_find_place(const struct ps_server *s, uint32_t shard, struct cursor *at);
+/* Sets *at to the place after rows of a dynamic table, of which `last` is the last one, or after its end. */
+void server_pass_ids(struct cursor *at, uint64_t last, bool is_end);
 /* Drops the shards that are not complete. No gradient may be pending. */
 void server_drop_incomplete(struct ps_server *s);
 /* Answers BEGIN, and reports that the copies that READY waits for have arrived. */
@@ -150,6 +162,10 @@ int server_send_ready(struct ps_server *s, struct err *err);
 
 /* The version has grown: uses and sends the rows that waited for it. */
 int server_copies_commit(struct ps_server *s, struct err *err);
+/* The commit of a step has removed rows of dynamic tables: the copy of a shard that has begun begins again,
+ * because the rows that are removed depend on all rows of the shard. Follows the commit, before
+ * server_copies_commit(). */
+void server_copies_restart(struct ps_server *s);
 /* The first END: ends the copying of shards. */
 int server_copies_abandon(struct ps_server *s, struct err *err);
 /* Neither sends nor receives copies any more. */

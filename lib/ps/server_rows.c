@@ -9,7 +9,7 @@
 static int check_rows(const struct ps_server *s, const struct ps_section *x, struct err *err)
 {
     for (uint64_t i = 0; s->n_followed > 0 && i < x->n; i++) {
-        uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);
+        uint32_t shard = ps_shard_of(server_first_shard(s, x->table), x->rows[i]);
 
         if (ps_set_has(s->followed, shard))
             return err_set(err, ERR_PEER, "row %" PRIu64 ": the rows of shard %u are still copied",
@@ -32,15 +32,10 @@ int server_read_rows(struct ps_server *s, const struct ps_section *x, uint64_t v
         return err_set(err, ERR_PEER,
                        "part %u of the rows after step %" PRIu64 ": the rows are of step %" PRIu64,
                        x->part, version, s->version);
-    for (uint64_t i = 0; i < x->n; i++) {
-        uint32_t shard = ps_shard_of(ps_first_shard(x->table), x->rows[i]);
-
-        rc = ps_store_export(s->store, shard, x->table, x->part, ps_local_of(x->rows[i]), 1,
-                             to + i * s->widths[x->table], err);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+    for (uint64_t i = 0; rc == 0 && i < x->n; i++)
+        rc = ps_store_read_part(s->store, x->table, x->part, x->rows[i],
+                                to + i * s->widths[x->table], err);
+    return rc;
 }
 
 bool server_can_borrow(const struct ps_server *s, const struct ps_section *x, uint64_t version)
@@ -112,13 +107,14 @@ int ps_server_find(const struct ps_server *s, const char *table, const char *par
 
 bool ps_server_has_row(const struct ps_server *s, const struct ps_place *at, uint64_t row)
 {
-    return server_has_shard(s, ps_shard_of(ps_first_shard(at->table), row));
+    return server_has_shard(s, ps_shard_of(server_first_shard(s, at->table), row));
 }
 
 int ps_server_read_row(struct ps_server *s, const struct ps_place *at, uint64_t row, float *out,
-                       struct err *err)
+                       bool *is_initial, struct err *err)
 {
     const struct ps_section x = { .table = at->table, .part = at->part, .n = 1, .rows = &row };
 
+    *is_initial = ps_store_is_initial(s->store, at->table, row);
     return server_read_rows(s, &x, s->version, out, err);
 }

@@ -18,9 +18,19 @@ static int generate(void *arg, uint32_t table, uint64_t first_row, uint64_t n, f
     const struct ps_server *s = arg;
 
     (void)err;
+    if (s->rows[table] == 0)
+        first_row = (uint64_t)ps_id_of_row(first_row); /* the number that the generator has for an id */
     if (s->fills[table].kind != TABLE_FROM_FILE)
         table_fill_rows(&s->fills[table], s->widths[table], first_row, n, out);
     return 0;
+}
+
+/* ps_store_opts.grow */
+static int grow(void *arg, const char *table, uint64_t bytes, struct err *err)
+{
+    const struct ps_server *s = arg;
+
+    return s->opts.grow(s->opts.arg, table, bytes, err);
 }
 
 static int open_store(struct ps_server *s, const struct ps_message *m, struct err *err)
@@ -36,6 +46,7 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
                                .thread = s->opts.thread,
                                .n_threads = s->opts.n_threads,
                                .fill = generate,
+                               .grow = s->opts.grow != NULL ? grow : NULL,
                                .arg = s };
     int rc = 0;
 
@@ -60,11 +71,15 @@ static int open_store(struct ps_server *s, const struct ps_message *m, struct er
         tables[i] = (struct ps_table){ .name = name,
                                        .rows = t->rows,
                                        .width = t->width,
-                                       .first_shard = ps_first_shard(i),
+                                       .first_shard = server_first_shard(s, i),
                                        .rate_factor = t->rate_factor,
                                        .weight_decay = t->weight_decay,
                                        .lazy = (t->flags & PS_TABLE_LAZY) != 0,
-                                       .is_dense = (t->flags & PS_TABLE_DENSE) != 0 };
+                                       .is_dense = (t->flags & PS_TABLE_DENSE) != 0,
+                                       .rules = { .admit_after = t->admit_after,
+                                                  .sweep_steps = t->sweep_steps,
+                                                  .expire_steps = t->expire_steps,
+                                                  .max_rows = t->max_rows } };
         name += strlen(name) + 1;
     }
     s->n_tables = rc == 0 ? m->n_tables : 0;

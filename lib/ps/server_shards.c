@@ -29,9 +29,17 @@ bool server_find_place(const struct ps_server *s, uint32_t shard, struct cursor 
     }
     for (; at->table < s->n_tables; at->table++, at->first = 0)
         if (!is_generated(s, at->table) &&
-            at->first < ps_local_rows(s->rows[at->table], ps_first_shard(at->table), shard))
+            (s->rows[at->table] == 0 ||
+             at->first < ps_local_rows(s->rows[at->table], ps_first_shard(at->table), shard)))
             return true;
     return false;
+}
+
+void server_pass_ids(struct cursor *at, uint64_t last, bool is_end)
+{
+    if (is_end)
+        at->table++;
+    at->first = is_end ? 0 : last + 1;
 }
 
 void server_drop_incomplete(struct ps_server *s)

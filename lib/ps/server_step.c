@@ -189,6 +189,10 @@ static int handle_kept(struct ps_server *s, uint32_t from, const struct ps_messa
         return server_pull(s, from, m, b->data, b->n, err);
     case PS_PUSH:
         return server_push(s, from, m, b->data, b->n, err);
+    case PS_COUNT:
+        return server_count(s, from, m, b->data, b->n, err);
+    case PS_LIST:
+        return server_list(s, from, m, b->data, b->n, err);
     default:
         return server_save(s, from, m, b->data, b->n, err);
     }
@@ -258,6 +262,8 @@ int server_apply(struct ps_server *s, struct err *err)
     if (rc < 0)
         return rc;
     s->version++;
+    if (!s->is_skipped && ps_store_sweeps(s->store, s->version))
+        server_copies_restart(s);
     s->n_pushed = s->n_committed = 0;
     for (uint32_t i = 0; i < s->n_ranks; i++)
         s->ranks[i].has_pushed = s->ranks[i].has_committed = false;

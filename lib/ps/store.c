@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,7 +26,9 @@ static int place_tables(struct ps_store *s, const struct ps_table *tables, struc
         struct store_table *t = &s->tables[i];
         uint64_t n = ps_local_rows(tables[i].rows, 0, 0); /* no shard has more */
 
-        CHECK(tables[i].width > 0 && tables[i].first_shard < PS_SHARDS);
+        CHECK(tables[i].width > 0 && tables[i].first_shard <= PS_BY_ID);
+        CHECK((tables[i].first_shard == PS_BY_ID) ==
+              (tables[i].rows == 0 && tables[i].rules.admit_after > 0));
         if (n > limit / tables[i].width)
             sum = limit;
         else
@@ -50,8 +53,7 @@ static int place_tables(struct ps_store *s, const struct ps_table *tables, struc
 static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct err *err)
 {
     const struct optim_def *def = s->opts.optimizer;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE) / sizeof(float),
-           slot_parts[OPTIM_MAX_SLOTS] = { 0 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE) / sizeof(float);
     uint64_t floats = 0;
     size_t places = (PS_SHARDS + s->opts.n_threads - 1) / s->opts.n_threads;
     void *at;
@@ -61,7 +63,7 @@ static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct e
     s->part_names[s->n_parts++] = "weights";
     for (uint32_t k = 0; k < def->n_slots; k++)
         if (optim_uses(def, hyper, k)) {
-            slot_parts[k] = s->n_parts;
+            s->slot_parts[k] = s->n_parts;
             s->part_names[s->n_parts++] = def->slots[k].name;
         }
     if (s->opts.average > 0)
@@ -80,8 +82,8 @@ static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct e
     s->arena = at;
     s->state.w = s->arena;
     for (uint32_t k = 0; k < def->n_slots; k++)
-        if (slot_parts[k] != 0)
-            s->state.slots[k] = s->arena + slot_parts[k] * s->part_floats;
+        if (s->slot_parts[k] != 0)
+            s->state.slots[k] = s->arena + s->slot_parts[k] * s->part_floats;
     if (s->opts.average > 0)
         s->state.average = s->arena + (s->n_parts - 1) * s->part_floats;
     return 0;
@@ -100,6 +102,12 @@ int ps_store_open(const struct ps_store_opts *opts, struct ps_store **out, struc
                        "parameter server: optimizer '%s' needs norms over whole tables, which are "
                        "distributed over servers; use another optimizer, or train without ps",
                        opts->optimizer->name);
+    for (uint32_t i = 0; opts->staleness > 0 && i < opts->n_tables; i++)
+        if (opts->tables[i].first_shard == PS_BY_ID)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "parameter server: table '%s' is dynamic, of which older weights are not "
+                           "kept; expected staleness 0",
+                           opts->tables[i].name);
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "parameter server: out of memory");
@@ -120,6 +128,9 @@ int ps_store_open(const struct ps_store_opts *opts, struct ps_store **out, struc
              : place_tables(s, opts->tables, err);
     if (rc == 0)
         rc = reserve(s, opts->hyper, err);
+    for (uint32_t i = 0; rc == 0 && i < s->n_tables; i++)
+        if (s->tables[i].is.first_shard == PS_BY_ID)
+            rc = store_dynamic_open(s, &s->tables[i], err);
     if (rc < 0) {
         ps_store_close(s);
         return rc;
@@ -136,6 +147,7 @@ void ps_store_close(struct ps_store *s)
         free((char *)s->tables[i].is.name);
         free(s->tables[i].pending.rows);
         free(s->tables[i].pending.values);
+        store_dynamic_close(&s->tables[i]);
     }
     for (uint32_t shard = 0; s->logs != NULL && shard < PS_SHARDS; shard++)
         store_drop_logs(s, shard);
@@ -198,7 +210,7 @@ static uint64_t bytes_of(const struct ps_store *s, uint32_t shard)
 uint64_t ps_store_shard_bytes(const struct ps_store *s, uint32_t shard)
 {
     CHECK(shard < PS_SHARDS);
-    return bytes_of(s, shard);
+    return bytes_of(s, shard) + store_dynamic_bytes(s, shard);
 }
 
 uint64_t ps_store_memory(const struct ps_store *s, uint32_t n_shards, uint64_t bytes)
@@ -209,7 +221,7 @@ uint64_t ps_store_memory(const struct ps_store *s, uint32_t n_shards, uint64_t b
         return bytes;
     for (uint32_t i = 0; i < s->n_tables; i++)
         of_shard += ps_local_rows(s->tables[i].is.rows, 0, 0) * log_bytes_of_row(s, &s->tables[i]);
-    return n_shards * of_shard;
+    return n_shards * of_shard + s->dynamic_bytes;
 }
 
 int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err *err)
@@ -225,6 +237,7 @@ int ps_store_add_shard(struct ps_store *s, uint32_t shard, bool fill, struct err
         (void)madvise(store_place(s, shard), bytes, MADV_HUGEPAGE);
     s->held[shard / 64] |= (uint64_t)1 << shard % 64;
     s->bytes += bytes_of(s, shard);
+    store_dynamic_add(s, shard, fill);
     for (uint32_t i = 0; fill && rc == 0 && i < s->n_tables; i++)
         rc = fill_table(s, i, shard, err);
     if (rc < 0)
@@ -242,6 +255,7 @@ void ps_store_drop_shard(struct ps_store *s, uint32_t shard)
     s->held[shard / 64] &= ~((uint64_t)1 << shard % 64);
     s->bytes -= bytes_of(s, shard);
     store_drop_logs(s, shard);
+    store_dynamic_drop(s, shard);
     /* Replaces the pages by a fresh reservation, which also frees them. */
     CHECK(bytes == 0 ||
           mmap(store_place(s, shard), bytes, PROT_NONE,
@@ -255,28 +269,30 @@ bool ps_store_has(const struct ps_store *s, uint32_t shard)
 
 uint64_t ps_store_bytes(const struct ps_store *s)
 {
-    return s->bytes;
+    return s->bytes + s->dynamic_bytes;
+}
+
+uint32_t ps_store_facts(const struct ps_store *s, struct ps_table_facts *out, uint32_t most)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_tables; i++) {
+        const struct store_table *t = &s->tables[i];
+
+        if (!store_is_dynamic(t))
+            continue;
+        if (n < most) {
+            out[n] = (struct ps_table_facts){
+                .rows = t->trained, .admitted = t->admitted, .expired = t->expired
+            };
+            snprintf(out[n].name, sizeof(out[n].name), "%s", t->is.name);
+        }
+        n++;
+    }
+    return n;
 }
 
 /* ---- reading ---- */
-
-int store_bad_row(const struct store_table *t, uint64_t row, struct err *err)
-{
-    if (row >= t->is.rows)
-        return err_set(err, ERR_PEER,
-                       "parameter server: table '%s': row %" PRIu64 " of %" PRIu64 " rows",
-                       t->is.name, row, t->is.rows);
-    return err_set(err, ERR_PEER,
-                   "parameter server: table '%s': row %" PRIu64 " is in shard %" PRIu32
-                   ", which this server does not hold",
-                   t->is.name, row, ps_shard_of(t->is.first_shard, row));
-}
-
-static int unknown_table(const struct ps_store *s, uint32_t table, struct err *err)
-{
-    return err_set(err, ERR_PEER, "parameter server: table %" PRIu32 " of %" PRIu32, table,
-                   s->n_tables);
-}
 
 /* Older weights are searched in the logs of the shard. */
 static int read_older(const struct ps_store *s, const struct store_table *t, uint32_t age,
@@ -284,11 +300,6 @@ static int read_older(const struct ps_store *s, const struct store_table *t, uin
 {
     size_t width = t->is.width;
 
-    if (age > s->opts.staleness)
-        return err_set(err, ERR_PEER,
-                       "parameter server: weights before the last %" PRIu32
-                       " steps; the staleness is %" PRIu32,
-                       age, s->opts.staleness);
     for (uint64_t i = 0; i < n; i++) {
         uint32_t shard = ps_shard_of(t->is.first_shard, rows[i]);
 
@@ -301,18 +312,12 @@ static int read_older(const struct ps_store *s, const struct store_table *t, uin
     return 0;
 }
 
-int ps_store_read(const struct ps_store *s, uint32_t table, uint32_t age, const uint64_t *rows,
-                  uint64_t n, float *out, struct err *err)
+static int read_newest(const struct ps_store *s, const struct store_table *t, const uint64_t *rows,
+                       uint64_t n, float *out, struct err *err)
 {
     enum { AHEAD = 16 }; /* rows that are prefetched */
-    const struct store_table *t = &s->tables[table];
-    size_t width, at[AHEAD];
+    size_t width = t->is.width, at[AHEAD];
 
-    if (table >= s->n_tables)
-        return unknown_table(s, table, err);
-    if (age > 0)
-        return read_older(s, t, age, rows, n, out, err);
-    width = t->is.width;
     for (uint64_t i = 0; i < n + AHEAD; i++) {
         if (i >= AHEAD)
             memcpy(out + (i - AHEAD) * width, s->arena + at[i % AHEAD], width * sizeof(*out));
@@ -337,6 +342,36 @@ const float *ps_store_in_place(const struct ps_store *s, uint32_t table, uint64_
         return s->arena + store_at(s, t, row);
     (void)store_bad_row(t, row, err);
     return NULL;
+}
+
+int ps_store_read(const struct ps_store *s, uint32_t table, uint32_t age, const uint64_t *rows,
+                  uint64_t n, float *out, struct err *err)
+{
+    if (table >= s->n_tables)
+        return store_unknown_table(s, table, err);
+    if (age > s->opts.staleness)
+        return store_too_old(s, age, err);
+    if (store_is_dynamic(&s->tables[table]))
+        return store_dynamic_read_rows(s, table, rows, n, out, err);
+    if (age > 0)
+        return read_older(s, &s->tables[table], age, rows, n, out, err);
+    return read_newest(s, &s->tables[table], rows, n, out, err);
+}
+
+int ps_store_read_part(const struct ps_store *s, uint32_t table, uint32_t part, uint64_t row,
+                       float *out, struct err *err)
+{
+    if (table >= s->n_tables)
+        return store_unknown_table(s, table, err);
+    if (part >= ps_store_n_parts(s))
+        return store_unknown_part(s, part, err);
+    if (!store_has_row(s, &s->tables[table], row))
+        return store_bad_row(&s->tables[table], row, err);
+    if (!store_is_dynamic(&s->tables[table]))
+        return ps_store_export(s, ps_shard_of(s->tables[table].is.first_shard, row), table, part,
+                               ps_local_of(row), 1, out, err);
+    store_dynamic_read(s, table, part, row, out);
+    return 0;
 }
 
 /* ---- the state of a shard ---- */
@@ -370,10 +405,9 @@ static int locate(const struct ps_store *s, uint32_t shard, uint32_t table, uint
     uint64_t rows;
 
     if (table >= s->n_tables)
-        return unknown_table(s, table, err);
+        return store_unknown_table(s, table, err);
     if (part >= ps_store_n_parts(s))
-        return err_set(err, ERR_PEER, "parameter server: part %" PRIu32 " of %" PRIu32, part,
-                       ps_store_n_parts(s));
+        return store_unknown_part(s, part, err);
     if (!ps_store_has(s, shard))
         return err_set(err, ERR_PEER,
                        "parameter server: shard %" PRIu32 " is not held by this server", shard);
@@ -453,5 +487,8 @@ uint32_t ps_store_checksum(const struct ps_store *s, uint32_t shard)
 
     CHECK(ps_store_has(s, shard));
     sum = checksum_part(store_place(s, shard), s->n_parts * s->part_floats, 0, &is_finite);
+    for (uint32_t i = 0; i < s->n_tables; i++)
+        if (store_is_dynamic(&s->tables[i]))
+            sum = checksum_add(sum, store_dynamic_checksum(s, i, shard));
     return s->opts.staleness > 0 ? checksum_older(s, shard, sum) : sum;
 }

@@ -100,7 +100,12 @@ int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, struct 
         const struct store_table *t = &s->tables[i];
         struct optim_hyper own = optim_own_hyper(hyper, t->is.rate_factor, t->is.weight_decay);
 
-        if (optim_skips_rows(s->opts.optimizer, &own, t->is.lazy)) {
+        if (store_is_dynamic(t)) {
+            uint32_t first[PS_SHARDS + 1];
+
+            sort_by_shard(t, s->order, first);
+            store_dynamic_update(s, i, &own, s->order, first);
+        } else if (optim_skips_rows(s->opts.optimizer, &own, t->is.lazy)) {
             update_pending(s, t, &own);
             if (s->opts.average > 0)
                 move_averages(s, t);

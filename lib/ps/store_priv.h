@@ -5,6 +5,9 @@
  *   store_verdict.c  the pending gradient: clipping, verdict
  *   store_commit.c   the update
  *   store_history.c  the weights before the last steps
+ *   store_dynamic.c  all of these for dynamic tables, whose rows are not in the arena (dynamic.h)
+ *   store_groups.c   their rows for checkpoints
+ *   store_refuse.c   errors
  *
  * The arena is one range of addresses with a place for each shard that the store may hold. All
  * places have the same layout, that of a shard with the most rows, so one offset leads from the
@@ -23,6 +26,7 @@
 #define PS_STORE_PRIV_H
 
 #include "optim/optim.h"
+#include "ps/dynamic.h"
 #include "ps/store.h"
 
 enum { STORE_LINE_FLOATS = 16 }; /* a cache line */
@@ -39,6 +43,9 @@ struct store_table {
     struct ps_table is; /* its name is owned */
     size_t offset;      /* floats from the start of a part to its first row */
     bool skips_rows;    /* with the hyper-parameters of the job: store_skips_rows() */
+    struct ps_dynamic *dynamic; /* [PS_SHARDS] owned; NULL: not a dynamic table */
+    _Atomic uint64_t trained;   /* rows of a dynamic table in the shards held; a load adds to them in its thread */
+    uint64_t admitted, expired; /* as in struct ps_table_facts */
     struct pending pending;
 };
 
@@ -59,6 +66,7 @@ struct ps_store {
     uint32_t n_parts; /* of a place; the parts of older weights follow them, and are in the logs */
     struct store_table *tables; /* [n_tables] owned */
     const char *part_names[OPTIM_MAX_SLOTS + 2 + PS_STALENESS_MAX];
+    uint32_t slot_parts[OPTIM_MAX_SLOTS]; /* the part of each slot; 0: not used */
     float *arena; /* owned; mapped; NULL: not yet */
     size_t arena_bytes, part_floats, place_floats;
     /* A step reads random rows, each on a page of its own: huge pages save the page walks. Of tables with few
@@ -66,7 +74,8 @@ struct ps_store {
     bool wants_huge_pages;
     struct optim_state state;      /* w, slots and average: parts of place 0 */
     uint64_t held[PS_SHARDS / 64]; /* bit s % 64 of word s / 64 */
-    uint64_t bytes; /* of the shards held */
+    uint64_t bytes; /* of the shards held, without dynamic tables */
+    _Atomic uint64_t dynamic_bytes; /* of the shards held; a load adds to them in its thread */
     bool is_pending;
     struct store_log *logs; /* owned [PS_SHARDS * staleness] */
     uint32_t newest_log;    /* < staleness: of the last step; the one before it is the next, circularly */
@@ -107,15 +116,50 @@ static inline size_t store_at(const struct ps_store *s, const struct store_table
            (size_t)ps_local_of(row) * t->is.width;
 }
 
+static inline bool store_is_dynamic(const struct store_table *t)
+{
+    return t->dynamic != NULL;
+}
+
 /* Is the row in the table and in a shard that is held? */
 static inline bool store_has_row(const struct ps_store *s, const struct store_table *t,
                                  uint64_t row)
 {
-    return row < t->is.rows && store_holds(s, ps_shard_of(t->is.first_shard, row));
+    return (row < t->is.rows || store_is_dynamic(t)) &&
+           store_holds(s, ps_shard_of(t->is.first_shard, row));
 }
 
-/* Reports that store_has_row() is false; returns ERR_PEER. */
+/* ---- store_refuse.c: each returns ERR_PEER ---- */
+
+/* store_has_row() is false. */
 int store_bad_row(const struct store_table *t, uint64_t row, struct err *err);
+int store_unknown_table(const struct ps_store *s, uint32_t table, struct err *err);
+int store_unknown_part(const struct ps_store *s, uint32_t part, struct err *err);
+int store_too_old(const struct ps_store *s, uint32_t age, struct err *err);
+
+/* ---- store_dynamic.c ---- */
+
+/* Errors: ERR_NOMEM. */
+int store_dynamic_open(struct ps_store *s, struct store_table *t, struct err *err);
+void store_dynamic_close(struct store_table *t);
+/* A shard was added; is_complete: the absence of rows is its content. */
+void store_dynamic_add(struct ps_store *s, uint32_t shard, bool is_complete);
+void store_dynamic_drop(struct ps_store *s, uint32_t shard);
+/* The bytes of a shard. */
+uint64_t store_dynamic_bytes(const struct ps_store *s, uint32_t shard);
+/* Copies the weights of rows to out [n * width]. Errors: ERR_PEER (a shard that is not held). */
+int store_dynamic_read_rows(const struct ps_store *s, uint32_t table, const uint64_t *rows,
+                            uint64_t n, float *out, struct err *err);
+/* Copies a part of a row to out [width]. */
+void store_dynamic_read(const struct ps_store *s, uint32_t table, uint32_t part, uint64_t row,
+                        float *out);
+/* Makes room for the rows that the pending gradient adds. Errors: ERR_NOMEM, those of opts.grow. */
+int store_dynamic_reserve(struct ps_store *s, struct store_table *t, struct err *err);
+/* Updates the rows with the pending gradient, the averages of all rows, and sweeps. order, first: the
+ * pending rows by shard. */
+void store_dynamic_update(struct ps_store *s, uint32_t table, const struct optim_hyper *own,
+                          const uint32_t *order, const uint32_t *first);
+uint32_t store_dynamic_checksum(const struct ps_store *s, uint32_t table, uint32_t shard);
 
 /* Does a step with these hyper-parameters leave the rows of a table without a gradient unchanged? */
 static inline bool store_skips_rows(const struct ps_store *s, const struct store_table *t,

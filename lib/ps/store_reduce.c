@@ -13,11 +13,9 @@
 #include "base/err.h"
 #include "ps/store_priv.h"
 
-/* No row: a subtree of which all rows are merged. */
-static const uint64_t none = UINT64_MAX;
-
 struct node {
-    uint64_t row;               /* lowest row that is left, or `none` */
+    uint64_t row;               /* lowest row that is left */
+    bool is_empty;              /* no row is left */
     struct node *left, *right;  /* NULL: a leaf */
     float *sum;                 /* inner: [width] memory for a sum */
     const uint64_t *rows, *end; /* leaf: the rows that are left */
@@ -138,6 +136,20 @@ CLONES static void add(float *restrict out, const float *restrict a, const float
         out[i] = a[i] + b[i];
 }
 
+/* Sets the lowest row of an inner node. */
+static void find_lowest(struct node *x)
+{
+    const struct node *l = x->left, *r = x->right;
+
+    x->is_empty = l->is_empty && r->is_empty;
+    x->row = r->is_empty || (!l->is_empty && l->row < r->row) ? l->row : r->row;
+}
+
+static bool has_row(const struct node *x, uint64_t row)
+{
+    return x->row == row && !x->is_empty;
+}
+
 /* Builds the tree over parts [0, n), n > 0, at `to`. Returns the end of its nodes. */
 static struct node *build(struct node *to, const struct ps_part *const *parts, uint32_t n,
                           float **sums, size_t width)
@@ -164,7 +176,7 @@ static struct node *build(struct node *to, const struct ps_part *const *parts, u
     next = build(next, parts, left, sums, width);
     to->right = next;
     next = build(next, parts + left, n - left, sums, width);
-    to->row = to->left->row < to->right->row ? to->left->row : to->right->row;
+    find_lowest(to);
     return next;
 }
 
@@ -188,14 +200,16 @@ static const float *take(struct node *x, size_t width)
         a = x->values;
         x->values += width;
         prefetch_row((uintptr_t)a + 2 * width * sizeof(*a), width);
-        x->row = ++x->rows < x->end ? *x->rows : none;
+        x->is_empty = ++x->rows == x->end;
+        if (!x->is_empty)
+            x->row = *x->rows;
         return a;
     }
-    if (l->row == row)
+    if (has_row(l, row))
         a = take(l, width);
-    if (r->row == row)
+    if (has_row(r, row))
         b = take(r, width);
-    x->row = l->row < r->row ? l->row : r->row;
+    find_lowest(x);
     if (a == NULL || b == NULL)
         return a != NULL ? a : b;
     add(x->sum, a, b, width);
@@ -214,7 +228,7 @@ static void merge(struct pending *p, struct node *root, size_t width)
     float *out = p->values;
 
     p->n = 0;
-    while (root->row != none) {
+    while (!root->is_empty) {
         const float *sum;
 
         p->rows[p->n++] = root->row;
@@ -248,12 +262,12 @@ static int reduce_table(struct ps_store *s, const struct ps_part *parts, uint32_
         return rc;
     if (m == 1) {
         copy_part(&t->pending, s->with_rows[0], t->is.width);
-        return 0;
+    } else {
+        sums = s->sums;
+        (void)build(s->nodes, s->with_rows, m, &sums, t->is.width);
+        merge(&t->pending, s->nodes, t->is.width);
     }
-    sums = s->sums;
-    (void)build(s->nodes, s->with_rows, m, &sums, t->is.width);
-    merge(&t->pending, s->nodes, t->is.width);
-    return 0;
+    return store_is_dynamic(t) ? store_dynamic_reserve(s, t, err) : 0;
 }
 
 static void clear_pending(struct ps_store *s)

@@ -46,6 +46,24 @@ static uint32_t row_checksum(size_t at, const float *g, size_t width, bool *is_f
     return checksum_add(checksum_part(g, width, at, is_finite), checksum_key(~(uint64_t)at));
 }
 
+/* Of the pending gradient of a dynamic table. */
+static void judge_dynamic(const struct ps_store *s, uint32_t table, struct ps_verdict *out)
+{
+    static const uint64_t first_of_block = 0;
+    const struct store_table *t = &s->tables[table];
+    size_t width = t->is.width;
+
+    for (uint64_t k = 0; k < t->pending.n; k++) {
+        uint64_t row = t->pending.rows[k];
+        uint32_t shard = ps_shard_of(t->is.first_shard, row);
+        const float *g = t->pending.values + k * width;
+
+        out->checksums[shard] = checksum_add(
+            out->checksums[shard], row_checksum(ps_mix64(row + table), g, width, &out->is_finite));
+        out->squares[shard] += block_squares(&first_of_block, g, 1, width);
+    }
+}
+
 void ps_store_verdict(const struct ps_store *s, struct ps_verdict *out)
 {
     *out = (struct ps_verdict){ .is_finite = true };
@@ -55,6 +73,10 @@ void ps_store_verdict(const struct ps_store *s, struct ps_verdict *out)
         const uint64_t *rows = t->pending.rows;
         size_t width = t->is.width;
 
+        if (store_is_dynamic(t)) {
+            judge_dynamic(s, i, out);
+            continue;
+        }
         for (uint64_t k = 0, n; k < t->pending.n; k += n) {
             uint64_t block = rows[k] / PS_BLOCK_ROWS;
             uint32_t shard = ps_shard_of(t->is.first_shard, rows[k]);

@@ -96,6 +96,8 @@ struct rdzv_rows {
     size_t n_held;
     uint64_t *held; /* [n_held] the requested rows that this task holds */
     float *values;  /* [n_held * width] */
+    bool is_dynamic;
+    int *is_initial; /* [n_held] of a dynamic table: 1: no step has trained the row */
 };
 
 enum { RDZV_TICKET_BYTES = 16 };

@@ -42,6 +42,7 @@ static void free_reading(struct reading *p)
     free(p->rows);
     free(p->result.held);
     free(p->result.values);
+    free(p->result.is_initial);
     free(p);
 }
 
@@ -78,6 +79,8 @@ static void reply_rows(const struct reading *p, struct rdzv_in *call)
     reply.n_rows = p->result.n_held;
     reply.rows = p->result.held;
     reply.values = (ProtobufCBinaryData){ .len = bytes, .data = (uint8_t *)p->result.values };
+    reply.n_initial = p->result.is_dynamic ? p->result.n_held : 0;
+    reply.initial = p->result.is_initial;
     rdzv_in_reply(call, &reply.base);
 }
 

@@ -78,7 +78,8 @@ void table_fill_rows(const struct table_fill *f, uint32_t width, uint64_t first,
         memset(out, 0, (size_t)n * width * sizeof(*out));
         return;
     }
-    for (uint64_t row = first; row < first + n; row++) {
+    for (uint64_t i = 0; i < n; i++) { /* first + n may overflow: an id is any number */
+        uint64_t row = first + i;
         const struct rng_key key = { .seed = f->seed,
                                      .step = (uint32_t)row,
                                      .lane = (uint32_t)(row >> 32),

@@ -6,6 +6,8 @@
  *     block of 64 rows   0        1            2            ...   1024      1025
  *     shard (mod 1024)   first    first + 1    first + 2    ...   first     first + 1
  *
+ * A dynamic table has a row for any 64-bit id; a hash of the id selects its shard.
+ *
  * Parameter servers hold shards (ps/map.h), and sums of squares over such tables are added shard by shard
  * on every task (optim/optim.h). No constant here may ever change: sums, checkpoints and the memory of
  * servers depend on them. Threads: any. */
@@ -32,6 +34,21 @@ static inline uint32_t shard_first(uint32_t table)
 static inline uint32_t shard_of_block(uint32_t first_shard, uint64_t block)
 {
     return (uint32_t)((block + first_shard) % SHARDS);
+}
+
+/* The output function of SplitMix64, a bijection. */
+static inline uint64_t shard_mix64(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+/* Returns the shard of an id of a dynamic table: the top 10 bits of its hash. */
+static inline uint32_t shard_of_id(int64_t id)
+{
+    return (uint32_t)(shard_mix64((uint64_t)id) >> 54);
 }
 
 #endif

@@ -185,6 +185,21 @@ static struct graph_opts graph_options(const struct train_opts *o)
                                 .remote_arg = o->ps != NULL ? o->ps : o->ps_tables };
 }
 
+/* The rows of a dynamic table are on parameter servers only. */
+static int check_dynamic(const struct model *m, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+
+    for (uint32_t i = 0; o->ps == NULL && i < o->model.n_tables; i++)
+        if (o->model.tables[i].size == TABLE_DYNAMIC)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "/model/tables/%s/rows: only ps tasks keep dynamic tables, and this cluster has none: "
+                           "start the job with at least one ps task (trainerctl local --ps 1), or write a number "
+                           "of rows",
+                           o->model.tables[i].name);
+    return 0;
+}
+
 /* No file limits the size of a generated table, and memory that is reserved is not yet there: a mistake
  * in a number would occupy the memory of the machine. */
 static int check_tables(const struct model *m, struct err *err)
@@ -217,7 +232,9 @@ static int open_graph(struct model *m, struct err *err)
         return rc;
     notes = graph_notes(m->graph, &n);
     send_notes(m, notes, n);
-    rc = check_tables(m, err);
+    rc = check_dynamic(m, err);
+    if (rc == 0)
+        rc = check_tables(m, err);
     if (rc == 0)
         rc = check_inputs(m, err);
     return rc < 0 ? rc : bind_features(m, err);

@@ -23,11 +23,17 @@
 
 enum { PROGRESS_MS = 500 }; /* between two informations of the replicas that wait for a settlement */
 
+struct listed { /* the trained rows of a dynamic table, for an export */
+    uint64_t *rows; /* owned; ascending */
+    int64_t *ids;   /* owned; the same */
+};
+
 struct remote {
     struct train *train;
     struct engine_remote engine;
     uint32_t n, n_tables;         /* embedding tables; with the dense parameters, which follow */
     struct packed_table *compact; /* [n] owned */
+    struct listed *listed;        /* [n] owned; NULL: not listed */
     struct ps_table *tables;      /* [n_tables] owned; the names are the graph's */
     const struct graph_param **dense; /* [n_tables - n] owned; the graph's */
     struct ps_client **clients;   /* [n_devices] owned */
@@ -138,6 +144,22 @@ static void apply_group(const struct train_opts *o, struct ps_table *table)
     table->lazy = group->lazy;
 }
 
+/* Sets the rules that the job has for a dynamic table. */
+static void apply_rules(const struct train_opts *o, struct ps_table *table)
+{
+    enum { SWEEP_STEPS = 1000 }; /* results depend on this number */
+
+    for (uint32_t i = 0; i < o->model.n_tables; i++) {
+        const struct graph_table *t = &o->model.tables[i];
+
+        if (t->size == TABLE_DYNAMIC && strcmp(t->name, table->name) == 0)
+            table->rules = (struct ps_rules){ .admit_after = t->admit_after,
+                                              .sweep_steps = SWEEP_STEPS,
+                                              .expire_steps = t->expire_steps,
+                                              .max_rows = t->max_rows };
+    }
+}
+
 static int check_options(const struct remote *m, struct err *err)
 {
     const struct train_opts *o = m->train->opts;
@@ -172,11 +194,12 @@ static void describe_table(struct remote *m, uint32_t i, const char *name, uint6
     m->tables[i] = (struct ps_table){ .name = name,
                                       .rows = rows,
                                       .width = width,
-                                      .first_shard = ps_first_shard(i),
+                                      .first_shard = ps_first_shard_of(i, rows),
                                       .rate_factor = 1,
                                       .weight_decay = o->optimizer.hyper.weight_decay,
                                       .is_dense = i >= m->n };
     apply_group(o, &m->tables[i]);
+    apply_rules(o, &m->tables[i]);
 }
 
 /* Describes all tables, then the dense parameters in the order of the arena. */
@@ -224,10 +247,11 @@ static int open_tables(struct remote *m, struct err *err)
     int rc;
 
     m->compact = calloc((size_t)m->n + 1, sizeof(*m->compact));
+    m->listed = calloc((size_t)m->n + 1, sizeof(*m->listed));
     m->tables = calloc(m->n_tables, sizeof(*m->tables));
     m->dense = calloc((size_t)m->n_tables - m->n + 1, sizeof(*m->dense));
-    if (fills == NULL || m->compact == NULL || m->tables == NULL || m->dense == NULL ||
-        open_places(m) < 0) {
+    if (fills == NULL || m->compact == NULL || m->listed == NULL || m->tables == NULL ||
+        m->dense == NULL || open_places(m) < 0) {
         free(fills);
         return err_set(err, ERR_NOMEM, "remote parameters: out of memory");
     }
@@ -291,6 +315,15 @@ int remote_open(struct train *t, struct err *err)
     return 0;
 }
 
+static void free_listed(struct remote *m)
+{
+    for (uint32_t i = 0; m->listed != NULL && i < m->n; i++) {
+        free(m->listed[i].rows);
+        free(m->listed[i].ids);
+        m->listed[i] = (struct listed){ 0 };
+    }
+}
+
 void remote_close(struct remote *m)
 {
     if (m == NULL)
@@ -302,6 +335,8 @@ void remote_close(struct remote *m)
     free(m->places);
     ps_leader_close(m->leader);
     free(m->dense);
+    free_listed(m);
+    free(m->listed);
     free(m->loaded);
     free(m->compact);
     free(m->tables);
@@ -361,9 +396,10 @@ static int read_weights(struct train *t, uint32_t table, uint32_t part, uint64_t
 {
     struct remote *m = t->remote;
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
+    const uint64_t *rows = table < m->n ? m->listed[table].rows : NULL;
 
-    return ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), table, part, first, n,
-                          out, err);
+    return ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), table, part,
+                          rows != NULL ? rows + first : NULL, first, n, out, err);
 }
 
 /* Reads a part of a dense parameter to out [elements]. */
@@ -469,6 +505,42 @@ static const char *name_server(void *arg, uint32_t server)
     return "a parameter server";
 }
 
+static bool has_dynamic(const struct remote *m)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->tables[i].rows == 0)
+            return true;
+    return false;
+}
+
+int remote_count(struct train *t, struct ckpt_sizes **out, uint32_t *n, struct err *err)
+{
+    struct remote *m = t->remote;
+    struct ps_port port;
+    struct ckpt_sizes *sizes;
+    const uint32_t *servers;
+    int rc;
+
+    *out = NULL;
+    *n = 0;
+    if (m == NULL || !has_dynamic(m))
+        return 0;
+    sizes = calloc(m->n_tables, sizeof(*sizes));
+    if (sizes == NULL)
+        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+    port = ps_comm_port(t->generation.comm, 0);
+    rc = ps_leader_find_readers(m->leader, &port, &m->route, &servers, err);
+    if (rc == 0)
+        rc = ps_count(&port, &m->route, state_held(&t->state), servers, m->n_tables, sizes, err);
+    if (rc < 0) { /* a connection failed: the generation ends, which is no failure of the storage */
+        free(sizes);
+        return err_wrap(err, rc == ERR_NOMEM ? rc : ERR_CANCELED, "parameter servers");
+    }
+    *out = sizes;
+    *n = m->n_tables;
+    return 0;
+}
+
 int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
 {
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
@@ -499,9 +571,34 @@ static int read_average(void *arg, uint32_t table, uint64_t first, uint64_t n, f
     return read_weights(t, table, t->model.parts.average, first, n, out, err);
 }
 
+/* graph_row_reader.list */
+static int list_ids(void *arg, uint32_t table, const int64_t **ids, uint64_t *n, struct err *err)
+{
+    struct train *t = arg;
+    struct remote *m = t->remote;
+    struct ps_port port = ps_comm_port(t->generation.comm, 0);
+    struct listed *l = &m->listed[table];
+    const uint32_t *servers;
+    int rc = ps_leader_find_readers(m->leader, &port, &m->route, &servers, err);
+
+    if (rc == 0)
+        rc = ps_leader_list(m->leader, &port, &m->route, state_held(&t->state), table, &l->rows, n,
+                            err);
+    if (rc < 0)
+        return rc;
+    l->ids = calloc(*n + 1, sizeof(*l->ids));
+    if (l->ids == NULL)
+        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+    for (uint64_t i = 0; i < *n; i++)
+        l->ids[i] = ps_id_of_row(l->rows[i]);
+    *ids = l->ids;
+    return 0;
+}
+
 void remote_reader(struct train *t, bool averages, struct graph_row_reader *out)
 {
-    *out = (struct graph_row_reader){ averages ? read_average : read_present, t };
+    free_listed(t->remote);
+    *out = (struct graph_row_reader){ averages ? read_average : read_present, t, list_ids };
 }
 
 /* ---- a generation ---- */

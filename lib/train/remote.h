@@ -5,6 +5,7 @@
  *   remote_read_dense  before the lanes of a step, an evaluation, an export
  *   remote_collect     before the last contribution to a step: all servers have its gradient
  *   remote_commit      after the commit gate: the servers apply the step, or skip it
+ *   remote_count       the rows of dynamic tables in each shard, before a checkpoint
  *   remote_write       the servers write the rows of all tables to the files of a checkpoint
  *   remote_gather      the dense parameters, for a checkpoint
  *   remote_reader      rows of tables, for an export
@@ -27,6 +28,7 @@
 
 struct ckpt_info;
 struct ckpt_row_files;
+struct ckpt_sizes;
 struct err;
 struct graph_row_reader;
 struct optim_hyper;
@@ -63,6 +65,9 @@ void remote_commit(struct replica *r, uint64_t step, const struct optim_hyper *h
 /* The first replica of the coordinator, between two steps; no step ends meanwhile. The servers write all rows of
  * remote tables, as ckpt_writer_opts.write_rows(). Errors: those of ps_save(). */
 int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err);
+/* Before it, in the same place: the sizes of the dynamic tables. *n: of tables; 0: none is dynamic, and *out is NULL.
+ * The caller frees *out. Errors: those of ps_count(). */
+int remote_count(struct train *t, struct ckpt_sizes **out, uint32_t *n, struct err *err);
 /* The same thread, likewise. Writes all parts of the dense parameters to `to`, the memory of a checkpoint (parts.h).
  * Errors: ERR_CANCELED: a connection failed. */
 int remote_gather(struct train *t, float *to, struct err *err);

@@ -383,6 +383,19 @@ static int wait_rows(struct train *t, struct err *err)
     return rc;
 }
 
+/* The files of dynamic tables have the sizes of this step. */
+static int set_sizes(struct train *t, struct err *err)
+{
+    struct ckpt_sizes *sizes;
+    uint32_t n;
+    int rc = remote_count(t, &sizes, &n, err);
+
+    if (rc == 0 && n > 0)
+        rc = ckpt_set_sizes(t->saving.writer, sizes, n, err);
+    free(sizes);
+    return rc;
+}
+
 /* Passes a copy of the state to the writer. ERR_EXISTS: the previous checkpoint is still being
  * written. */
 static int hand_over(struct train *t, uint64_t step, struct err *err)
@@ -400,6 +413,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         rc = ckpt_begin(t->saving.writer, &staging, err);
     if (rc == 0) {
         rc = t->engine->ops->snapshot(t->engine, state_held(&t->state), staging, err);
+        if (rc == 0)
+            rc = set_sizes(t, err);
         if (rc == 0)
             rc = remote_gather(t, staging, err);
         if (rc < 0)

@@ -20,11 +20,64 @@ struct named {
     size_t offset;  /* floats from the start of a part; SIZE_MAX: not in the state */
     uint32_t table; /* as ckpt_tensor.table */
     bool is_delayed; /* has older versions */
+    bool is_dynamic;
 };
+
+/* Tensors of integers of a dynamic table, in the order of ckpt/shard_files.h. */
+static const struct {
+    const char *part;
+    enum ckpt_group group;
+} integers[] = { { "last_step", CKPT_TRAINED },
+                 { "count", CKPT_TRAINED },
+                 { "candidate_ids", CKPT_CANDIDATES },
+                 { "candidate_last_step", CKPT_CANDIDATES },
+                 { "candidate_count", CKPT_CANDIDATES } };
+
+enum { N_INTEGERS = sizeof(integers) / sizeof(*integers), NAME_BYTES = 512 };
 
 static size_t offset_of(const struct named *p, size_t part_at)
 {
     return p->offset == SIZE_MAX ? CKPT_ELSEWHERE : (part_at + p->offset) * sizeof(float);
+}
+
+static int print_name(const struct named *p, const char *part, char out[NAME_BYTES],
+                      struct err *err)
+{
+    int len = snprintf(out, NAME_BYTES, "%s/%s", p->name, part);
+
+    return len >= 0 && len < NAME_BYTES
+               ? 0
+               : err_set(err, ERR_INPUT, "parameter '%.80s...': its name is longer than %d bytes",
+                         p->name, NAME_BYTES - 32);
+}
+
+/* Returns an entry of a tensor of integers of a dynamic table. */
+static struct ckpt_tensor integers_of(const struct named *p, const char *name,
+                                      enum ckpt_group group)
+{
+    return (struct ckpt_tensor){ .name = name,
+                                 .dtype = TENSOR_I64,
+                                 .shape = { 1, { 0 } },
+                                 .offset = CKPT_ELSEWHERE,
+                                 .table = p->table,
+                                 .group = 1 + group };
+}
+
+/* Adds the entries of the integers of a dynamic table. */
+static int name_integers(struct tensors *t, const struct named *p, struct err *err)
+{
+    int rc = print_name(p, "ids", t->id_names[t->n_ids], err);
+
+    if (rc < 0)
+        return rc;
+    t->model[t->n_model++] = integers_of(p, t->id_names[t->n_ids++], CKPT_TRAINED);
+    for (int i = 0; rc == 0 && i < N_INTEGERS; i++) {
+        char *name = t->slot_names[t->n_slots];
+
+        rc = print_name(p, integers[i].part, name, err);
+        t->slots[t->n_slots++] = integers_of(p, name, integers[i].group);
+    }
+    return rc;
 }
 
 /* Adds the entry <parameter>/<part>. */
@@ -32,16 +85,16 @@ static int name_slot(struct tensors *t, const struct named *p, const char *part,
                      struct err *err)
 {
     char *name = t->slot_names[t->n_slots];
-    int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p->name, part);
+    int rc = print_name(p, part, name, err);
 
-    if (len < 0 || (size_t)len >= sizeof(t->slot_names[0]))
-        return err_set(err, ERR_INPUT, "parameter '%.80s...': its name is longer than %zu bytes",
-                       p->name, sizeof(t->slot_names[0]) - 32);
+    if (rc < 0)
+        return rc;
     t->slots[t->n_slots++] = (struct ckpt_tensor){ .name = name,
                                                    .dtype = TENSOR_F32,
                                                    .shape = p->shape,
                                                    .offset = offset_of(p, part_at),
-                                                   .table = p->table };
+                                                   .table = p->table,
+                                                   .group = p->is_dynamic };
     return 0;
 }
 
@@ -51,7 +104,8 @@ static void name_weights(struct tensors *t, const struct named *p)
                                                    .dtype = TENSOR_F32,
                                                    .shape = p->shape,
                                                    .offset = offset_of(p, 0),
-                                                   .table = p->table };
+                                                   .table = p->table,
+                                                   .group = p->is_dynamic };
 }
 
 /* Adds the entries of the parts [first, end), from 1 on. */
@@ -100,31 +154,40 @@ static int name_parts(struct tensors *t, const struct parts *parts, const struct
 
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         const struct named x = { p[i].name, p[i].shape, p[i].offset, numbers[i],
-                                 p[i].is_delayed || ps_wants_dense(o->ps) };
+                                 p[i].is_delayed || ps_wants_dense(o->ps), false };
 
         if (p[i].kind == GRAPH_TRAINED)
             rc = name_slots(t, parts, &x, first, end, err);
     }
     for (uint32_t i = 0; rc == 0 && i < n_remotes; i++) {
-        const struct named x = { r[i].name, r[i].shape, SIZE_MAX, i + 1, true };
+        const struct named x = { r[i].name, r[i].shape, SIZE_MAX, i + 1, true, r[i].rows == 0 };
 
         rc = name_slots(t, parts, &x, first, end, err);
     }
     return rc;
 }
 
-static void name_model(struct tensors *t, const struct graph *g, const uint32_t *numbers)
+/* Also adds the integers of dynamic tables, which precede all slots. */
+static int name_model(struct tensors *t, const struct graph *g, const uint32_t *numbers,
+                      struct err *err)
 {
     uint32_t n, n_remotes;
     const struct graph_param *p = graph_params(g, &n);
     const struct graph_remote *r = graph_remotes(g, &n_remotes);
+    int rc = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        name_weights(t, &(struct named){ p[i].name, p[i].shape, p[i].offset, numbers[i], false });
-    for (uint32_t i = 0; i < n_remotes; i++)
-        name_weights(t, &(struct named){ r[i].name, r[i].shape, SIZE_MAX, i + 1, false });
+        name_weights(t, &(struct named){ p[i].name, p[i].shape, p[i].offset, numbers[i], false, false });
+    for (uint32_t i = 0; rc == 0 && i < n_remotes; i++) {
+        const struct named x = { r[i].name, r[i].shape, SIZE_MAX, i + 1, false, r[i].rows == 0 };
+
+        if (x.is_dynamic)
+            rc = name_integers(t, &x, err);
+        name_weights(t, &x);
+    }
     if (n > 0)
         name_tied(t, g, p, numbers, n);
+    return rc;
 }
 
 static int name_all(struct tensors *t, const struct parts *parts, const struct train_opts *o,
@@ -133,8 +196,9 @@ static int name_all(struct tensors *t, const struct parts *parts, const struct t
     uint32_t n_inner = parts->outer > 0 ? parts->outer : parts->n;
     int rc;
 
-    name_model(t, g, numbers);
-    rc = name_parts(t, parts, o, g, numbers, 1, n_inner, err);
+    rc = name_model(t, g, numbers, err);
+    if (rc == 0)
+        rc = name_parts(t, parts, o, g, numbers, 1, n_inner, err);
     t->n_inner = t->n_slots;
     return rc < 0 ? rc : name_parts(t, parts, o, g, numbers, n_inner, parts->n, err);
 }
@@ -150,10 +214,13 @@ int tensors_name(struct tensors *t, const struct parts *parts, const struct trai
     (void)graph_module_tensors(g, &n_module);
     n += n_remotes;
     numbers = calloc((size_t)n + 1, sizeof(*numbers));
-    t->model = calloc((size_t)n + n_module + 1, sizeof(*t->model));
-    t->slots = calloc((size_t)n * parts->n + 1, sizeof(*t->slots));
-    t->slot_names = calloc((size_t)n * parts->n + 1, sizeof(*t->slot_names));
-    if (numbers == NULL || t->model == NULL || t->slots == NULL || t->slot_names == NULL) {
+    t->model = calloc((size_t)n + n_remotes + n_module + 1, sizeof(*t->model));
+    t->slots = calloc((size_t)n * parts->n + n_remotes * N_INTEGERS + 1, sizeof(*t->slots));
+    t->slot_names =
+        calloc((size_t)n * parts->n + n_remotes * N_INTEGERS + 1, sizeof(*t->slot_names));
+    t->id_names = calloc((size_t)n_remotes + 1, sizeof(*t->id_names));
+    if (numbers == NULL || t->model == NULL || t->slots == NULL || t->slot_names == NULL ||
+        t->id_names == NULL) {
         rc = err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     } else {
         groups_number_tables(o, g, numbers);
@@ -168,5 +235,6 @@ void tensors_free(struct tensors *t)
     free(t->model);
     free(t->slots);
     free(t->slot_names);
+    free(t->id_names);
     *t = (struct tensors){ 0 };
 }

@@ -1,6 +1,6 @@
 /* tensors.h - the content of a checkpoint as named tensors: those of the state of the task, and the remote tables,
  * which it does not have. The tables that the job keeps on parameter servers, whether or not the group has
- * them, are in shard files (ckpt/shard_files.h). */
+ * them, are in shard files (ckpt/shard_files.h), dynamic tables with tensors of integers. */
 #ifndef TRAIN_TENSORS_H
 #define TRAIN_TENSORS_H
 
@@ -17,6 +17,8 @@ struct tensors { /* all owned; offsets are bytes of the state (parts.h) */
     uint32_t n_model, n_slots;
     uint32_t n_inner; /* slots without the outer momentum, which is last */
     char (*slot_names)[512]; /* [n_slots] "<parameter>/<slot>" */
+    char (*id_names)[512];   /* "<dynamic table>/ids" */
+    uint32_t n_ids;
 };
 
 /* On failure tensors_free() frees the rest. Errors: ERR_INPUT (a name is too long), ERR_NOMEM. */

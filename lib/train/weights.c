@@ -53,7 +53,7 @@ struct remote_table {
 };
 
 /* ckpt_export_tensor.read */
-static int read_remote(void *arg, uint64_t first, uint64_t n, float *out, struct err *err)
+static int read_remote(void *arg, uint64_t first, uint64_t n, void *out, struct err *err)
 {
     const struct remote_table *r = arg;
 

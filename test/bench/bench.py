@@ -27,6 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
 import bench_compression  # noqa: E402
 import bench_data  # noqa: E402
+import bench_dynamic  # noqa: E402
 import bench_faults  # noqa: E402
 import bench_nets  # noqa: E402
 import bench_operation  # noqa: E402
@@ -293,7 +294,7 @@ GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files
           "compression": bench_compression.compression,
           "faults": lambda table, folder: bench_faults.faults(table, folder, mlp_job)}
 
-LONG = {"alarms": bench_faults.alarms, "tables": bench_tables.tables}  # runs only if named
+LONG = {"alarms": bench_faults.alarms, "tables": bench_tables.tables, "dynamic": bench_dynamic.dynamic}  # runs only if named
 
 
 def busy_share():

@@ -94,12 +94,12 @@ int main(void)
     for (size_t i = 0; i < TENSORS; i++) {
         snprintf(names[i], sizeof(names[i]), "layer.%zu.weight", i);
         model[i] = (struct ckpt_tensor){ names[i], TENSOR_F32, { 1, { (int64_t)each } },
-                                         i * each * 4, 0 };
+                                         i * each * 4, 0, 0 };
         slots[i] = model[i];
         slots[i].offset += MODEL_BYTES;
     }
     opts.directory = folder;
-    if (ckpt_layouts_init(model, TENSORS, slots, TENSORS, n, &layouts, &err) < 0 ||
+    if (ckpt_layouts_init(model, TENSORS, slots, TENSORS, n, NULL, 0, &layouts, &err) < 0 ||
         ckpt_writer_open(&opts, &w, &err) < 0)
         die(&err);
     for (int i = 0; i < ROUNDS; i++) {

@@ -9,6 +9,7 @@ import tempfile
 import numpy as np
 
 import kit
+from bench_dynamic import dynamic
 from bench_ps import DLRM_TABLES, DLRM_WIDTH, STEP_BATCH, Clicks
 from control_group import ControlGroup
 from peers import Unavailable
@@ -119,3 +120,4 @@ def tables(table, folder):
               lambda: ("%.2f GB" % (most / GB), limit, "", 0 < most <= (QUICK_LIMIT if table.quick else LIMIT)))
     table.row("exec to the first step", "", lambda: (duration(times["first step"]), "", "", True))
     table.row("kill -9 of a ps to the next step, 1 holder", "", lambda: (duration(times["resumed"]), "", "", True))
+    dynamic(table, folder)

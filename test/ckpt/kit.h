@@ -25,15 +25,15 @@
 
 /* The offsets in the state are not in the order of the tensors, and there is a gap. */
 static const struct ckpt_tensor kit_model[] = {
-    { "conv.weight", TENSOR_F32, { 2, { 3, 5 } }, 128, 0 },
-    { "conv.bias", TENSOR_F32, { 1, { 3 } }, 64, 0 },
-    { "norm.count", TENSOR_I64, { 0, { 0 } }, 0, 0 },
-    { "mask \"\xc3\xa9\"", TENSOR_U8, { 1, { 7 } }, 8, 0 },
-    { "nothing", TENSOR_F32, { 2, { 0, 4 } }, 0, 0 },
+    { "conv.weight", TENSOR_F32, { 2, { 3, 5 } }, 128, 0, 0 },
+    { "conv.bias", TENSOR_F32, { 1, { 3 } }, 64, 0, 0 },
+    { "norm.count", TENSOR_I64, { 0, { 0 } }, 0, 0, 0 },
+    { "mask \"\xc3\xa9\"", TENSOR_U8, { 1, { 7 } }, 8, 0, 0 },
+    { "nothing", TENSOR_F32, { 2, { 0, 4 } }, 0, 0, 0 },
 };
 static const struct ckpt_tensor kit_slots[] = {
-    { "conv.weight/momentum", TENSOR_F32, { 2, { 3, 5 } }, 188, 0 },
-    { "conv.bias/momentum", TENSOR_F32, { 1, { 3 } }, 248, 0 },
+    { "conv.weight/momentum", TENSOR_F32, { 2, { 3, 5 } }, 188, 0, 0 },
+    { "conv.bias/momentum", TENSOR_F32, { 1, { 3 } }, 248, 0, 0 },
 };
 enum { KIT_MODEL = 5, KIT_SLOTS = 2, KIT_STATE_BYTES = 260 };
 

@@ -34,11 +34,11 @@ static inline void shards_tensors(bool wants_shards, bool is_elsewhere, struct c
         size_t at = kind == 0 ? 0 : SLOTS_AT;
 
         t[0] = (struct ckpt_tensor){ names[kind][0], TENSOR_F32, { 2, { A_ROWS, A_WIDTH } },
-                                     is_elsewhere ? CKPT_ELSEWHERE : (at + A_AT) * 4, wants_shards };
-        t[1] = (struct ckpt_tensor){ names[kind][1], TENSOR_F32, { 1, { 5 } }, at * 4, 0 };
+                                     is_elsewhere ? CKPT_ELSEWHERE : (at + A_AT) * 4, wants_shards, 0 };
+        t[1] = (struct ckpt_tensor){ names[kind][1], TENSOR_F32, { 1, { 5 } }, at * 4, 0, 0 };
         t[2] = (struct ckpt_tensor){ names[kind][2], TENSOR_F32, { 2, { B_ROWS, B_WIDTH } },
                                      is_elsewhere ? CKPT_ELSEWHERE : (at + B_AT) * 4,
-                                     wants_shards ? 2 : 0 };
+                                     wants_shards ? 2 : 0, 0 };
     }
 }
 
@@ -162,7 +162,8 @@ static inline char **shards_files(size_t *n)
     char **names;
 
     shards_tensors(true, true, model, slots);
-    assert_int_equal(ckpt_layouts_init(model, 3, slots, 3, SHARDS_FLOATS * 4, &layouts, NULL), 0);
+    assert_int_equal(
+        ckpt_layouts_init(model, 3, slots, 3, SHARDS_FLOATS * 4, NULL, 0, &layouts, NULL), 0);
     names = calloc(layouts.n, sizeof(*names));
     assert_non_null(names);
     for (uint32_t i = 0; i < layouts.n; i++)

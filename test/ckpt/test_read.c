@@ -144,7 +144,7 @@ static void manifest_invalid_is_refused_with_the_position(void **state)
         int code;
         const char *text;
     } cases[] = {
-        { "\"format\": 1", "\"format\": 3", ERR_UNSUPPORTED, "format 3, this version reads 1 and 2" },
+        { "\"format\": 1", "\"format\": 4", ERR_UNSUPPORTED, "format 4, this version reads 1 to 3" },
         { "\"format\": 1", "\"format\": \"1\"", ERR_CORRUPT, "/format" },
         { "\"format\": 1", "\"fmt\": 1", ERR_CORRUPT, "\"format\" is missing" },
         { "\"step\": 3", "\"step\": -3", ERR_CORRUPT, "/step: expected an integer" },
@@ -402,11 +402,11 @@ static void each_visits_checkpoints_from_oldest_to_newest(void **state)
 static void load_of_a_different_model_is_refused_with_the_tensor(void **state)
 {
     static const struct ckpt_tensor renamed[] = {
-        { "conv.weihgt", TENSOR_F32, { 2, { 3, 5 } }, 128, 0 },
-        { "conv.bias", TENSOR_F32, { 1, { 3 } }, 64, 0 },
-        { "norm.count", TENSOR_I64, { 0, { 0 } }, 0, 0 },
-        { "mask \"\xc3\xa9\"", TENSOR_U8, { 1, { 7 } }, 8, 0 },
-        { "nothing", TENSOR_F32, { 2, { 0, 4 } }, 0, 0 },
+        { "conv.weihgt", TENSOR_F32, { 2, { 3, 5 } }, 128, 0, 0 },
+        { "conv.bias", TENSOR_F32, { 1, { 3 } }, 64, 0, 0 },
+        { "norm.count", TENSOR_I64, { 0, { 0 } }, 0, 0, 0 },
+        { "mask \"\xc3\xa9\"", TENSOR_U8, { 1, { 7 } }, 8, 0, 0 },
+        { "nothing", TENSOR_F32, { 2, { 0, 4 } }, 0, 0, 0 },
     };
     struct ckpt_tensor changed[KIT_MODEL + 1];
     char *folder = kit_folder(), *path = kit_path(folder, 3, NULL);
@@ -428,7 +428,7 @@ static void load_of_a_different_model_is_refused_with_the_tensor(void **state)
     assert_int_equal(ckpt_load(path, changed, 5, kit_slots, 2, buffer, &err), ERR_INPUT);
     assert_text(err.text, "'norm.count' is int64 [], expected uint64 []");
     changed[2] = kit_model[2];
-    changed[5] = (struct ckpt_tensor){ "new", TENSOR_F32, { 1, { 2 } }, 64, 0 };
+    changed[5] = (struct ckpt_tensor){ "new", TENSOR_F32, { 1, { 2 } }, 64, 0, 0 };
     assert_int_equal(ckpt_load(path, changed, 6, kit_slots, 2, buffer, &err), ERR_INPUT);
     assert_text(err.text, "tensor 'new' [2] is not in the file, which contains 5 of 6");
     assert_int_equal(ckpt_load(path, kit_model, 5, kit_slots, 1, buffer, &err), ERR_INPUT);
@@ -443,8 +443,8 @@ static void load_of_tensors_in_another_order_succeeds(void **state)
 {
     static const char json[] = "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},"
                                "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}  ";
-    static const struct ckpt_tensor tensors[] = { { "b", TENSOR_F32, { 1, { 2 } }, 0, 0 },
-                                                  { "a", TENSOR_F32, { 0, { 0 } }, 8, 0 } };
+    static const struct ckpt_tensor tensors[] = { { "b", TENSOR_F32, { 1, { 2 } }, 0, 0, 0 },
+                                                  { "a", TENSOR_F32, { 0, { 0 } }, 8, 0, 0 } };
     static const float data[] = { 1, 2, 3 };
     char *folder = kit_folder(), *path = kit_path(folder, 3, "model.safetensors"), edit[200];
     struct buf file = { 0 }, text;

@@ -464,7 +464,7 @@ static void manifest_that_lacks_a_shard_file_or_states_another_rule_is_refused(v
     }
     for (int k = 0; k < 3; k++) {
         static const char *const from[] = { "\"files\": 16", "389 t", "\"format\": 2" },
-                                 *const to[] = { "\"files\": 17", "388 t", "\"format\": 3" };
+                                 *const to[] = { "\"files\": 17", "388 t", "\"format\": 4" };
         char *at, hash[CKPT_HASH_BYTES];
 
         buf_reset(&text);

@@ -325,8 +325,9 @@ struct row_log {
     bool fails;
 };
 
-static int read_numbered(void *arg, uint64_t first, uint64_t n, float *out, struct err *err)
+static int read_numbered(void *arg, uint64_t first, uint64_t n, void *to, struct err *err)
 {
+    float *out = to;
     struct row_log *log = arg;
 
     assert_int_equal(first, log->next);

@@ -481,10 +481,10 @@ static void full_disk_is_reported_with_the_needed_space(void **state)
 
 static void writer_open_with_invalid_names_is_refused(void **state)
 {
-    static const struct ckpt_tensor twice[] = { { "a", TENSOR_F32, { 0, { 0 } }, 0, 0 },
-                                                { "a", TENSOR_F32, { 0, { 0 } }, 4, 0 } };
-    static const struct ckpt_tensor bad[] = { { "\xff", TENSOR_F32, { 0, { 0 } }, 0, 0 } };
-    static const struct ckpt_tensor taken[] = { { "__metadata__", TENSOR_F32, { 0, { 0 } }, 0, 0 } };
+    static const struct ckpt_tensor twice[] = { { "a", TENSOR_F32, { 0, { 0 } }, 0, 0, 0 },
+                                                { "a", TENSOR_F32, { 0, { 0 } }, 4, 0, 0 } };
+    static const struct ckpt_tensor bad[] = { { "\xff", TENSOR_F32, { 0, { 0 } }, 0, 0, 0 } };
+    static const struct ckpt_tensor taken[] = { { "__metadata__", TENSOR_F32, { 0, { 0 } }, 0, 0, 0 } };
     const struct ckpt_tensor *const cases[] = { twice, bad, taken };
     char *folder = kit_folder();
     struct ckpt_writer_opts opts = kit_opts(folder);

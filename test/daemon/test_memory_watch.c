@@ -239,6 +239,53 @@ static void tables_exceed_the_limit_they_are_refused_with_both_numbers(void **st
                  "start more ps tasks, or raise the limit");
 }
 
+/* A generation has begun with tables of 20 MiB; now table 'emb' has grown by so many bytes. */
+static int grow(uint64_t grown)
+{
+    return memory_watch_plan(watch,
+                             &(struct ps_memory){ .planned = 20 * MIB + grown, .planned_memory = 20 * MIB + grown,
+                                                  .n_reported = 1, .n_servers = 1, .grown = grown,
+                                                  .growing = "emb" },
+                             &err);
+}
+
+/* 100 MiB without the margin of a 32nd are 96.875 MiB. */
+static void dynamic_table_grows_it_is_refused_by_the_use_that_is_measured(void **state)
+{
+    (void)state;
+    assert_int_equal(plan(0, 20 * MIB, 1, 1), 0);
+    set_used(40 * MIB); /* with buffers that nobody planned */
+    assert_int_equal(grow(30 * MIB), 0);
+    set_used(70 * MIB); /* the growth, when it was made */
+    assert_int_equal(grow(56 * MIB), 0);
+    set_used(96 * MIB);
+    assert_int_equal(grow(56 * MIB + MIB / 2), 0);
+    assert_int_equal(grow(58 * MIB), ERR_NOMEM);
+    EXPECT_WORDS(err.text, "table 'emb' needs more", "the tables need 78.0 MiB, of which 58.0 MiB",
+                 "96.0 MiB of 100.0 MiB are in use: " SOURCE,
+                 "set /model/tables/emb/max_rows or expire_steps");
+    set_used(60 * MIB); /* rows have expired: the refused growth was not made */
+    assert_int_equal(grow(57 * MIB), 0);
+    assert_int_equal(grow(57 * MIB + MIB / 2), 0); /* less than a 64th of what is left: not read again */
+    assert_int_equal(plan(57 * MIB, 57 * MIB, 1, 1), 0); /* the next generation counts from 0 */
+    assert_int_equal(grow(MIB), 0);
+    set_used(200 * MIB);
+    assert_int_equal(grow(3 * MIB), ERR_NOMEM);
+}
+
+static void dynamic_table_grows_near_the_limit_one_warning(void **state)
+{
+    (void)state;
+    assert_int_equal(plan(0, 20 * MIB, 1, 1), 0);
+    assert_null(memory_watch_tick(watch, now_ms, true));
+    assert_int_equal(grow(54 * MIB), 0);
+    assert_null(memory_watch_tick(watch, now_ms, true));
+    assert_int_equal(grow(56 * MIB), 0);
+    EXPECT_WORDS(memory_watch_tick(watch, now_ms, true), "need 76.0 MiB", "86 % of the limit");
+    assert_int_equal(grow(58 * MIB), 0);
+    assert_null(memory_watch_tick(watch, now_ms, true));
+}
+
 static void swap_space_holds_the_rest_the_tables_are_only_a_warning(void **state)
 {
     (void)state;
@@ -271,6 +318,8 @@ int main(void)
         CONTAINER(huge_pages_can_occupy_more_than_the_rows_it_counts_for_the_warning),
         CONTAINER(several_servers_report_their_sum_is_compared),
         CONTAINER(tables_exceed_the_limit_they_are_refused_with_both_numbers),
+        CONTAINER(dynamic_table_grows_it_is_refused_by_the_use_that_is_measured),
+        CONTAINER(dynamic_table_grows_near_the_limit_one_warning),
         CONTAINER(swap_space_holds_the_rest_the_tables_are_only_a_warning),
         CONTAINER(addresses_are_the_limit_the_store_has_reserved_them),
     };

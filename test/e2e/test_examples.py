@@ -16,8 +16,12 @@ import numpy as np
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data"))
 import tfrecord  # noqa: E402
 import kit  # noqa: E402
-from kit import BUILD, ROOT, TRAINERCTL, Task, expect_codes, main, start, test, workdir  # noqa: E402
+from kit import BUILD, ROOT, TRAINERCTL, Task, expect_codes, free_ports, main, start, test, use_venv, workdir  # noqa: E402
 from segment_net import segment_net  # noqa: E402
+
+use_venv()
+import onnx  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")  # the same program, with the emulated CUDA plugin in its folder
 rng = np.random.default_rng(3)
@@ -106,12 +110,37 @@ def arrays(folder, job):
         np.save(os.path.join(folder, "arrays", part + "-label.npy"), rng.integers(0, 3, 16))
 
 
-MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "table_dlrm_ps": table, "finetune_csv": csv}
+def dynamic(folder, job):
+    """logit: the sum over the items of user row * item row, plus a bias."""
+    def constant(name, values):
+        return numpy_helper.from_array(np.array(values), name)
+
+    def node(op, inputs, output, **attributes):
+        return helper.make_node(op, inputs, [output], **attributes)
+
+    zeros = np.zeros((1, 8), np.float32)
+    graph = helper.make_graph(
+        [node("Gather", ["user.weight", "user"], "u"), node("Gather", ["item.weight", "items"], "i"), node("Mul", ["u", "i"], "ui"),
+         node("ReduceSum", ["ui", "axes"], "sum", keepdims=0), node("Reshape", ["sum", "column"], "product"), node("Add", ["product", "bias"], "logit")],
+        "recommend",
+        [helper.make_tensor_value_info("user", TensorProto.INT64, ["batch", 1]), helper.make_tensor_value_info("items", TensorProto.INT64, ["batch", 8])],
+        [helper.make_tensor_value_info("logit", TensorProto.FLOAT, ["batch", 1])],
+        [constant("user.weight", zeros), constant("item.weight", zeros), constant("bias", np.zeros(1, np.float32)),
+         constant("axes", [1, 2]), constant("column", [-1, 1])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), os.path.join(folder, "recommend.onnx"))
+    records(folder, "visits-train-0.tfrecord", [{"user": ("int64", [int(rng.integers(-1 << 63, 1 << 63))]),
+                                                 "items": ("int64", [int(x) for x in rng.integers(-1 << 63, 1 << 63, 8)]),
+                                                 "click": ("float", [float(i % 2)])} for i in range(12)])
+
+
+MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "table_dlrm_ps": table, "finetune_csv": csv,
+        "table_dynamic_ps": dynamic}
 # These jobs use the data of the demo.
 READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd", "compression"}
 TASKS = {"elastic": 4}
 GPU_ALONE = {"gpu_float16"}
-CPU_ALONE = {"local_sgd", "compression"}
+CPU_ALONE = {"local_sgd", "compression", "table_dynamic_ps"}
+PS = {"table_dynamic_ps"}  # jobs that need a ps task
 
 
 @test
@@ -143,8 +172,13 @@ def run_small(name, prepare, devices):
         json.dump(job, f)
     n = TASKS.get(name, 1)
     args = ("--log-level", "info")
-    tasks = start(path, n, devices, args) if n > 1 else [Task(path, args=("--devices", devices, *args))]
-    expect_codes(tasks, [0] * n, 120)
+    if name in PS:
+        ports = free_ports(2)
+        cluster = {kind: ["127.0.0.1:%d" % port] for kind, port in zip(("worker", "ps"), ports)}
+        tasks = [Task(path, {"cluster": cluster, "task": {"type": kind, "index": 0}}, ("--devices", devices, *args)) for kind in cluster]
+    else:
+        tasks = start(path, n, devices, args) if n > 1 else [Task(path, args=("--devices", devices, *args))]
+    expect_codes(tasks, [0] * len(tasks), 120)
     assert [r["step"] for r in tasks[0].events("step")][-1] == 2
     for path in job.get("export", {}).values():
         assert os.path.exists(os.path.join(folder, path)), path

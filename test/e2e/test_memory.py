@@ -12,10 +12,12 @@ import tempfile
 import urllib.request
 
 import clicks
+import ids
 from control_group import ControlGroup, read
 from kit import FOLDERS, SLOW, TRAINERCTL, Skip, Task, await_process, free_ports, main, test, use_venv, wait_until, workdir
 
 use_venv()
+import numpy as np  # noqa: E402
 
 # Rows of each of the 26 tables. All shards have equally many, and SGD has no state: the ps has written all of its tables, and its
 # use is stable, when the first step begins.
@@ -137,6 +139,37 @@ def tables_of_a_ps_exceed_the_limit_they_are_refused():
         assert "the tables of this task need at least 208.0 MiB" in end and "exceeds the limit of 156.0 MiB: cgroup " + group.limit in end and \
             "start more ps tasks, or raise the limit" in end, end
         wait_until(lambda: any("exceeds the limit of 156.0 MiB" in r["message"] for r in list(worker.records)), 60, job.logs)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() in (138, 143), job.logs()
+
+
+class GrowingJob(Job):
+    """One dynamic table, to which each step adds 2000 rows of 1 KiB."""
+
+    def __init__(self, group):
+        super().__init__(group)
+        ids.SAMPLES, ids.BATCH, ids.IDS, ids.WIDTH = 80000, 200, 10, 256
+        source = ids.make_data(os.path.join(_kept.name, "ids"))
+        np.save(os.path.join(source, "train-ids.npy"), np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, (ids.SAMPLES, ids.IDS)))
+        self.path = ids.job_file(workdir(), source, parameter_server={"replicas": 1}, train={"lanes": 1}, optimizer={"type": "sgd"},
+                                 model={"tables": {"emb": {"admit_after": 1, "expire_steps": 0, "max_rows": 0}}}, elastic={"min_world": 1, "rejoin_seconds": 0})
+
+
+@test
+def dynamic_table_grows_it_warns_and_is_refused_before_a_row_changes():
+    with ControlGroup() as group, GrowingJob(group) as job:
+        if int(re.search(r"SwapTotal: *(\d+) kB", read("/proc/meminfo")).group(1)) > 0:
+            raise Skip("this machine has swap space, in which the rows may fit")
+        group.set_limit(256 << 20)
+        ps = job.start("ps")
+        worker = job.start("worker")
+        assert await_process(ps.p, 120) == 138, job.logs()
+        ps.reader.join(5)
+        end = ps.final_message()
+        assert "with its new rows table 'emb' needs more than this task may use" in end and group.limit in end and \
+            "set /model/tables/emb/max_rows or expire_steps, start more ps tasks, or raise the limit" in end, end
+        assert len(warnings(ps, " are in use (")) == 1, job.logs()
+        assert max(worker.steps()) > 60, job.logs()
         worker.signal(signal.SIGTERM)
         assert worker.wait() in (138, 143), job.logs()
 

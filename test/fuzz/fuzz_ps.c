@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "fuzz/driver.h"
 #include "ps/message.h"
+#include "ps/store.h"
 
 enum { TABLES = 3 };
 
@@ -16,7 +17,7 @@ static const uint32_t widths[TABLES] = { 3, 1, 8 };
 #define U64(low_) low_ "\0\0\0\0\0\0\0"
 #define ONE "\0\0\x80\x3f"
 #define HEAD(kind_, number_, first_, n_sections_)                                                  \
-    "tps\x01" U32(kind_) U64("\x09") U32("\x01") U32(number_) U64(first_) ONE U32(n_sections_)
+    "tps\x03" U32(kind_) U64("\x09") U32("\x01") U32(number_) U64(first_) ONE U32(n_sections_)
 #define SECTION(table_, n_) U32(table_) U32("\0") U64(n_)
 #define HALF "\0\0\0\0\0\0\xe0\x3f"
 #define HYPER                                                                                      \
@@ -24,11 +25,19 @@ static const uint32_t widths[TABLES] = { 3, 1, 8 };
 #define SET4 U64("\xff") U64("\0") U64("\x01") U64("\0")
 #define SET SET4 SET4 SET4 SET4
 #define ZEROS(x_) x_ x_ x_ x_ x_ x_ x_ x_
-#define TABLE(rows_, width_) U64(rows_) U32(width_) U32("\x01") HALF HALF
+#define FILL(kind_) U32(kind_) U32("\x07") U64("\x08") HALF
+#define TABLE(rows_, width_)                                                                       \
+    U64(rows_) U32(width_) U32("\x01") HALF HALF FILL("\0") U32("\0") U32("\0") U64("\0") U64("\0")
+#define DYNAMIC(width_)                                                                            \
+    U64("\0") U32(width_) U32("\0") HALF HALF FILL("\x01") U32("\x02") U32("\x02") U64("\x05") U64("\0")
 
 const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED(HEAD("\x01", "\0", "\0", "\0") HYPER U32("\x04") U32("\x02") HALF TABLE("\x64", "\x03")
                   TABLE("\x01", "\x08") U64("\x08") "a\0b\0\0\0\0\0"),
+    FUZZ_SEED(HEAD("\x01", "\0", "\0", "\0") HYPER U32("\x04") U32("\x01") HALF DYNAMIC("\x03")
+                  U64("\x08") "a\0\0\0\0\0\0\0"),
+    FUZZ_SEED(HEAD("\x0f", "\x05", "\x02", "\x01") U32("\x01") U32("\x02") U64("\x02") U64("\x03")
+                  U64("\x04") U64("\x05") U64("\x05") U64("\x01") U64("\x02") ONE ONE ONE ONE),
     FUZZ_SEED(HEAD("\x02", "\0", "\0", "\0")),
     FUZZ_SEED(HEAD("\x03", "\0", "\0", "\0") SET),
     FUZZ_SEED(HEAD("\x04", "\0", "\0", "\0") HYPER SET SET),
@@ -50,6 +59,8 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED(HEAD("\x11", "\x0d", "\x09", "\0") SET4 SET4 SET4 SET4 SET4 SET4 SET4 SET4 U64("\x08")
               "\0\0\0\0\0\0\0\0"),
     FUZZ_SEED(HEAD("\x12", "\0", "\0", "\0")),
+    FUZZ_SEED(HEAD("\x16", "\0", "\0", "\0")),
+    FUZZ_SEED(HEAD("\x18", "\0", "\0", "\0")),
 };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
@@ -59,11 +70,29 @@ static void copy(struct ps_writer *w, const void *from, size_t n)
         memcpy(ps_write_room(w, n), from, n);
 }
 
+static void write_ids(struct ps_writer *w, const struct ps_message *m)
+{
+    const struct ps_section *x = m->sections;
+    struct ps_ids_room out;
+
+    CHECK(m->n_sections == 1 && x->table < TABLES && (uintptr_t)x->values % 8 == 0);
+    CHECK(ps_write_copy_ids(w, m, x->table, x->part, x->n, widths[x->table], &out) == 0);
+    memcpy(out.rows, x->rows, x->n * sizeof(*x->rows));
+    memcpy(out.last_steps, m->last_steps, x->n * sizeof(*x->rows));
+    memcpy(out.counts, m->counts, x->n * sizeof(*x->rows));
+    memcpy(out.values, x->values, ps_padded(x->n * x->part * widths[x->table]));
+}
+
 static void write_again(struct ps_writer *w, const struct ps_message *m)
 {
     const char **names = calloc((size_t)m->n_tables + 1, sizeof(*names)), *name = m->names;
 
     CHECK(names != NULL);
+    if (m->kind == PS_COPY_IDS) {
+        free(names);
+        write_ids(w, m);
+        return;
+    }
     ps_write_begin(w, m, m->n_sections);
     for (uint32_t i = 0; i < m->n_sections; i++) {
         const struct ps_section *x = &m->sections[i];
@@ -88,6 +117,8 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
         ps_write_setup(w, m->optimizer, m->average, m->tables, names, m->n_tables);
     if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
         ps_write_save(w, m->places, m->text);
+    if (m->sizes != NULL)
+        ps_write_sizes(w, m->sizes, m->number);
     if (m->kind == PS_VOTE) {
         copy(w, m->checksums, PS_SHARDS * sizeof(*m->checksums));
         copy(w, m->squares, PS_SHARDS * sizeof(*m->squares));
@@ -122,7 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(message, data, size);
     fuzz_read(message, size);
     if (size >= 8) {
-        memcpy(message, "tps\x01", 4);
+        memcpy(message, "tps\x03", 4);
         message[4] = message[4] % PS_KINDS;
         memset(message + 5, 0, 3);
         fuzz_read(message, size);

@@ -4,34 +4,39 @@
  * the daemon.
  *
  * Checked: errors have a code and a text; the version changes only by SETUP, BEGIN and the COMMIT of
- * all ranks, and by one in a COMMIT or in the COPY for which it waits; sent messages can be read, and are not larger than what was
- * asked for; rows are of the version, or at most PS_STALENESS_MAX steps older; the server holds no
- * more memory than its tables have. */
+ * all ranks, and by one in a COMMIT or in the copied rows for which it waits; sent messages can be read, and are
+ * not larger than what was asked for; rows are of the version, or at most PS_STALENESS_MAX steps older; the server
+ * holds no more memory than its tables have. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
 #include "fuzz/driver.h"
+#include "ckpt/shard_files.h"
+#include "opts/graph.h"
 #include "ps/message.h"
 #include "ps/server.h"
+#include "ps/store.h"
 
-enum { TABLES = 3, MESSAGE_MAX = 1 << 20, OPS_MAX = 400, ROWS_MAX = 70 };
+enum { TABLES = 4, DYNAMIC = 3, MESSAGE_MAX = 1 << 20, OPS_MAX = 400, ROWS_MAX = 70 };
 
-static const uint32_t widths[TABLES] = { 3, 1, PS_DENSE_WIDTH };
+static const uint32_t widths[TABLES] = { 3, 1, PS_DENSE_WIDTH, 2 };
 static const struct ps_setup_table setup_tables[TABLES] = {
     { .rows = 150, .width = 3, .rate_factor = 1 },
     { .rows = 66000, .width = 1, .flags = PS_TABLE_LAZY, .rate_factor = 0.5 },
     { .rows = 130, .width = PS_DENSE_WIDTH, .flags = PS_TABLE_DENSE, .rate_factor = 1, .weight_decay = 0.5 },
+    { .rows = 0, .width = 2, .rate_factor = 1, .fill = TABLE_UNIFORM, .scale = 1, .admit_after = 2,
+      .sweep_steps = 2, .expire_steps = 3, .max_rows = PS_SHARDS },
 };
-static const char *const names[TABLES] = { "a", "b", "c" };
+static const char *const names[TABLES] = { "a", "b", "c", "d" };
 /* With rows of table 0, table 1 with two blocks, table 2, and of table 1 alone. */
 static const uint32_t shards[] = { 0, 1, 389, 390, 778, 5, 1023 };
 
 enum op {
     OP_SETUP, OP_QUERY, OP_BEGIN, OP_FOLLOW, OP_COPY, OP_FILL, OP_PULL, OP_PUSH,
     OP_COMMIT, OP_END, OP_GENERATION, OP_RAW, OP_DAMAGE, OP_STEP, OP_FETCH,
-    OP_FILES, OP_POLL, OP_LANES, OPS
+    OP_FILES, OP_POLL, OP_LANES, OP_IDS, OP_COUNT, OP_LIST, OPS
 };
 
 #define BEGIN_ALL "\x02\0\0\0\0\x7f\x7f\0"
@@ -53,10 +58,14 @@ const struct fuzz_seed fuzz_seeds[] = {
     /* staleness 1, and shards that are copied from the other server with their older rows during a step */
     FUZZ_SEED("\0\0\x0a" "\x02\0\0\0\x01\x7f\0\x7f" "\x03\0\x03\x01" "\x04\x03\0\0\0\0\x40\0" "\x0d\0"
               "\x04\x03\0\0\x01\0\x40\x02" "\x11\0\xff\0\0\x01\x01\0" "\x0e\x03\0\0\0\0\0\x01"),
-    FUZZ_SEED("\x0c\0\x04\x01\0\0\0\x0b\0\x28tps\x02\x0d\0\0\0"),
     /* SAVE when all shards are filled, LOAD before; the server has no directory of checkpoints */
-    FUZZ_SEED("\0\0\0" BEGIN_ALL FILL("\x02") "\x0f\0\0\0\x7f\x10\0\x01\x10\0\0\x0d\0"),
+    FUZZ_SEED("\0\0\0" BEGIN_ALL FILL("\x02") "\x13\0\0\x7f\x0f\0\0\0\x04\x7f\x10\0\x01\x10\0\0\x0d\0"),
     FUZZ_SEED("\0\0\0" BEGIN_ALL "\x0f\0\0\x01\x7f\x10\0\x01" FILL("\x02") "\x0d\0"),
+    /* rows of the dynamic table: trained, fetched, and copied to another server */
+    FUZZ_SEED("\0\0\0" BEGIN_ALL FILL("\x02") "\x07\0\x01\0\x03\x02\x01\x02\x07\x01\x01\0\x03\0"
+              "\x08\0\x01\0\x08\x01\x01\0\x14\0\0\x03\x7f\x0e\x03\0\0\0\x03\0\x01\x06\0\0\x03\x02\x01\x02\0"),
+    FUZZ_SEED("\0\0\0" "\x02\0\x05\0\0\x01\0\x01" "\x03\0\x03\x01" "\x12\x03\0\x03\x02\0\0\0\x04\0\x0d\0"),
+    FUZZ_SEED("\x0c\0\x04\x01\0\0\0\x0b\0\x28tps\x03\x0d\0\0\0"),
 };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
@@ -137,10 +146,11 @@ static void give(struct bench *b, uint32_t from, const uint8_t *data, size_t n)
     free(copy);
     after = ps_server_version(b->server);
     CHECK(after == version || kind == PS_SETUP || kind == PS_BEGIN ||
-          ((kind == PS_COMMIT || kind == PS_COPY) && after == version + 1));
+          ((kind == PS_COMMIT || kind == PS_COPY || kind == PS_COPY_IDS) && after == version + 1));
     ps_server_stats(b->server, &stats);
-    CHECK(stats.n_shards <= PS_SHARDS &&
-          stats.bytes < 4 * 4 * (450 + 66000 + 16 + 16) + PS_STALENESS_MAX * 5000);
+    CHECK(stats.n_shards <= PS_SHARDS && stats.bytes < 4 * 4 * (450 + 66000 + 16 + 16) +
+                                                           PS_STALENESS_MAX * 5000 +
+                                                           8 * MESSAGE_MAX);
     CHECK(b->sent <= 8 * MESSAGE_MAX);
     (void)ps_server_ended(b->server);
     if (rc == 0) {
@@ -179,11 +189,13 @@ static void setup(struct bench *b, uint32_t from, uint8_t variant)
 {
     static const enum optim_type types[] = { OPTIM_ADAM, OPTIM_SGD, OPTIM_LAMB };
     struct ps_message m = head(b, PS_SETUP, 0);
+    uint32_t n = TABLES - variant / 3 % 3;
 
     m.flag = variant / 9 % (PS_STALENESS_MAX + 2); /* one too many */
+    if (m.flag > 0 && variant < 128 && n > DYNAMIC)
+        n = DYNAMIC; /* else the store refuses */
     ps_write_begin(&b->w, &m, 0);
-    ps_write_setup(&b->w, types[variant % 3], variant % 2 ? 0.5 : 0, setup_tables, names,
-                   TABLES - variant / 3 % 3);
+    ps_write_setup(&b->w, types[variant % 3], variant % 2 ? 0.5 : 0, setup_tables, names, n);
     give_written(b, from);
 }
 
@@ -212,6 +224,30 @@ static void fill(struct bench *b, uint8_t n_parts)
         }
 }
 
+/* Rows of the dynamic table that belong to the shard, ascending; some are damaged. */
+static void copy_ids(struct bench *b, struct input *in, uint32_t from)
+{
+    struct ps_message m = head(b, PS_COPY_IDS, next(in) % 3);
+    uint32_t n = next(in) % 8, n_parts = 1 + next(in) % 4, bad = next(in);
+    uint64_t row = (uint64_t)next(in) << 56;
+    struct ps_ids_room out;
+
+    m.number = shards[next(in) % COUNT_OF(shards)];
+    m.flag = next(in) % 8;
+    m.first = next(in) % 2 == 0 ? 0 : row;
+    CHECK(ps_write_copy_ids(&b->w, &m, DYNAMIC, n_parts, n, widths[DYNAMIC], &out) == 0);
+    for (uint32_t i = 0; i < n; i++, row++) {
+        while (ps_shard_of(PS_BY_ID, row) != m.number)
+            row++;
+        out.rows[i] = bad == 200 + i ? row ^ 1 : row;
+        out.last_steps[i] = i;
+        out.counts[i] = bad == 210 + i ? 0 : 1 + i;
+    }
+    for (uint32_t i = 0; i < n * n_parts * widths[DYNAMIC]; i++)
+        out.values[i] = (float)i;
+    give_written(b, from);
+}
+
 /* Rows of a table; each byte is a block. */
 static void rows(struct bench *b, struct input *in, uint32_t from, const struct ps_message *m)
 {
@@ -220,7 +256,7 @@ static void rows(struct bench *b, struct input *in, uint32_t from, const struct 
 
     ps_write_begin(&b->w, m, 1);
     for (uint32_t i = 0; i < n; i++) {
-        row += (uint64_t)next(in) * (table == 1 ? 64 : 1);
+        row += (uint64_t)next(in) * (table == 1 ? 64 : 1) + ((uint64_t)(table == DYNAMIC) << 55);
         *(uint64_t *)ps_write_room(&b->w, sizeof(row)) = row;
     }
     if (m->kind == PS_PUSH) {
@@ -341,14 +377,18 @@ static void operate(struct bench *b, struct input *in)
         break;
     case OP_FILES: {
         static const uint64_t places[PS_PLACES] = { 400, 500 };
+        static const struct ckpt_sizes sizes[TABLES];
         bool loads;
 
         m = head(b, PS_SAVE, next(in));
         loads = next(in) % 2 == 1;
         m.kind = loads ? PS_LOAD : PS_SAVE;
+        m.number = loads ? 0 : next(in) % (TABLES + 1); /* the sizes are right if no row is trained */
         ps_write_begin(&b->w, &m, 0);
         write_set(b, next(in));
         ps_write_save(&b->w, places, loads ? "step-00000009" : ".step-00000009.tmp-1");
+        if (!loads)
+            ps_write_sizes(&b->w, sizes, m.number);
         give_written(b, from);
         break;
     }
@@ -363,6 +403,20 @@ static void operate(struct bench *b, struct input *in)
         m = head(b, PS_PULL, next(in));
         m.flag = 1 + next(in) % 2;
         rows(b, in, from, &m);
+        break;
+    case OP_IDS: copy_ids(b, in, from); break;
+    case OP_LIST:
+        m = head(b, PS_LIST, next(in));
+        m.number = next(in) % (TABLES + 1);
+        ps_write_begin(&b->w, &m, 0);
+        write_set(b, next(in));
+        give_written(b, from);
+        break;
+    case OP_COUNT:
+        m = head(b, PS_COUNT, next(in));
+        ps_write_begin(&b->w, &m, 0);
+        write_set(b, next(in));
+        give_written(b, from);
         break;
     case OPS: break;
     }

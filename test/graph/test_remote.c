@@ -714,7 +714,7 @@ static void export_reads_remote_rows_in_the_model_or_beside_it(void **state)
     struct model *m = model_of_tables();
     struct net local = net_open_graph(import(m, false), PLAN_TRAIN, BATCH),
                remote = net_open_graph(import(m, true), PLAN_TRAIN, BATCH);
-    struct graph_row_reader reader = { read_initial, remote.graph };
+    struct graph_row_reader reader = { read_initial, remote.graph, NULL };
     struct err err = { 0 };
 
     (void)state;

@@ -287,7 +287,7 @@ static inline bool asks(const struct group *g, const struct trainer *t, uint32_t
                         uint32_t server, uint32_t table, uint64_t row)
 {
     float values[PLAIN_WIDTH];
-    uint32_t shard = ps_shard_of(ps_first_shard(table), row);
+    uint32_t shard = plain_shard(&g->plain->tables[table], row);
 
     return plain_gradient(t->done + 1, table, row, t->first_lane, t->n_lanes, values) &&
            reader_of(g, t, rank, shard) == server;
@@ -303,7 +303,7 @@ static inline void list_rows(struct group *g, uint32_t rank, uint32_t server)
     t->asked[server] = malloc(2 * 67000 * sizeof(uint64_t));
     assert_non_null(t->asked[server]);
     for (uint32_t table = 0; table < g->plain->n_tables; table++)
-        for (uint64_t row = 0; row < plain_tables[table].rows; row++)
+        for (uint64_t row = 0; row < plain_rows(&g->plain->tables[table]); row++)
             if (asks(g, t, rank, server, table, row)) {
                 t->asked[server][n++] = table;
                 t->asked[server][n++] = row;
@@ -327,7 +327,8 @@ static inline void send_pull(struct group *g, uint32_t rank, uint32_t server)
         uint64_t n = 0;
 
         for (; i < t->n_asked[server] && t->asked[server][2 * i] == table; i++, n++)
-            *(uint64_t *)ps_write_room(&w, sizeof(uint64_t)) = t->asked[server][2 * i + 1];
+            *(uint64_t *)ps_write_room(&w, sizeof(uint64_t)) =
+                plain_number(&g->plain->tables[table], t->asked[server][2 * i + 1]);
         ps_write_section(&w, table, table, 0, n);
     }
     group_write(g, rank, g->n_ranks + server, &w);
@@ -421,10 +422,11 @@ static inline void write_push(const struct group *g, const struct trainer *t, ui
         uint32_t width = plain_tables[table].width;
         uint64_t n = 0;
 
-        for (uint64_t row = 0; row < plain_tables[table].rows; row++)
-            if (has_holder(g, ps_shard_of(ps_first_shard(table), row), server) &&
+        for (uint64_t row = 0; row < plain_rows(&g->plain->tables[table]); row++)
+            if (has_holder(g, plain_shard(&g->plain->tables[table], row), server) &&
                 plain_gradient(m.step, table, row, t->first_lane, t->n_lanes, values + n * width)) {
-                *(uint64_t *)ps_write_room(w, sizeof(uint64_t)) = row;
+                *(uint64_t *)ps_write_room(w, sizeof(uint64_t)) =
+                    plain_number(&g->plain->tables[table], row);
                 n++;
             }
         values[n * width] = 0;
@@ -676,11 +678,14 @@ static inline void begin_members(struct group *g)
 
 static inline void group_begin(struct group *g)
 {
-    struct ps_leader_opts o = { .tables = plain_tables, .n_tables = g->plain->n_tables,
+    struct table_fill fills[PLAIN_TABLES];
+    struct ps_leader_opts o = { .tables = g->plain->tables, .n_tables = g->plain->n_tables,
                                 .optimizer = g->plain->type, .hyper = &g->plain->hyper,
                                 .average = g->plain->average,
-                                .staleness = g->plain->staleness };
+                                .staleness = g->plain->staleness, .fills = fills };
 
+    for (uint32_t i = 0; i < g->plain->n_tables; i++)
+        fills[i] = plain_fill(&g->plain->tables[i]);
     begin_members(g);
     g->is_broken = g->leader_reads = false;
     g->decided = 0;
@@ -721,7 +726,8 @@ static inline bool any_ps(const struct group *g, uint32_t shard, bool certainly)
 static inline bool has_rows(const struct group *g, uint32_t shard)
 {
     for (uint32_t t = 0; t < g->plain->n_tables; t++)
-        if (ps_local_rows(plain_tables[t].rows, ps_first_shard(t), shard) > 0)
+        if (g->plain->tables[t].rows == 0 ||
+            ps_local_rows(g->plain->tables[t].rows, ps_first_shard(t), shard) > 0)
             return true;
     return false;
 }
@@ -765,7 +771,7 @@ static inline void ask_held(struct group *g, uint32_t server, uint64_t set[PS_SE
 static inline bool has_held(const struct group *g, const uint64_t *has, uint32_t table,
                             uint64_t row, uint32_t server)
 {
-    uint32_t shard = ps_shard_of(ps_first_shard(table), row);
+    uint32_t shard = plain_shard(&g->plain->tables[table], row);
 
     return has_holder(g, shard, server) && ps_set_has(has, shard);
 }
@@ -788,9 +794,10 @@ static inline void check_holders(struct group *g)
 
         ask_held(g, server, has);
         ps_write_begin(&w, &m, 1);
-        for (uint64_t row = 0; row < plain_tables[table].rows; row++)
+        for (uint64_t row = 0; row < plain_rows(&g->plain->tables[table]); row++)
             if (has_held(g, has, table, row, server)) {
-                *(uint64_t *)ps_write_room(&w, sizeof(uint64_t)) = row;
+                *(uint64_t *)ps_write_room(&w, sizeof(uint64_t)) =
+                    plain_number(&g->plain->tables[table], row);
                 n++;
             }
         ps_write_section(&w, 0, table, part, n);
@@ -801,7 +808,7 @@ static inline void check_holders(struct group *g)
         assert_non_null(mail);
         read_message(g, mail, sections, &m);
         assert_int_equal(sections[0].n, n);
-        for (uint64_t row = 0; row < plain_tables[table].rows; row++)
+        for (uint64_t row = 0; row < plain_rows(&g->plain->tables[table]); row++)
             if (has_held(g, has, table, row, server))
                 check_bits(sections[0].values + k++ * width,
                            plain_row(g->plain, step, part, table, row), width, "a holder has", step,
@@ -923,20 +930,25 @@ static inline void check_whole(struct group *g)
     for (uint32_t i = 0; !g->is_broken && i < g->plain->n_tables * plain_all_parts(g->plain); i++) {
         uint32_t n_parts = plain_all_parts(g->plain);
         uint32_t table = i / n_parts, part = i % n_parts;
-        uint32_t width = plain_tables[table].width;
-        float *got = malloc(plain_tables[table].rows * width * sizeof(*got));
+        uint32_t width = g->plain->tables[table].width;
+        float *got = malloc(plain_rows(&g->plain->tables[table]) * width * sizeof(*got));
+        uint64_t *numbers = malloc(plain_rows(&g->plain->tables[table]) * sizeof(*numbers));
         struct err err = { 0 };
         int rc;
 
-        assert_non_null(got);
-        rc = ps_leader_read(g->leads, &port, &g->route, step, table, part, 0,
-                            plain_tables[table].rows, got, &err);
+        assert_true(got != NULL && numbers != NULL);
+        for (uint64_t row = 0; row < plain_rows(&g->plain->tables[table]); row++)
+            numbers[row] = plain_number(&g->plain->tables[table], row);
+        rc = ps_leader_read(g->leads, &port, &g->route, step, table, part,
+                            g->plain->tables[table].rows == 0 ? numbers : NULL, 0,
+                            plain_rows(&g->plain->tables[table]), got, &err);
         if (rc < 0 && !g->is_broken)
             fail_msg("%s", err.text);
-        for (uint64_t row = 0; rc == 0 && row < plain_tables[table].rows; row++)
+        for (uint64_t row = 0; rc == 0 && row < plain_rows(&g->plain->tables[table]); row++)
             check_bits(got + row * width, plain_row(g->plain, step, part, table, row), width,
                        "the leader reads", step, table, row);
         free(got);
+        free(numbers);
     }
     g->leader_reads = false;
 }

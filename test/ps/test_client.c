@@ -156,8 +156,8 @@ static void read_whole(struct ps_leader *l, const struct ps_port *port)
     EXPECT(got != NULL, "memory");
     for (uint32_t t = 0; t < TABLES; t++)
         for (uint32_t part = 0; part < plain_all_parts(&plain); part++) {
-            EXPECT(ps_leader_read(l, port, &route, plain.steps, t, part, 0, plain_tables[t].rows,
-                                  got, &err) == 0,
+            EXPECT(ps_leader_read(l, port, &route, plain.steps, t, part, NULL, 0,
+                                  plain_tables[t].rows, got, &err) == 0,
                    "%s", err.text);
             EXPECT(memcmp(got, plain_row(&plain, plain.steps, part, t, 0),
                           plain_tables[t].rows * plain_tables[t].width * sizeof(float)) == 0,
@@ -599,7 +599,7 @@ static void wrong_answers_to_the_query_are_refused(void **state)
 
 /* ---- the leader ---- */
 
-static const struct ps_table table = { "t", 300, 1, 0, 1, 0, false, false };
+static const struct ps_table table = { "t", 300, 1, 0, 1, 0, false, false, { 0 } };
 
 static struct ps_leader *open_leader(void)
 {
@@ -764,7 +764,8 @@ static void wrong_rows_of_whole_tables_are_refused(void **state)
             if (cases[i][k].n_sections > 0) /* table 0 of the leader has the width of table 2 */
                 ps_write_section(&f.answers[4 + k], 0, zero, cases[i][k].part, cases[i][k].n[0]);
         }
-        if (ps_leader_read(l, &port, &route, 9, 0, 0, 0, 300, out, &err) != (i == 0 ? 0 : ERR_PEER))
+        if (ps_leader_read(l, &port, &route, 9, 0, 0, NULL, 0, 300, out, &err) !=
+            (i == 0 ? 0 : ERR_PEER))
             fail_msg("case %u: '%s'", (unsigned)i, err.text);
         assert_int_equal(f.n_sent, 6 + 2);
         ps_leader_close(l);

@@ -11,10 +11,12 @@ enum { STEPS = 3 };
 
 /* ---- the checkpoint of one process ---- */
 
+enum { INTEGERS = 6 }; /* tensors of integers of a dynamic table */
+
 struct named {
-    struct ckpt_tensor model[PLAIN_TABLES], slots[PLAIN_TABLES * PLAIN_PARTS];
-    char names[PLAIN_TABLES * PLAIN_PARTS][32];
-    uint32_t n_model, n_slots;
+    struct ckpt_tensor model[PLAIN_TABLES * 2], slots[PLAIN_TABLES * (PLAIN_PARTS + INTEGERS)];
+    char names[PLAIN_TABLES * (PLAIN_PARTS + INTEGERS)][40];
+    uint32_t n_model, n_slots, n_names;
 };
 
 /* As ps_store_part_name(). */
@@ -30,26 +32,58 @@ static const char *part_name(const struct plain *p, uint32_t part)
     return "average";
 }
 
-/* is_elsewhere: the state is empty. Else it is plain.history. */
+static const char *name(struct named *n, const char *table, const char *part)
+{
+    char *out = n->names[n->n_names++];
+
+    snprintf(out, sizeof(n->names[0]), "%s/%s", table, part);
+    return out;
+}
+
+/* Adds the tensors of integers of a dynamic table. */
+static void name_integers(const struct ps_table *of, uint32_t t, struct named *out)
+{
+    static const struct {
+        const char *part;
+        uint32_t group;
+    } integers[INTEGERS] = { { "ids", 1 },           { "last_step", 1 },
+                             { "count", 1 },         { "candidate_ids", 2 },
+                             { "candidate_last_step", 2 }, { "candidate_count", 2 } };
+
+    for (int i = 0; i < INTEGERS; i++) {
+        struct ckpt_tensor x = { name(out, of->name, integers[i].part), TENSOR_I64, { 1, { 0 } },
+                                 CKPT_ELSEWHERE, t + 1, integers[i].group };
+
+        if (i == 0)
+            out->model[out->n_model++] = x;
+        else
+            out->slots[out->n_slots++] = x;
+    }
+}
+
+/* is_elsewhere: the state is empty. Else it is plain.history, and no table is dynamic. */
 static void name_tensors(const struct plain *p, bool is_elsewhere, struct named *out)
 {
     memset(out, 0, sizeof(*out));
-    for (uint32_t t = 0; t < p->n_tables; t++)
+    for (uint32_t t = 0; t < p->n_tables; t++) {
+        const struct ps_table *of = &p->tables[t];
+
+        if (of->rows == 0)
+            name_integers(of, t, out);
         for (uint32_t k = 0; k < p->n_parts; k++) {
             size_t at = k * p->first_float[p->n_tables] + p->first_float[t];
-            struct ckpt_tensor x = { plain_tables[t].name, TENSOR_F32,
-                                     { 2, { (int64_t)plain_tables[t].rows, plain_tables[t].width } },
-                                     is_elsewhere ? CKPT_ELSEWHERE : at * sizeof(float), t + 1 };
+            struct ckpt_tensor x = { of->name, TENSOR_F32, { 2, { (int64_t)of->rows, of->width } },
+                                     is_elsewhere ? CKPT_ELSEWHERE : at * sizeof(float), t + 1,
+                                     of->rows == 0 };
 
             if (k == 0) {
                 out->model[out->n_model++] = x;
                 continue;
             }
-            x.name = out->names[out->n_slots];
-            snprintf(out->names[out->n_slots], sizeof(out->names[0]), "%s/%s", plain_tables[t].name,
-                     part_name(p, k));
+            x.name = name(out, of->name, part_name(p, k));
             out->slots[out->n_slots++] = x;
         }
+    }
 }
 
 static struct ckpt_writer_opts writer_opts(const struct named *n, const char *folder, size_t bytes)
@@ -104,6 +138,25 @@ static int write_rows(void *arg, struct ckpt_row_files *files, struct err *err)
     return rc;
 }
 
+/* The files of dynamic tables have the sizes that the servers report. */
+static int set_sizes(struct group *g, struct ckpt_writer *w, struct err *err)
+{
+    struct ps_port port = leader_port(g);
+    struct ckpt_sizes sizes[PLAIN_TABLES];
+    const uint32_t *servers;
+    int rc;
+
+    if (g->plain->tables != plain_dynamic)
+        return 0;
+    g->leader_reads = true;
+    rc = ps_leader_find_readers(g->leads, &port, &g->route, &servers, err);
+    if (rc == 0)
+        rc = ps_count(&port, &g->route, STEPS, servers, g->plain->n_tables, sizes, err);
+    g->leader_reads = false;
+    return rc < 0 ? err_wrap(err, ERR_CANCELED, "parameter servers")
+                  : ckpt_set_sizes(w, sizes, g->plain->n_tables, err);
+}
+
 static int save_group(struct group *g, const char *folder, struct err *err)
 {
     struct named n;
@@ -119,6 +172,12 @@ static int save_group(struct group *g, const char *folder, struct err *err)
     o.arg = g;
     w = kit_open(&o);
     assert_int_equal(ckpt_begin(w, &staging, err), 0);
+    rc = set_sizes(g, w, err);
+    if (rc < 0) {
+        ckpt_abandon(w);
+        ckpt_writer_close(w);
+        return rc;
+    }
     ckpt_hand_over(w, &meta);
     rc = ckpt_wait_rows(w, 60000, err);
     if (rc == 0)
@@ -373,6 +432,67 @@ static void servers_read_their_rows_from_both_layouts(void **state)
     plain_close(&plain);
 }
 
+/* The rows, counts and steps are those of plain.h: check_holders() compares them. */
+static void dynamic_tables_have_the_same_bytes_and_are_read_by_any_number_of_servers(void **state)
+{
+    static const uint32_t groups[][2] = { { 1, 1 }, { 2, 2 }, { 3, 2 }, { 4, 1 } };
+    struct plain plain;
+    char *folders[4];
+
+    (void)state;
+    plain_open_tables(&plain, plain_dynamic, OPTIM_ADAM, 3, 8, STEPS, 0.5, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct group *g = trained(&plain, groups[i][0], groups[i][1], folders[i] = kit_folder());
+        struct err err = { .text = "" };
+
+        if (save_group(g, folders[i], &err) < 0)
+            fail_msg("%u ps: %s", groups[i][0], err.text);
+        expect_same_files(folders[0], folders[i]);
+        end(g);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        char *step = kit_path(folders[i], STEPS, NULL);
+        struct group *g = begun(&plain, groups[3 - i][0], groups[3 - i][1], folders[i]);
+        struct ps_settled settled = { 0 };
+        struct ckpt_info info;
+        struct err err = { .text = "" };
+
+        if (ckpt_verify(step, NULL, NULL, &info, &err) < 0 ||
+            settle_from(g, step, &settled, &err) < 0)
+            fail_msg("%u ps: %s", groups[3 - i][0], err.text);
+        check_holders(g);
+        end(g);
+        free(step);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        kit_remove(folders[i]);
+    plain_close(&plain);
+}
+
+static void server_dies_during_a_save_of_a_dynamic_table_the_save_is_abandoned(void **state)
+{
+    struct plain plain;
+
+    (void)state;
+    plain_open_tables(&plain, plain_dynamic, OPTIM_SGD, 3, 8, STEPS, 0, 0);
+    for (uint32_t after = 0; after < 14; after++) {
+        char *folder = kit_folder();
+        struct group *g = trained(&plain, 2, 1, folder);
+        struct err err = { .text = "" };
+        int rc;
+
+        g->n_kills = 1;
+        g->kills[0] = (struct kill){ g->n_events + 1 + after, TRAINERS + 1 };
+        rc = save_group(g, folder, &err);
+        assert_true(rc == 0 || rc == ERR_CANCELED);
+        assert_int_equal(kit_count(folder, "step-"), rc == 0);
+        assert_true(rc < 0 || after > 8);
+        end(g);
+        kit_remove(folder);
+    }
+    plain_close(&plain);
+}
+
 static void server_cannot_read_it_is_named_and_the_shards_are_incomplete(void **state)
 {
     char *folder = kit_folder(), *step = kit_path(folder, STEPS, NULL);
@@ -419,6 +539,7 @@ static void server_cannot_read_it_is_named_and_the_shards_are_incomplete(void **
 static void expect_refused(struct group *g, uint32_t from, const struct ps_message *m,
                            const char *folder)
 {
+    static const struct ckpt_sizes sizes[1];
     uint64_t shards[PS_SET_WORDS] = { 0 }, places[PS_PLACES] = { 0 };
     struct ps_writer w = { 0 };
 
@@ -427,7 +548,11 @@ static void expect_refused(struct group *g, uint32_t from, const struct ps_messa
     if (m->kind == PS_SAVE || m->kind == PS_LOAD) {
         ps_write_set(&w, shards);
         ps_write_save(&w, places, folder);
+        if (m->kind == PS_SAVE)
+            ps_write_sizes(&w, sizes, m->number);
     }
+    if (m->kind == PS_COUNT)
+        ps_write_set(&w, shards);
     assert_int_equal(ps_server_handle(server_at(g, 0), from, w.data, w.n, NULL), ERR_PEER);
     ps_writer_fini(&w);
 }
@@ -436,6 +561,8 @@ static void save_that_is_not_expected_is_refused(void **state)
 {
     const struct ps_message save = { .kind = PS_SAVE, .step = STEPS },
                             early = { .kind = PS_SAVE, .step = STEPS + 1 },
+                            other = { .kind = PS_SAVE, .step = STEPS, .number = 1 },
+                            count = { .kind = PS_COUNT, .step = STEPS + 2 },
                             load = { .kind = PS_LOAD, .step = STEPS },
                             poll = { .kind = PS_POLL, .step = STEPS },
                             saved = { .kind = PS_WAIT, .step = STEPS };
@@ -452,9 +579,53 @@ static void save_that_is_not_expected_is_refused(void **state)
     expect_refused(g, g->leader, &save, "../.step-00000003.tmp-1");
     expect_refused(g, g->leader, &save, ".step-/../x");
     expect_refused(g, g->leader, &save, "step-00000003");
+    expect_refused(g, g->leader, &other, ".step-00000003.tmp-1"); /* sizes, but no dynamic table */
+    expect_refused(g, g->leader, &count, "");
+    expect_refused(g, 1 - g->leader, &count, "");
     expect_refused(g, g->leader, &load, "step-00000003"); /* the shards are filled */
     expect_refused(g, g->leader, &poll, "");
     expect_refused(g, g->leader, &saved, "");
+    end(g);
+    plain_close(&plain);
+    kit_remove(folder);
+}
+
+/* A shard whose rows the coordinator has counted wrongly would be written over the next one. */
+static void save_with_other_sizes_of_a_dynamic_table_is_refused(void **state)
+{
+    char *folder = kit_folder();
+    struct plain plain;
+    struct group *g;
+    struct ckpt_sizes sizes[PLAIN_TABLES];
+    const uint32_t *servers;
+    struct ps_port port;
+    struct err err;
+
+    (void)state;
+    plain_open_tables(&plain, plain_dynamic, OPTIM_SGD, 3, 8, STEPS, 0, 0);
+    g = trained(&plain, 1, 1, folder);
+    port = leader_port(g);
+    g->leader_reads = true;
+    assert_int_equal(ps_leader_find_readers(g->leads, &port, &g->route, &servers, &err), 0);
+    assert_int_equal(ps_count(&port, &g->route, STEPS, servers, 3, sizes, &err), 0);
+    g->leader_reads = false;
+    for (int i = 0; i < 4; i++) { /* one trained row more, one candidate more, rows of a fixed table, too few tables */
+        const struct ps_message m = { .kind = PS_SAVE, .step = STEPS, .number = i < 3 ? 3 : 2 };
+        uint64_t shards[PS_SET_WORDS] = { 0 }, places[PS_PLACES] = { 0 };
+        struct ckpt_sizes wrong[PLAIN_TABLES];
+        struct ps_writer w = { 0 };
+
+        memcpy(wrong, sizes, sizeof(wrong));
+        ps_set_add(shards, 4); /* of server 0 */
+        wrong[i == 2 ? 0 : 1].rows[i == 1][4] += i < 3;
+        ps_write_begin(&w, &m, 0);
+        ps_write_set(&w, shards);
+        ps_write_save(&w, places, ".step-00000003.tmp-1");
+        ps_write_sizes(&w, wrong, m.number);
+        assert_int_equal(ps_server_handle(server_at(g, 0), g->leader, w.data, w.n, &err), ERR_PEER);
+        assert_text(err.text, "SAVE");
+        ps_writer_fini(&w);
+    }
     end(g);
     plain_close(&plain);
     kit_remove(folder);
@@ -469,8 +640,11 @@ int main(void)
         cmocka_unit_test(server_without_a_directory_is_named),
         cmocka_unit_test(server_dies_during_a_save_the_save_is_abandoned),
         cmocka_unit_test(servers_read_their_rows_from_both_layouts),
+        cmocka_unit_test(dynamic_tables_have_the_same_bytes_and_are_read_by_any_number_of_servers),
+        cmocka_unit_test(server_dies_during_a_save_of_a_dynamic_table_the_save_is_abandoned),
         cmocka_unit_test(server_cannot_read_it_is_named_and_the_shards_are_incomplete),
         cmocka_unit_test(save_that_is_not_expected_is_refused),
+        cmocka_unit_test(save_with_other_sizes_of_a_dynamic_table_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

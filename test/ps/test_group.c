@@ -93,10 +93,12 @@ static void run(struct group *g, enum change how)
     bool from = false;
 
     for (uint32_t n = 0;; n++) {
-        uint64_t step = newest(g);
+        uint64_t step = newest(g), checkpoint = group_draw(g, step + 1);
 
         assert_true(n < 30);
-        if (group_generation(g, group_draw(g, step + 1), &from))
+        if (g->plain->tables == plain_dynamic)
+            checkpoint = 0; /* no other one has the rows of dynamic tables */
+        if (group_generation(g, checkpoint, &from))
             return;
         if (!from) {
             step = newest(g);
@@ -204,20 +206,19 @@ static void death_of_any_task_at_any_event_changes_no_version_that_lanes_read(vo
     plain_close(&plain);
 }
 
-static void random_deaths_and_changes_of_the_group_change_no_bit(void **state)
+/* Returns the number of shards that were copied during steps. */
+static uint32_t random_deaths(struct plain *plain, uint64_t n)
 {
-    const char *asked = getenv("SEEDS");
-    uint64_t n = asked != NULL ? strtoull(asked, NULL, 10) : all_seeds;
-    struct plain plain;
+    uint32_t n_followed = 0;
 
-    (void)state;
-    plain_open(&plain, OPTIM_ADAM, 3, 8, 6, 0.9, 0.5f);
     for (uint64_t seed = 0; seed < n; seed++) {
         uint64_t x = plain_mix(seed, 11);
         struct group *g;
 
-        plain.staleness = x / 512 % 2 == 0 ? 0 : 1 + (uint32_t)(x / 1024 % PS_STALENESS_MAX);
-        g = open_group(&plain, 1 + x % 4, 1 + x / 4 % 4, 1 + (uint32_t)(x / 16 % 3), seed);
+        plain->staleness = plain->tables == plain_dynamic || x / 512 % 2 == 0
+                               ? 0
+                               : 1 + (uint32_t)(x / 1024 % PS_STALENESS_MAX);
+        g = open_group(plain, 1 + x % 4, 1 + x / 4 % 4, 1 + (uint32_t)(x / 16 % 3), seed);
         g->n_kills = KILLS;
         for (uint32_t k = 0; k < KILLS; k++) {
             g->kills[k].at = 1 + group_draw(g, 900);
@@ -226,8 +227,56 @@ static void random_deaths_and_changes_of_the_group_change_no_bit(void **state)
         if (x / 64 % 2 == 0) /* a pair at the same time */
             g->kills[1].at = g->kills[0].at;
         run(g, (enum change)(x / 128 % CHANGES));
+        n_followed += g->n_followed;
         close_group(g);
     }
+    return n_followed;
+}
+
+static uint64_t seeds(void)
+{
+    const char *asked = getenv("SEEDS");
+
+    return asked != NULL ? strtoull(asked, NULL, 10) : all_seeds;
+}
+
+static void random_deaths_and_changes_of_the_group_change_no_bit(void **state)
+{
+    struct plain plain;
+
+    (void)state;
+    plain_open(&plain, OPTIM_ADAM, 3, 8, 6, 0.9, 0.5f);
+    (void)random_deaths(&plain, seeds());
+    plain_close(&plain);
+}
+
+/* ---- dynamic tables ---- */
+
+static void groups_with_a_dynamic_table_train_to_the_bits_of_its_rules(void **state)
+{
+    static const enum optim_type types[] = { OPTIM_SGD, OPTIM_ADAM, OPTIM_ADAGRAD, OPTIM_RMSPROP };
+
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) {
+        struct plain plain;
+        struct group *g;
+
+        plain_open_tables(&plain, plain_dynamic, types[i % 4], 3, 7 + i % 2, 12,
+                          i % 3 == 0 ? 0.9 : 0, i % 5 == 0 ? 0.5f : 0);
+        g = open_group(&plain, 1 + i % 4, 1 + i / 4 % 4, 1 + i % 3, i);
+        run(g, NO_CHANGE);
+        close_group(g);
+        plain_close(&plain);
+    }
+}
+
+static void deaths_and_copies_change_no_bit_of_a_dynamic_table(void **state)
+{
+    struct plain plain;
+
+    (void)state;
+    plain_open_tables(&plain, plain_dynamic, OPTIM_ADAM, 3, 8, 8, 0.9, 0.5f);
+    assert_true(random_deaths(&plain, seeds() / 2) > 0);
     plain_close(&plain);
 }
 
@@ -239,6 +288,8 @@ int main(void)
         cmocka_unit_test(death_of_any_task_at_any_event_changes_no_bit),
         cmocka_unit_test(death_of_any_task_at_any_event_changes_no_version_that_lanes_read),
         cmocka_unit_test(random_deaths_and_changes_of_the_group_change_no_bit),
+        cmocka_unit_test(groups_with_a_dynamic_table_train_to_the_bits_of_its_rules),
+        cmocka_unit_test(deaths_and_copies_change_no_bit_of_a_dynamic_table),
     };
 
     return cmocka_run_group_tests_name("ps/group", tests, NULL, NULL);

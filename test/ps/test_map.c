@@ -28,6 +28,11 @@ static void constants_never_change(void **state)
     assert_int_equal(ps_shard_of(1000, 64 * 24), 0);
     assert_int_equal(ps_shard_of(0, 1000000), 265);
     assert_int_equal(ps_local_of(1000000), 15 * 64);
+    assert_int_equal(ps_shard_of(PS_BY_ID, ps_row_of_id(0)), 904);
+    assert_int_equal(ps_shard_of(PS_BY_ID, ps_row_of_id(-1)), 915);
+    assert_int_equal(ps_shard_of(PS_BY_ID, ps_row_of_id(INT64_MIN)), 288);
+    assert_int_equal(ps_shard_of(PS_BY_ID, ps_row_of_id(INT64_MAX)), 169);
+    assert_int_equal(ps_shard_of(PS_BY_ID, ps_row_of_id(1000000)), 416);
     assert_int_equal(ps_map_make(ranks, 4, 2, holders), 2);
     for (uint32_t i = 0; i < 2 * PS_SHARDS; i++)
         hash = hash * 31 + ranks[holders[i]];
@@ -35,6 +40,19 @@ static void constants_never_change(void **state)
     assert_int_equal(ranks[holders[0]], 5);
     assert_int_equal(ranks[holders[1]], 9);
     assert_int_equal(ranks[holders[2 * 1023]], 3);
+}
+
+static void rows_of_ids_have_the_order_of_ids(void **state)
+{
+    static const int64_t ids[] = { INT64_MIN, INT64_MIN + 1, -5, -1, 0, 1, 7, INT64_MAX };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(ids) / sizeof(*ids); i++) {
+        assert_int_equal(ps_id_of_row(ps_row_of_id(ids[i])), ids[i]);
+        assert_true(i == 0 || ps_row_of_id(ids[i - 1]) < ps_row_of_id(ids[i]));
+    }
+    assert_int_equal(ps_row_of_id(INT64_MIN), 0);
+    assert_int_equal(ps_row_of_id(INT64_MAX), UINT64_MAX);
 }
 
 static void rows_of_all_shards_are_the_rows_of_the_table(void **state)
@@ -184,6 +202,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(constants_never_change),
+        cmocka_unit_test(rows_of_ids_have_the_order_of_ids),
         cmocka_unit_test(rows_of_all_shards_are_the_rows_of_the_table),
         cmocka_unit_test(rows_near_the_limit_have_a_place),
         cmocka_unit_test(holders_are_different_and_replicas_extend_them),

@@ -10,7 +10,10 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "ckpt/shard_files.h"
+#include "opts/graph.h"
 #include "ps/message.h"
+#include "ps/store.h"
 
 enum { TABLES = 3 };
 
@@ -18,7 +21,8 @@ static const uint32_t widths[TABLES] = { 3, 1, 8 };
 static const struct ps_setup_table setup_tables[TABLES] = {
     { .rows = 100, .width = 3, .flags = PS_TABLE_LAZY, .rate_factor = 0.5, .weight_decay = 0.25 },
     { .rows = UINT64_C(1) << 40, .width = 1, .rate_factor = 1 },
-    { .rows = 1, .width = 1 << 20, .weight_decay = -1 },
+    { .rows = 0, .width = 1 << 20, .weight_decay = -1, .fill = TABLE_UNIFORM, .admit_after = 2,
+      .sweep_steps = 1000, .expire_steps = UINT64_MAX, .max_rows = PS_SHARDS },
 };
 static const char *const names[TABLES] = { "a", "", "items.weight" };
 
@@ -30,7 +34,7 @@ static struct ps_message sample(enum ps_kind kind)
                                 .step = UINT64_MAX - 5,
                                 .first = 77,
                                 .flag = 1,
-                                .number = 3,
+                                .number = kind == PS_SAVE || kind == PS_COUNTS ? 1 : 3,
                                 .clip = 0.5f,
                                 .hyper = { .learning_rate = 0.1, .momentum = 0.2, .beta1 = 0.3,
                                            .beta2 = 0.4, .epsilon = 0.5, .weight_decay = 0.6,
@@ -40,17 +44,19 @@ static struct ps_message sample(enum ps_kind kind)
 
 static bool has_rows(enum ps_kind kind)
 {
-    return kind == PS_PULL || kind == PS_PUSH;
+    return kind == PS_PULL || kind == PS_PUSH || kind == PS_COPY_IDS || kind == PS_LISTED;
 }
 
 static bool has_values(enum ps_kind kind)
 {
-    return kind == PS_COPY || kind == PS_ROWS || kind == PS_PUSH;
+    return kind == PS_COPY || kind == PS_ROWS || kind == PS_PUSH || kind == PS_COPY_IDS;
 }
 
 /* FETCH has one section, without rows and values. */
 static uint32_t n_sections(enum ps_kind kind)
 {
+    if (kind == PS_COPY_IDS)
+        return 1;
     return has_rows(kind) || has_values(kind) ? 3 : kind == PS_FETCH;
 }
 
@@ -75,11 +81,32 @@ static void write_sections(struct ps_writer *w, enum ps_kind kind)
     }
 }
 
+enum { IDS = 3, ID_PARTS = 5, ID_WIDTH = 3 /* of table 0 */ };
+
+static void write_ids(struct ps_writer *w)
+{
+    struct ps_message m = sample(PS_COPY_IDS);
+    struct ps_ids_room out;
+
+    assert_int_equal(ps_write_copy_ids(w, &m, 0, ID_PARTS, IDS, ID_WIDTH, &out), 0);
+    for (uint64_t i = 0; i < IDS; i++) {
+        out.rows[i] = UINT64_MAX - IDS + i + 1;
+        out.last_steps[i] = 50 + i;
+        out.counts[i] = UINT32_MAX - i;
+    }
+    for (uint64_t i = 0; i < IDS * ID_PARTS * ID_WIDTH; i++)
+        out.values[i] = (float)i;
+}
+
 static void write_sample(struct ps_writer *w, enum ps_kind kind)
 {
     struct ps_message m = sample(kind);
     uint64_t set[PS_SET_WORDS] = { 0 };
 
+    if (kind == PS_COPY_IDS) {
+        write_ids(w);
+        return;
+    }
     ps_write_begin(w, &m, n_sections(kind));
     if (has_rows(kind) || has_values(kind))
         write_sections(w, kind);
@@ -88,7 +115,7 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
     ps_set_add(set, 5);
     ps_set_add(set, 1023);
     if (kind == PS_HELD || kind == PS_BEGIN || kind == PS_FOLLOW || kind == PS_FETCH ||
-        kind == PS_SAVE || kind == PS_LOAD)
+        kind == PS_SAVE || kind == PS_LOAD || kind == PS_COUNT || kind == PS_LIST)
         ps_write_set(w, set);
     ps_set_add(set, 64);
     if (kind == PS_BEGIN)
@@ -104,6 +131,13 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
         for (uint32_t i = 0; i < PS_PLACES; i++)
             places[i] = i * UINT64_C(0x0101010101010101);
         ps_write_save(w, places, "/checkpoints/step");
+    }
+    if (kind == PS_SAVE || kind == PS_COUNTS) {
+        struct ckpt_sizes sizes;
+
+        for (uint32_t i = 0; i < CKPT_GROUPS * PS_SHARDS; i++)
+            sizes.rows[i / PS_SHARDS][i % PS_SHARDS] = i * 5;
+        ps_write_sizes(w, &sizes, 1);
     }
     if (kind == PS_VOTE) {
         uint32_t *checksums = ps_write_room(w, PS_SHARDS * sizeof(*checksums));
@@ -133,6 +167,18 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
 {
     const char *again[TABLES + 1] = { m->names }; /* SETUP with up to three tables */
 
+    if (m->kind == PS_COPY_IDS) {
+        const struct ps_section *x = m->sections;
+        struct ps_ids_room out;
+
+        assert_int_equal(ps_write_copy_ids(w, m, x->table, x->part, x->n, widths[x->table], &out),
+                         0);
+        memcpy(out.rows, x->rows, x->n * sizeof(*x->rows));
+        memcpy(out.last_steps, m->last_steps, x->n * sizeof(*x->rows));
+        memcpy(out.counts, m->counts, x->n * sizeof(*x->rows));
+        memcpy(out.values, x->values, ps_padded(x->n * x->part * widths[x->table]));
+        return;
+    }
     ps_write_begin(w, m, m->n_sections);
     for (uint32_t i = 0; i < m->n_sections; i++) {
         const struct ps_section *x = &m->sections[i];
@@ -160,6 +206,8 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
     }
     if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
         ps_write_save(w, m->places, m->text);
+    if (m->sizes != NULL)
+        ps_write_sizes(w, m->sizes, m->number);
     if (m->kind == PS_VOTE) {
         memcpy(ps_write_room(w, PS_SHARDS * 4), m->checksums, PS_SHARDS * 4);
         memcpy(ps_write_room(w, PS_SHARDS * 8), m->squares, PS_SHARDS * 8);
@@ -191,13 +239,17 @@ static void every_kind_is_read_as_it_was_written(void **state)
             assert_memory_equal(&m.hyper, &expected.hyper, offsetof(struct optim_hyper, trust));
         assert_int_equal(m.n_sections, n_sections(kind));
         for (uint32_t i = 0; i < m.n_sections; i++) {
-            assert_int_equal(sections[i].part, 7 + i);
+            assert_int_equal(sections[i].part, kind == PS_COPY_IDS ? ID_PARTS : 7 + i);
             assert_int_equal(sections[i].rows != NULL, has_rows(kind));
             assert_int_equal(sections[i].values != NULL, has_values(kind));
         }
         if (has_values(kind))
-            assert_true(sections[0].values[8] == 8 && sections[2].values[1] == 21);
-        if (has_rows(kind))
+            assert_true(sections[0].values[8] == 8 &&
+                        (kind == PS_COPY_IDS || sections[2].values[1] == 21));
+        if (kind == PS_COPY_IDS)
+            assert_true(sections[0].values[44] == 44 && sections[0].rows[2] == UINT64_MAX &&
+                        m.last_steps[2] == 52 && m.counts[1] == UINT32_MAX - 1);
+        else if (has_rows(kind))
             assert_true(sections[0].rows[2] == 2 && sections[2].rows[1] == 2001);
         if (m.shards != NULL)
             assert_true(ps_set_has(m.shards, 5) && ps_set_has(m.shards, 1023) &&
@@ -240,6 +292,29 @@ static void copy_head_is_that_of_its_shard(void **state)
     assert_int_equal(sections[0].n, 5);
     assert_true(sections[0].values[14] == 14 && sections[0].values[15] == 0);
     assert_int_equal(ps_written_rows(&w, 0), 5);
+    free(copy);
+    ps_writer_fini(&w);
+}
+
+static void rows_of_a_dynamic_table_have_the_parts_of_a_state(void **state)
+{
+    enum { N_SECTIONS = 36, PART = 44 };
+    struct ps_writer w = { 0 };
+    struct ps_message m;
+    struct err err = { 0 };
+    uint8_t *copy;
+
+    (void)state;
+    for (uint32_t part = 0; part < 8; part++) {
+        write_ids(&w);
+        memcpy(w.data + PART, &part, sizeof(part));
+        assert_int_equal(read_copy(w.data, w.n, &copy, &m, &err), part == ID_PARTS ? 0 : ERR_PEER);
+        free(copy);
+    }
+    write_ids(&w);
+    ps_write_flag(&w, PS_COPY_TABLE_END);
+    assert_int_equal(read_copy(w.data, w.n, &copy, &m, &err), 0);
+    assert_int_equal(m.flag, 1 | PS_COPY_TABLE_END);
     free(copy);
     ps_writer_fini(&w);
 }
@@ -343,7 +418,7 @@ static void kinds_and_sections_beyond_the_limits_are_refused(void **state)
     set_u32(&w, KIND, 0);
     expect_refused(&w, "kind 0");
     set_u32(&w, KIND, PS_KINDS);
-    expect_refused(&w, "kind 20");
+    expect_refused(&w, "kind 25");
     write_sample(&w, PS_END);
     set_u32(&w, N_SECTIONS, 1);
     expect_refused(&w, "1 sections, expected at most 0");
@@ -398,7 +473,8 @@ static void sections_without_tables_are_refused(void **state)
 static void setup_out_of_range_is_refused(void **state)
 {
     enum { SETUP = 128, OPTIMIZER = SETUP, N = SETUP + 4, AVERAGE = SETUP + 8, FIRST = SETUP + 16 };
-    enum { ROWS = FIRST, WIDTH = FIRST + 8, FLAGS = FIRST + 12, RATE = FIRST + 16 };
+    enum { ROWS = FIRST, WIDTH = FIRST + 8, FLAGS = FIRST + 12, RATE = FIRST + 16,
+           RULES = FIRST + 56, DYNAMIC = FIRST + 2 * sizeof(struct ps_setup_table) };
     static const struct {
         size_t at;
         uint32_t bytes;
@@ -419,6 +495,12 @@ static void setup_out_of_range_is_refused(void **state)
         { WIDTH, 4, PS_WIDTH_MAX + 1 },
         { FLAGS, 4, 4 },
         { FLAGS, 4, PS_TABLE_DENSE }, /* of another width than 256 */
+        { RULES, 4, 1 },                     /* a rule of a table with rows */
+        { RULES + 8, 8, 5 },
+        { DYNAMIC + RULES - FIRST, 4, 0 },   /* admit_after */
+        { DYNAMIC + RULES - FIRST + 4, 4, 0 }, /* sweep_steps */
+        { DYNAMIC + RULES - FIRST + 16, 8, PS_SHARDS - 1 }, /* max_rows */
+        { DYNAMIC + 32, 4, TABLE_FROM_FILE },
         { RATE, 8, 0x7ff0000000000000 },     /* infinite */
         { RATE + 8, 8, 0x7ff8000000000000 }, /* weight decay */
         { 40 + 56, 4, 2 },                   /* nesterov */
@@ -483,6 +565,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_is_read_as_it_was_written),
         cmocka_unit_test(copy_head_is_that_of_its_shard),
+        cmocka_unit_test(rows_of_a_dynamic_table_have_the_parts_of_a_state),
         cmocka_unit_test(every_truncation_and_extension_is_refused),
         cmocka_unit_test(every_damaged_byte_is_refused_or_another_value),
         cmocka_unit_test(kinds_and_sections_beyond_the_limits_are_refused),

@@ -1113,11 +1113,11 @@ static void messages_from_other_points_are_refused(void **state)
     expect_refused(&b, give_begin(&b, LEADER, 4, PS_SKIP + 1, LIST(0), LIST(0)), "BEGIN");
     bench_close(&b);
     to_holding(&b);
-    expect_refused(&b, give_push(&b, OTHER, 5, 1), "sends only FETCH and COPY");
-    expect_refused(&b, give_pull(&b, OTHER, 4, 1), "sends only FETCH and COPY");
-    expect_refused(&b, give_commit(&b, OTHER, 5, 0), "sends only FETCH and COPY");
-    expect_refused(&b, give_end(&b, OTHER, 0), "sends only FETCH and COPY");
-    expect_refused(&b, give_query(&b, OTHER), "sends only FETCH and COPY");
+    expect_refused(&b, give_push(&b, OTHER, 5, 1), "sends only FETCH, COPY and COPY_IDS");
+    expect_refused(&b, give_pull(&b, OTHER, 4, 1), "sends only FETCH, COPY and COPY_IDS");
+    expect_refused(&b, give_commit(&b, OTHER, 5, 0), "sends only FETCH, COPY and COPY_IDS");
+    expect_refused(&b, give_end(&b, OTHER, 0), "sends only FETCH, COPY and COPY_IDS");
+    expect_refused(&b, give_query(&b, OTHER), "sends only FETCH, COPY and COPY_IDS");
     bench_close(&b);
 }
 

@@ -23,11 +23,11 @@
 enum { TABLES = 5, STORES = 4, MAX_RANKS = 7, PARTS_MAX = OPTIM_MAX_SLOTS + 2 };
 
 static const struct ps_table tables[TABLES] = {
-    { "wide", 5000, 8, 0, 1, 0.01, false, false },
-    { "narrow", 70001, 1, 389, 0.5, 0, false, false },
-    { "odd", 333, 3, 778, 2, 0.1, false, false },
-    { "normal", 200, 64, 143, 1, 0, false, false },
-    { "widest", 130, 192, 532, 1, 0.02, false, false },
+    { "wide", 5000, 8, 0, 1, 0.01, false, false, { 0 } },
+    { "narrow", 70001, 1, 389, 0.5, 0, false, false, { 0 } },
+    { "odd", 333, 3, 778, 2, 0.1, false, false, { 0 } },
+    { "normal", 200, 64, 143, 1, 0, false, false, { 0 } },
+    { "widest", 130, 192, 532, 1, 0.02, false, false, { 0 } },
 };
 
 static uint64_t draw(uint64_t *x, uint64_t below)
@@ -622,7 +622,7 @@ static void optimizers_with_norms_are_refused(void **state)
 
 static void table_beyond_the_address_space_is_an_error(void **state)
 {
-    static const struct ps_table huge = { "huge", UINT64_MAX, UINT32_MAX, 0, 1, 0, false, false };
+    static const struct ps_table huge = { "huge", UINT64_MAX, UINT32_MAX, 0, 1, 0, false, false, { 0 } };
     struct optim_hyper h = { .learning_rate = 1 };
     struct ps_store_opts opts = { .tables = &huge, .n_tables = 1, .hyper = &h,
                                   .optimizer = optim_get(OPTIM_SGD), .fill = fill };
@@ -635,7 +635,7 @@ static void table_beyond_the_address_space_is_an_error(void **state)
 
 static void a_large_table_needs_memory_only_for_its_shards(void **state)
 {
-    static const struct ps_table large = { "large", UINT64_C(1) << 33, 16, 5, 1, 0, true, false };
+    static const struct ps_table large = { "large", UINT64_C(1) << 33, 16, 5, 1, 0, true, false, { 0 } };
     struct optim_hyper h = { .learning_rate = 1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1,
                              .step = 1, .grad_scale = 1 };
     struct ps_store_opts opts = { .tables = &large, .n_tables = 1, .hyper = &h,
@@ -666,7 +666,7 @@ static void huge_pages_fill_places_that_have_few_rows_and_that_memory_is_counted
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct ps_table t = { "table", cases[i].rows, 16, 0, 1, 0, false, false };
+        struct ps_table t = { "table", cases[i].rows, 16, 0, 1, 0, false, false, { 0 } };
         struct ps_store_opts opts = { .tables = &t, .n_tables = 1, .hyper = &h,
                                       .optimizer = optim_get(OPTIM_SGD), .fill = fill };
         struct ps_store *s = NULL;
@@ -846,8 +846,8 @@ static void exported_state_is_imported_with_its_bits(void **state)
 static void logs_of_all_rows_count_as_memory(void **state)
 {
     static const struct optim_hyper h = { .learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8 };
-    static const struct ps_table large[2] = { { "all", 640 * 1024, 2, 0, 1, 0, false, false },
-                                              { "lazy", 64 * 1024, 8, 0, 1, 0, true, false } };
+    static const struct ps_table large[2] = { { "all", 640 * 1024, 2, 0, 1, 0, false, false, { 0 } },
+                                              { "lazy", 64 * 1024, 8, 0, 1, 0, true, false, { 0 } } };
     struct ps_store_opts opts = { .tables = large, .n_tables = 2, .staleness = 3,
                                   .optimizer = optim_get(OPTIM_ADAM), .hyper = &h, .fill = fill };
     uint64_t places = 3 * 4 * (640 * 2 + 64 * 8), logs = 3 * 640 * (16 + 2 * 4), bytes;

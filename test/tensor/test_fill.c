@@ -52,6 +52,21 @@ static void row_depends_on_seed_name_and_number_alone(void **state)
     }
 }
 
+/* The row before row 0 is the last one: an id of -1. */
+static void rows_at_the_end_of_the_range_are_generated(void **state)
+{
+    struct table_fill uniform = table_fill_of(TABLE_UNIFORM, 1, 7, "a");
+    float two[2 * WIDTH], one[WIDTH];
+
+    (void)state;
+    table_fill_rows(&uniform, WIDTH, UINT64_MAX, 2, two);
+    table_fill_rows(&uniform, WIDTH, 0, 1, one);
+    assert_memory_equal(two + WIDTH, one, sizeof(one));
+    table_fill_rows(&uniform, WIDTH, UINT64_MAX, 1, one);
+    assert_memory_equal(two, one, sizeof(one));
+    assert_memory_not_equal(two, two + WIDTH, sizeof(one));
+}
+
 /* The share of numbers below x, which is within 0.01 of the distribution's: 3.6 standard deviations are 0.008. */
 static double share_below(double x)
 {
@@ -87,6 +102,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fixed_numbers_never_change),
         cmocka_unit_test(row_depends_on_seed_name_and_number_alone),
+        cmocka_unit_test(rows_at_the_end_of_the_range_are_generated),
         cmocka_unit_test(numbers_have_the_intended_distribution),
     };
 

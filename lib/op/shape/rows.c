@@ -216,3 +216,11 @@ int rows_list(const struct op_call *c, const char *op, int64_t *list, struct err
         return list_axis(c, op, list, err);
     return r->kind == ROWS_ELEMENTS ? list_elements(c, op, list, err) : list_nd(c, op, list, err);
 }
+
+void rows_list_ids(const struct op_call *c, int64_t *list)
+{
+    const struct rows *r = c->param;
+
+    for (size_t i = 0; i < r->n; i++)
+        list[i] = index_at(c->in[1], i);
+}

@@ -53,5 +53,7 @@ static inline size_t rows_bytes(const struct rows *r)
 int rows_refuse(const struct op_call *c, const char *op, size_t at, int64_t value, struct err *err);
 /* Computes list [n]. Errors: ERR_INPUT names the index that is out of range. */
 int rows_list(const struct op_call *c, const char *op, int64_t *list, struct err *err);
+/* Copies the indices of a Gather as they are: its rows are found by ids. */
+void rows_list_ids(const struct op_call *c, int64_t *list);
 
 #endif
