@@ -44,6 +44,7 @@ def losses_are_those_of_numpy_with_any_number_of_tasks():
     expect_part(Group(2, 3).finish(), complete=True)
     expect_part(Group(4, 2, parameter_server={"replicas": 1}).finish(), complete=True)
     expect_part(Group(1, 1, devices="cpu:2").finish(), complete=True)
+    expect_part(Group(2, 2, parameter_server={"dense": "ps"}).finish(), complete=True)
 
 
 @test

@@ -113,6 +113,7 @@ def files_have_the_same_bytes_with_any_number_of_tasks():
     expect_equal(saving(2, 3).finish())
     expect_equal(saving(4, 5, parameter_server={"replicas": 1}).finish())
     expect_equal(saving(1, 2, devices="cpu:2", parameter_server={"replicas": 3}).finish())
+    expect_equal(saving(2, 3, parameter_server={"dense": "ps"}).finish())
 
 
 @test
@@ -132,9 +133,9 @@ def job_is_stopped_it_resumes_with_other_numbers_of_ps():
     group = saving(4, 1, fault="train.forward=delay:2@1+")
     group.until_step(300)
     group.stop()
-    for workers, ps, step in ((2, 3, 900), (1, 5, 1300), (2, 2, 1700)):
+    for workers, ps, step, dense in ((2, 3, 900, "workers"), (1, 5, 1300, "ps"), (2, 2, 1700, "ps")):
         before = group.newest()
-        group = saving(workers, ps, folder=group.folder, fault="train.forward=delay:1@1+")
+        group = saving(workers, ps, folder=group.folder, fault="train.forward=delay:1@1+", parameter_server={"dense": dense})
         group.until_step(step)
         assert min(group.losses()) > before - 1, (min(group.losses()), before)
         group.stop()

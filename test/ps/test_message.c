@@ -497,6 +497,7 @@ static void setup_out_of_range_is_refused(void **state)
         { FLAGS, 4, PS_TABLE_DENSE }, /* of another width than 256 */
         { RULES, 4, 1 },                     /* a rule of a table with rows */
         { RULES + 8, 8, 5 },
+        { DYNAMIC + FLAGS - FIRST, 4, PS_TABLE_DENSE },
         { DYNAMIC + RULES - FIRST, 4, 0 },   /* admit_after */
         { DYNAMIC + RULES - FIRST + 4, 4, 0 }, /* sweep_steps */
         { DYNAMIC + RULES - FIRST + 16, 8, PS_SHARDS - 1 }, /* max_rows */
