@@ -239,11 +239,12 @@ def exported_model_gives_onnxruntime_the_rows_of_each_id():
     import onnx
     import onnxruntime
     paths = []
-    for workers, ps in ((1, 1), (2, 3)):
-        group = Group(workers, ps, export={"onnx": "out.onnx"}).finish()
+    for workers, ps, dense in ((1, 1, "workers"), (2, 3, "workers"), (2, 2, "ps")):
+        group = Group(workers, ps, export={"onnx": "out.onnx"}, parameter_server={"dense": dense}).finish()
         paths.append(os.path.join(group.folder, "out.onnx"))
-    with open(paths[0], "rb") as f, open(paths[1], "rb") as g:
-        assert f.read() == g.read()
+    for path in paths[1:]:
+        with open(paths[0], "rb") as f, open(path, "rb") as g:
+            assert f.read() == g.read(), path
     model = onnx.load(paths[0])
     onnx.checker.check_model(model)
     oracle = ids.Numpy(make_data())
