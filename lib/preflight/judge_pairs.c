@@ -179,7 +179,10 @@ static void attribute(struct faults *f, uint32_t task, uint32_t other)
                 state = state_of(f, task, i);
         }
         if (is_bad(f, i, task)) { /* preferred: what the others see of the task */
-            state = n_to++ == 0 ? state_of(f, i, task) : state;
+            uint8_t seen = state_of(f, i, task);
+
+            /* a refused secret is certain; another one may see the same task as one that does not answer in time */
+            state = n_to++ == 0 || seen == PREFLIGHT_DENIED ? seen : state;
         }
     }
     report(f, task, other, n_to, n_from, state);

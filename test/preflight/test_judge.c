@@ -177,6 +177,24 @@ static void absent_task_is_named_once(void **state)
     }
 }
 
+static void token_that_one_task_sees_refused_is_the_cause(void **state)
+{
+    struct group g;
+
+    (void)state;
+    for (uint32_t denied = 0; denied < 2; denied++) {
+        group_init(&g, 3);
+        for (uint32_t i = 0; i < 2; i++)
+            g.entries[i][2] = (struct preflight_entry){
+                .control = i == denied ? PREFLIGHT_DENIED : PREFLIGHT_FOREIGN
+            };
+        g.rows[2].present = false;
+        judge_group(&g);
+        expect_only("control port", 2, PREFLIGHT_NO_TASK);
+        assert_non_null(strstr(found.at[0].text, "token"));
+    }
+}
+
 static void fault_of_every_pair_names_no_task(void **state)
 {
     struct group g;
@@ -268,6 +286,7 @@ int main(void)
         cmocka_unit_test(rate_of_one_direction_is_a_fault_below_an_eighth),
         cmocka_unit_test(blocked_port_of_a_task_names_its_direction),
         cmocka_unit_test(absent_task_is_named_once),
+        cmocka_unit_test(token_that_one_task_sees_refused_is_the_cause),
         cmocka_unit_test(fault_of_every_pair_names_no_task),
         cmocka_unit_test(clock_that_differs_from_the_median_is_named),
         cmocka_unit_test(text_that_differs_from_the_majority_is_named),
