@@ -600,7 +600,7 @@ def combinations_that_local_sgd_does_not_support_are_refused_with_place_and_reme
 
 @test
 def tables_of_parameter_servers_are_refused_with_local_sgd():
-    refused("/train/phases/0/mode: groups of local_sgd have weights of their own, but the tables of /parameter_server are shared",
+    refused("/train/phases/0/mode: groups of local_sgd have weights of their own, but the parameters of /parameter_server are shared",
             phases=[LOCAL], parameter_server={})
 
 
