@@ -9,8 +9,8 @@
 
 /* The two tasks with the largest values. */
 struct advice_rank {
-    uint32_t first, second; /* ranks; n of the group: there is none */
-    double largest, next;   /* their values; 0: there is none */
+    uint32_t first, second; /* ranks; n of the group: no such task */
+    double largest, next;   /* their values; 0: no such task */
 };
 /* value(arg, rank) of each task that has a window. */
 struct advice_rank advice_rank(const struct advice_group *g,

@@ -24,7 +24,7 @@ void advice_window_free(struct advice_window *w); /* NULL is allowed */
 void advice_window_begin(struct advice_window *w, const struct group_view *view);
 void advice_window_step(struct advice_window *w, const struct train_step_report *s);
 /* Copies a window that was completed since the last call, without `others`, `steal` and `storage`. Returns false
- * if there is none. */
+ * if no window was completed. */
 bool advice_window_take(struct advice_window *w, struct rdzv_window *out);
 
 #endif

@@ -147,7 +147,7 @@ static int check_chunk(const struct scan *s, int64_t before, uint64_t step, stru
     return 0;
 }
 
-/* Moves to the next row; *is_end: there is none. */
+/* Moves to the next row. *is_end: all rows were read. */
 static int next(struct scan *s, uint64_t step, bool *is_end, struct err *err)
 {
     int64_t before = s->n > 0 ? s->ids[s->n - 1] : 0;

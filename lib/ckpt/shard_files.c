@@ -6,6 +6,14 @@
 
 #include <xxhash.h>
 
+const struct ckpt_integers ckpt_integers[CKPT_INTEGERS] = {
+    { "last_step", CKPT_TRAINED },
+    { "count", CKPT_TRAINED },
+    { "candidate_ids", CKPT_CANDIDATES },
+    { "candidate_last_step", CKPT_CANDIDATES },
+    { "candidate_count", CKPT_CANDIDATES },
+};
+
 void ckpt_shard_file_name(enum ckpt_shard_kind kind, uint32_t file, char out[CKPT_FILE_NAME_BYTES])
 {
     snprintf(out, CKPT_FILE_NAME_BYTES, "%s-%05" PRIu32 "-of-%05d.safetensors",

@@ -68,6 +68,14 @@ bool ckpt_shard_next(uint64_t rows, uint32_t first_shard, uint32_t file, uint64_
 
 enum ckpt_group { CKPT_TRAINED, CKPT_CANDIDATES, CKPT_GROUPS };
 
+/* The tensors of integers of a dynamic table in a file of the optimizer, in their order. */
+enum { CKPT_INTEGERS = 5 };
+struct ckpt_integers {
+    const char *part; /* of the name: <table>/<part> */
+    enum ckpt_group group;
+};
+extern const struct ckpt_integers ckpt_integers[CKPT_INTEGERS];
+
 struct ckpt_sizes { /* of a dynamic table; of others all zero */
     uint32_t rows[CKPT_GROUPS][SHARDS];
 };

@@ -196,21 +196,11 @@ static const char *find_table(const struct ckpt_shard_table *t, const struct ckp
     return NULL;
 }
 
-/* The tensors of integers of a dynamic table, in their order. */
-static const struct {
-    const char *part;
-    enum ckpt_group group;
-} integers[] = { { "last_step", CKPT_TRAINED },
-                 { "count", CKPT_TRAINED },
-                 { "candidate_ids", CKPT_CANDIDATES },
-                 { "candidate_last_step", CKPT_CANDIDATES },
-                 { "candidate_count", CKPT_CANDIDATES } };
-
 static int number_slots(struct ckpt_shard_set *s, const struct ckpt_shard_set *model,
                         struct err *err)
 {
     uint32_t n_ids = count_integers(s), n_dynamic = count_integers(model), k = n_dynamic;
-    uint32_t n_each = COUNT_OF(integers);
+    uint32_t n_each = CKPT_INTEGERS;
 
     if (n_ids != n_dynamic * n_each)
         return err_set(err, ERR_CORRUPT, "%" PRIu32 " tensors of integers, expected %" PRIu32,
@@ -221,10 +211,10 @@ static int number_slots(struct ckpt_shard_set *s, const struct ckpt_shard_set *m
         const struct ckpt_shard_table *table = &model->tables[n_dynamic + ids->number];
         const char *part = part_of(t->name, table->name);
 
-        if (part == NULL || strcmp(part, integers[i % n_each].part) != 0)
+        if (part == NULL || strcmp(part, ckpt_integers[i % n_each].part) != 0)
             return out_of_place(t, err);
         t->number = ids->number;
-        t->group = 1 + integers[i % n_each].group;
+        t->group = 1 + ckpt_integers[i % n_each].group;
     }
     for (uint32_t i = n_ids; i < s->n; i++) {
         struct ckpt_shard_table *t = &s->tables[i];

@@ -4,7 +4,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#include <linux/sockios.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -89,6 +92,15 @@ enum preflight_reach conn_secure(struct conn *c, struct tls *tls, const char *ho
         if (conn_wait(c, tls_stream_events(c->tls), until_ms) < 0)
             return PREFLIGHT_FOREIGN;
     return rc > 0 ? PREFLIGHT_REACHED : rc == ERR_AUTH ? PREFLIGHT_DENIED : PREFLIGHT_FOREIGN;
+}
+
+uint64_t conn_acknowledged(const struct conn *c, uint64_t sent)
+{
+    int waiting = 0;
+
+    return ioctl(c->fd, SIOCOUTQ, &waiting) == 0 && (uint64_t)waiting <= sent
+               ? sent - (uint64_t)waiting
+               : 0;
 }
 
 void conn_close(struct conn *c)

@@ -32,6 +32,8 @@ enum preflight_reach conn_dial(const struct sockaddr_storage *to, socklen_t byte
  * _FOREIGN. */
 enum preflight_reach conn_secure(struct conn *c, struct tls *tls, const char *host,
                                  uint64_t until_ms);
+/* Returns how many of the sent bytes the other host has acknowledged. */
+uint64_t conn_acknowledged(const struct conn *c, uint64_t sent);
 void conn_close(struct conn *c); /* also a closed one */
 
 /* Each returns 0, or a negative errno: -ETIMEDOUT at the deadline, -ECONNRESET at the end of the

@@ -3,9 +3,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
-
-#include <linux/sockios.h>
 
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -61,16 +58,6 @@ static int ping(struct preflight *p, struct peer *peer, struct preflight_entry *
 
 /* ---- the data port ---- */
 
-/* Returns how many of the sent bytes the other host has acknowledged. */
-static uint64_t acknowledged(int fd, uint64_t sent)
-{
-    int waiting = 0;
-
-    return ioctl(fd, SIOCOUTQ, &waiting) == 0 && (uint64_t)waiting <= sent
-               ? sent - (uint64_t)waiting
-               : 0;
-}
-
 static uint32_t mtu_of(const struct conn *c, int family)
 {
     int mtu = 0;
@@ -102,7 +89,7 @@ static void send_bulk(struct preflight *p, struct conn *c, uint32_t ms, struct p
     free(zeros);
     if (rc == 0 && shutdown(c->fd, SHUT_WR) == 0)
         rc = conn_recv(c, total, sizeof(total), until_ms);
-    n = rc == 0 ? bytes_get_u64(total) : acknowledged(c->fd, sent);
+    n = rc == 0 ? bytes_get_u64(total) : conn_acknowledged(c, sent);
     if (n >= LARGE_BYTES) {
         e->large = PREFLIGHT_GOOD;
         e->rate = (uint64_t)((double)n * 1e9 / (double)(clock_ns() - begin_ns + 1));

@@ -4,15 +4,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <linux/sockios.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -218,16 +214,6 @@ static int ping(struct conn *c, struct pair_result *out)
     return rc;
 }
 
-/* Returns how many of the sent bytes the other kernel has acknowledged. */
-static uint64_t acknowledged(int fd, uint64_t sent)
-{
-    int waiting = 0;
-
-    return ioctl(fd, SIOCOUTQ, &waiting) == 0 && (uint64_t)waiting <= sent
-               ? sent - (uint64_t)waiting
-               : 0;
-}
-
 /* Sends, and counts the bytes that have arrived when the time is over: the kernel accepts more than a
  * slow link carries. */
 static int send_bulk(struct conn *c, uint32_t ms, uint64_t bytes, struct pair_result *out)
@@ -248,8 +234,8 @@ static int send_bulk(struct conn *c, uint32_t ms, uint64_t bytes, struct pair_re
             rc = conn_wait(c, POLLOUT, end_ms) == -ECANCELED ? -ECANCELED : 0;
     }
     free(zeros);
-    for (arrived = acknowledged(c->fd, sent); rc == 0 && arrived < sent && clock_ms() < end_ms;
-         arrived = acknowledged(c->fd, sent))
+    for (arrived = conn_acknowledged(c, sent); rc == 0 && arrived < sent && clock_ms() < end_ms;
+         arrived = conn_acknowledged(c, sent))
         nanosleep(&nap, NULL);
     if (rc == 0 && arrived == 0)
         rc = -ETIMEDOUT;

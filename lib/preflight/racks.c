@@ -36,7 +36,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the lower median of the first `count` numbers of the scratch memory, 0 if there is none; sorts them. */
+/* Sorts the first `count` numbers of the scratch memory, and returns their lower median; 0 if `count` is 0. */
 static uint64_t median(struct finder *f, size_t count)
 {
     qsort(f->scratch, count, sizeof(*f->scratch), compare);

@@ -1,19 +1,10 @@
 /* client.c - see client.h. */
 #include "ps/client_priv.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #include "base/check.h"
-#include "base/err.h"
-#include "comm/channel.h"
-
-int client_no_memory(struct err *err)
-{
-    return err_set(err, ERR_NOMEM, "client of parameter servers: out of memory");
-}
 
 /* ---- opening ---- */
 
@@ -120,7 +111,7 @@ int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, 
     c->find_at = version;
     c->find_steps = 1;
     ps_client_begin(c, 0);
-    return 0;
+    return client_check_dense(c, err);
 }
 
 void ps_client_begin(struct ps_client *c, uint32_t part)
@@ -137,14 +128,6 @@ void ps_client_begin_step(struct ps_client *c)
     c->in_step = true;
 }
 
-/* Returns the version of the rows that are read. */
-uint64_t client_read_version(const struct ps_client *c)
-{
-    uint64_t age = c->in_step ? c->staleness : 0;
-
-    return c->version > age ? c->version - age : 0;
-}
-
 void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_t n)
 {
     for (size_t i = 0; c->tables[table].first_shard == PS_BY_ID && i < n; i++)
@@ -155,108 +138,6 @@ void ps_client_resolve(struct ps_client *c, uint32_t table, int64_t *rows, size_
 float *const *ps_client_values(struct ps_client *c)
 {
     return c->values;
-}
-
-/* ---- messages ---- */
-
-void client_begin_messages(struct ps_client *c, const struct ps_message *m)
-{
-    for (uint32_t i = 0; i < c->n_peers; i++) {
-        ps_write_begin(&c->peers[i].out, m, c->n_tables);
-        c->peers[i].n_slots = 0;
-    }
-}
-
-int client_send_to(struct ps_client *c, uint32_t i, struct err *err)
-{
-    struct ps_writer *w = &c->peers[i].out;
-    uint32_t n;
-    const struct iovec *parts = ps_writer_parts(w, &n);
-
-    if (parts == NULL)
-        return client_no_memory(err);
-    return c->port.send(&c->port, c->route->n_ranks + i, parts, n, err);
-}
-
-const uint32_t *client_holders_of(const struct ps_client *c, const struct client_table *t,
-                                  uint64_t row)
-{
-    return ps_route_holders(c->route, ps_shard_of(t->first_shard, row));
-}
-
-/* ---- QUERY and HELD ---- */
-
-/* A server answers PULL with the requested version. It answers QUERY at once, and may not have applied the
- * newest step yet. */
-static bool is_due(const struct ps_client *c, const struct ps_message *m)
-{
-    return m->kind == PS_HELD ? m->step == c->version || m->step + 1 == c->version
-                              : m->step == client_read_version(c);
-}
-
-/* Receives a message of a server that owes one. */
-int client_receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struct ps_message *m,
-                   struct err *err)
-{
-    struct comm_message in;
-    int rc;
-
-    do { /* each message extends the limit */
-        rc = c->port.receive(&c->port, &in, err);
-        if (rc == 0)
-            rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, m, err);
-        if (rc < 0)
-            return rc;
-    } while (m->kind == PS_WAIT);
-    *from = in.from - c->route->n_ranks;
-    if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || !is_due(c, m))
-        return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
-                                      ", expected kind %d of step %" PRIu64,
-                       *from, m->kind, m->step, kind, client_read_version(c));
-    c->peers[*from].owes = false;
-    return 0;
-}
-
-/* Sets the server that sends the rows of each shard. */
-static int choose_readers(struct ps_client *c, struct err *err)
-{
-    uint32_t n = c->route->n_holders;
-
-    c->is_copying = false;
-    for (uint32_t s = 0; s < PS_SHARDS; s++) {
-        const uint32_t *holders = ps_route_holders(c->route, s);
-        uint32_t k = 0;
-
-        while (k < n && !ps_set_has(c->peers[holders[(c->rank + k) % n]].held, s))
-            k++;
-        if (k == n)
-            return err_set(err, ERR_PEER, "no server has all rows of shard %u", s);
-        c->readers[s] = holders[(c->rank + k) % n];
-        c->is_copying = c->is_copying || k > 0;
-    }
-    return 0;
-}
-
-int client_find_holders(struct ps_client *c, struct err *err)
-{
-    struct ps_message m = { .kind = PS_QUERY };
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
-        ps_write_begin(&c->peers[i].out, &m, 0);
-        c->peers[i].owes = true;
-        rc = client_send_to(c, i, err);
-    }
-    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
-        uint32_t from;
-
-        rc = client_receive(c, PS_HELD, &from, &m, err);
-        if (rc == 0)
-            memcpy(c->peers[from].held, m.shards, sizeof(c->peers[from].held));
-    }
-    c->find_at = c->version + c->find_steps;
-    c->find_steps *= 2;
-    return rc == 0 ? choose_readers(c, err) : rc;
 }
 
 /* ---- PULL and ROWS ---- */
@@ -310,12 +191,6 @@ static int write_pull(struct ps_client *c, uint32_t table, struct err *err)
     return 0;
 }
 
-void client_write_nothing(struct ps_client *c, uint32_t table)
-{
-    for (uint32_t i = 0; i < c->n_peers; i++)
-        ps_write_section(&c->peers[i].out, table, table, c->part, 0);
-}
-
 /* Every message has a section for each table, which may be empty. */
 static int write_pulls(struct ps_client *c, struct err *err)
 {
@@ -326,28 +201,6 @@ static int write_pulls(struct ps_client *c, struct err *err)
     for (uint32_t i = c->n_sparse; i < c->n_tables; i++)
         client_write_nothing(c, i);
     return rc;
-}
-
-int client_send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
-{
-    *n_owed = 0;
-    for (uint32_t i = 0; i < c->n_peers; i++) {
-        int rc;
-
-        c->peers[i].owes = c->peers[i].n_slots > 0;
-        if (!c->peers[i].owes)
-            continue;
-        rc = client_send_to(c, i, err);
-        if (rc < 0)
-            return rc;
-        ++*n_owed;
-    }
-    return 0;
-}
-
-int client_bad_rows(uint32_t from, struct err *err)
-{
-    return err_set(err, ERR_PEER, "server %u: its rows are not those that were requested", from);
 }
 
 /* Copies the rows to their slots, in the order of the request, which is still in `out`. */

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/text.h"
+#include "comm/channel.h"
 #include "ps/client_priv.h"
 #include "ps/wants.h"
 #include "tensor/shards.h"
@@ -163,4 +165,30 @@ int client_push_dense(struct ps_client *c, uint32_t table, const float *values, 
         }
     }
     return 0;
+}
+
+int client_check_dense(struct ps_client *c, struct err *err)
+{
+    char text[32];
+    int rc = 0;
+
+    for (uint32_t i = c->n_sparse; i < c->n_tables; i++)
+        for (uint64_t b = 0; b < blocks_of(&c->tables[i]); b++)
+            for (uint32_t h = 0; h < c->route->n_holders; h++)
+                c->peers[client_holders_of(c, &c->tables[i], b * PS_BLOCK_ROWS)[h]].n +=
+                    rows_in(&c->tables[i], b);
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        uint64_t bytes = c->peers[i].n * (sizeof(uint64_t) + PS_DENSE_WIDTH * sizeof(float));
+
+        c->peers[i].n = 0;
+        if (rc < 0 || bytes <= COMM_MESSAGE_MAX)
+            continue;
+        text_bytes(text, sizeof(text), bytes);
+        rc = err_set(err, ERR_UNSUPPORTED,
+                     "/parameter_server/dense: a service thread of a ps task would receive %s of gradients in a "
+                     "step, the limit is 256 MiB: use more ps tasks, or more service threads in each "
+                     "(--devices cpu:N)",
+                     text);
+    }
+    return rc;
 }

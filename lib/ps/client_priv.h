@@ -1,8 +1,9 @@
 /* client_priv.h - the client of parameter servers, for the files that implement it (client.h):
  *
- *   client.c        generations, messages, rows of lookups, COMMIT
- *   client_dense.c  values and gradients of dense parameters
- *   client_push.c   the gradients of a step */
+ *   client.c          generations, rows of lookups, COMMIT
+ *   client_dense.c    values and gradients of dense parameters
+ *   client_message.c  messages, and the servers that send rows
+ *   client_push.c     the gradients of a step */
 #ifndef PS_CLIENT_PRIV_H
 #define PS_CLIENT_PRIV_H
 
@@ -58,7 +59,7 @@ struct ps_client {
     uint32_t part; /* of the state of the rows that are read; see ps_client_begin() */
 };
 
-/* ---- client.c ---- */
+/* ---- client_message.c ---- */
 
 int client_no_memory(struct err *err);
 /* Returns the version of the rows that are read. */
@@ -80,6 +81,9 @@ int client_receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struc
 int client_bad_rows(uint32_t from, struct err *err);
 
 /* ---- client_dense.c ---- */
+
+/* Do the gradients of a step fit into one message for each server of the generation? Errors: ERR_UNSUPPORTED. */
+int client_check_dense(struct ps_client *c, struct err *err);
 
 /* Adds the section of a dense parameter to the message of each holder: all rows that it holds. */
 int client_push_dense(struct ps_client *c, uint32_t table, const float *values, struct err *err);

@@ -1,9 +1,6 @@
 /* client_push.c - the gradients of a step: one message for each server; see client_priv.h. */
 #include <string.h>
 
-#include "base/err.h"
-#include "base/text.h"
-#include "comm/channel.h"
 #include "ps/client_priv.h"
 #include "tensor/packed.h"
 
@@ -99,21 +96,6 @@ static int write_push(struct ps_client *c, uint32_t table, const struct packed *
     return 0;
 }
 
-/* The gradients of a step are in one message for each server. */
-static int check_push(const struct ps_client *c, uint32_t server, struct err *err)
-{
-    uint64_t bytes = ps_writer_bytes(&c->peers[server].out);
-    char text[32];
-
-    if (bytes <= COMM_MESSAGE_MAX)
-        return 0;
-    text_bytes(text, sizeof(text), bytes);
-    return err_set(err, ERR_UNSUPPORTED,
-                   "/parameter_server: the gradients of a step for one service thread have %s, the limit is 256 "
-                   "MiB: use more ps tasks, or more service threads in each (--devices cpu:N)",
-                   text);
-}
-
 int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
                    const float *values, const float *const *dense, float clip, struct err *err)
 {
@@ -130,9 +112,7 @@ int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *mark
     for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) { /* the ranks do not begin with the same server */
         uint32_t to = (c->rank + i) % c->n_peers;
 
-        rc = check_push(c, to, err);
-        if (rc == 0)
-            rc = client_send_to(c, to, err);
+        rc = client_send_to(c, to, err);
     }
     return rc;
 }

@@ -14,8 +14,7 @@
 #include "base/crc32c.h"
 #include "base/err.h"
 #include "ps/store_priv.h"
-
-static const char *const delayed[PS_STALENESS_MAX] = { "delayed.1", "delayed.2", "delayed.3", "delayed.4" };
+#include "ps/wants.h"
 
 /* Copies the tables and assigns offsets. */
 static int place_tables(struct ps_store *s, const struct ps_table *tables, struct err *err)
@@ -69,7 +68,7 @@ static int reserve(struct ps_store *s, const struct optim_hyper *hyper, struct e
     if (s->opts.average > 0)
         s->part_names[s->n_parts++] = "average";
     for (uint32_t i = 0; i < s->opts.staleness; i++)
-        s->part_names[s->n_parts + i] = delayed[i];
+        s->part_names[s->n_parts + i] = ps_delayed_names[i];
     for (uint32_t i = 0; i < s->n_tables; i++)
         s->tables[i].skips_rows = store_skips_rows(s, &s->tables[i], hyper);
     s->wants_huge_pages = 2 * floats >= (uint64_t)PS_SHARDS * s->part_floats;

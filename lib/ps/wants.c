@@ -5,6 +5,9 @@
 
 #include "opts/ps.h"
 
+const char *const ps_delayed_names[PS_STALENESS_MAX] = { "delayed.1", "delayed.2", "delayed.3",
+                                                         "delayed.4" };
+
 bool ps_wants(const struct ps_settings *s, const char *name, uint64_t rows, uint64_t width)
 {
     if (ps_wants_dense(s))

@@ -24,4 +24,7 @@ static inline uint32_t ps_staleness_of(const struct ps_settings *s)
     return s != NULL && (s->tables != PS_TABLES_NONE || ps_wants_dense(s)) ? s->staleness : 0;
 }
 
+/* Names of the older versions of a parameter: "delayed.1", the newest of them, to "delayed.4". */
+extern const char *const ps_delayed_names[PS_STALENESS_MAX];
+
 #endif

@@ -213,7 +213,8 @@ void rdzv_describe(struct rdzv *r, struct Trainerd__V1__StatusReply *s, struct a
 void rdzv_describe_progress(const struct rdzv_progress *p, struct Trainerd__V1__StatusReply *s,
                             struct arena *a);
 
-/* Copies the last window of a member that has a link to this task. Returns false if there is none. */
+/* Copies the last window of a member that has a link to this task. Returns false if it has sent
+ * no window. */
 bool rdzv_member_window(const struct rdzv *r, uint32_t rank, struct rdzv_window *out);
 /* Returns the number of sentences in the last heartbeat of the leader of this task, and sets *out,
  * which is valid until the next event. */

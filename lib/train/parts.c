@@ -2,9 +2,7 @@
 #include "train/parts.h"
 
 #include "engine/memory.h"
-
-static const char *const delayed[PS_STALENESS_MAX] = { "delayed.1", "delayed.2", "delayed.3",
-                                                        "delayed.4" };
+#include "ps/wants.h"
 
 void parts_layout(struct parts *p, const struct memory *mem, uint32_t staleness)
 {
@@ -29,7 +27,7 @@ void parts_layout(struct parts *p, const struct memory *mem, uint32_t staleness)
     p->delayed = p->n;
     p->n_delayed = staleness;
     for (uint32_t i = 0; i < staleness; i++) {
-        p->names[p->n] = delayed[i];
+        p->names[p->n] = ps_delayed_names[i];
         p->at[p->n++] = at - mem->opts.delayed_at; /* a delayed parameter has at least that offset */
         at += mem->trained - mem->opts.delayed_at;
     }

@@ -19,33 +19,9 @@
 #include "ps/wants.h"
 #include "tensor/packed.h"
 #include "train/groups.h"
-#include "train/task.h"
+#include "train/remote_priv.h"
 
 enum { PROGRESS_MS = 500 }; /* between two informations of the replicas that wait for a settlement */
-
-struct listed { /* the trained rows of a dynamic table, for an export */
-    uint64_t *rows; /* owned; ascending */
-    int64_t *ids;   /* owned; the same */
-};
-
-struct remote {
-    struct train *train;
-    struct engine_remote engine;
-    uint32_t n, n_tables;         /* embedding tables; with the dense parameters, which follow */
-    struct packed_table *compact; /* [n] owned */
-    struct listed *listed;        /* [n] owned; NULL: not listed */
-    struct ps_table *tables;      /* [n_tables] owned; the names are the graph's */
-    const struct graph_param **dense; /* [n_tables - n] owned; the graph's */
-    struct ps_client **clients;   /* [n_devices] owned */
-    float ***places;              /* [n_devices][n_tables - n] owned; of dense parameters */
-    struct ps_leader *leader;     /* owned */
-    struct ps_route route;        /* of the generation */
-    char *loaded; /* owned; path of the checkpoint that was read; NULL: none */
-    uint64_t loaded_step;
-    uint64_t shared_ns; /* when the other replicas were last informed of the settlement that runs */
-    uint32_t n_shared;  /* how many times */
-    struct graph *initial; /* owned; has the initial rows during a settlement; NULL: not opened */
-};
 
 /* ---- the engine's access ---- */
 
@@ -84,22 +60,9 @@ static int open_clients(void *arg, struct err *err)
     return rc;
 }
 
-/* Points to each dense parameter in an arena. */
-static void locate_dense(const struct remote *m, float *arena, float **out)
-{
-    for (uint32_t i = m->n; i < m->n_tables; i++)
-        out[i - m->n] = arena + m->dense[i - m->n]->offset;
-}
-
 static void begin(void *arg, uint32_t local, enum engine_rows use)
 {
-    struct remote *m = arg;
-
-    if (use == ENGINE_ROWS_OF_LANES)
-        ps_client_begin_step(m->clients[local]);
-    else
-        ps_client_begin(m->clients[local],
-                        use == ENGINE_ROWS_AVERAGE ? m->train->model.parts.average : 0);
+    remote_begin(arg, local, use);
 }
 
 static int lookup(void *arg, uint32_t local, const struct plan_lookup *lookups, uint32_t n,
@@ -126,7 +89,7 @@ static int push(void *arg, uint32_t local, uint64_t step, const struct packed *r
     float clip = (float)(t->opts->run.clip_value * t->replicas[local].device->scale);
     float **dense = m->places[local];
 
-    locate_dense(m, t->replicas[local].device->arenas->grads[0], dense);
+    remote_locate_dense(m, t->replicas[local].device->arenas->grads[0], dense);
     return ps_client_push(m->clients[local], step, rows, values, (const float *const *)dense, clip,
                           err);
 }
@@ -270,19 +233,9 @@ static int open_tables(struct remote *m, struct err *err)
     return rc;
 }
 
-static uint32_t count_dense(const struct train *t)
-{
-    uint32_t n, found = 0;
-    const struct graph_param *p = graph_params(t->model.graph, &n);
-
-    for (uint32_t i = 0; ps_wants_dense(t->opts->ps) && i < n; i++)
-        found += p[i].kind == GRAPH_TRAINED;
-    return found;
-}
-
 int remote_open(struct train *t, struct err *err)
 {
-    uint32_t n, n_dense = count_dense(t);
+    uint32_t n, n_dense = remote_count_dense(t);
     struct remote *m;
     int rc;
 
@@ -315,15 +268,6 @@ int remote_open(struct train *t, struct err *err)
     return 0;
 }
 
-static void free_listed(struct remote *m)
-{
-    for (uint32_t i = 0; m->listed != NULL && i < m->n; i++) {
-        free(m->listed[i].rows);
-        free(m->listed[i].ids);
-        m->listed[i] = (struct listed){ 0 };
-    }
-}
-
 void remote_close(struct remote *m)
 {
     if (m == NULL)
@@ -335,7 +279,7 @@ void remote_close(struct remote *m)
     free(m->places);
     ps_leader_close(m->leader);
     free(m->dense);
-    free_listed(m);
+    remote_free_listed(m);
     free(m->listed);
     free(m->loaded);
     free(m->compact);
@@ -354,86 +298,6 @@ bool remote_has_tables(const struct train *t)
     return t->remote != NULL && t->remote->n > 0;
 }
 
-/* ---- dense parameters ---- */
-
-static bool has_dense(const struct remote *m)
-{
-    return m != NULL && m->n < m->n_tables;
-}
-
-int remote_fetch_dense(struct train *t, enum engine_rows use, struct err *err)
-{
-    struct remote *m = t->remote;
-    const struct memory *mem = &t->engine->memory;
-    int rc;
-
-    if (!has_dense(m))
-        return 0;
-    begin(m, 0, use);
-    locate_dense(m, use == ENGINE_ROWS_AVERAGE ? mem->average : mem->state, m->places[0]);
-    rc = ps_client_fetch_dense(m->clients[0], m->places[0], err);
-    return rc < 0 ? err_wrap(err, rc, "dense parameters of the parameter servers") : 0;
-}
-
-/* The replicas of a task share the state, so the first one reads it. */
-int remote_read_dense(struct replica *r, enum engine_rows use, struct err *err)
-{
-    struct train *t = r->train;
-    int rc = 0;
-
-    if (!has_dense(t->remote))
-        return 0;
-    place_enter(&r->device->place, PHASE_TRANSFER);
-    if (r->local == 0)
-        rc = remote_fetch_dense(t, use, err);
-    if (rc == 0 && t->opts->n_devices > 1)
-        rc = generation_gate(&t->generation, &r->device->place, err);
-    return rc;
-}
-
-static int read_weights(struct train *t, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
-                        float *out, struct err *err)
-{
-    struct remote *m = t->remote;
-    struct ps_port port = ps_comm_port(t->generation.comm, 0);
-    const uint64_t *rows = table < m->n ? m->listed[table].rows : NULL;
-
-    return ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), table, part,
-                          rows != NULL ? rows + first : NULL, first, n, out, err);
-}
-
-/* Reads a part of a dense parameter to out [elements]. */
-static int gather_part(struct train *t, uint32_t i, uint32_t part, float *out, struct err *err)
-{
-    enum { ROWS = (4 << 20) / (PS_DENSE_WIDTH * sizeof(float)) };
-    uint64_t n = t->remote->dense[i - t->remote->n]->elements, whole = n / PS_DENSE_WIDTH, some;
-    float last[PS_DENSE_WIDTH]; /* its end is after that of the parameter */
-    int rc = 0;
-
-    for (uint64_t row = 0; rc == 0 && row < whole; row += some) {
-        some = whole - row < ROWS ? whole - row : ROWS;
-        rc = read_weights(t, i, part, row, some, out + row * PS_DENSE_WIDTH, err);
-    }
-    if (rc == 0 && n % PS_DENSE_WIDTH != 0) {
-        rc = read_weights(t, i, part, whole, 1, last, err);
-        memcpy(out + whole * PS_DENSE_WIDTH, last, n % PS_DENSE_WIDTH * sizeof(*last));
-    }
-    return rc;
-}
-
-int remote_gather(struct train *t, float *to, struct err *err)
-{
-    const struct remote *m = t->remote;
-    const struct parts *parts = &t->model.parts;
-    int rc = 0;
-
-    for (uint32_t i = m != NULL ? m->n : 0; m != NULL && i < m->n_tables; i++)
-        for (uint32_t k = 0; rc == 0 && k < parts->n; k++)
-            rc = gather_part(t, i, k, to + parts->at[k] + m->dense[i - m->n]->offset, err);
-    /* a connection fails: the generation ends, which is no failure of the storage */
-    return rc < 0 ? err_wrap(err, ERR_CANCELED, "dense parameters of the parameter servers") : 0;
-}
-
 /* ---- checkpoints and exports ---- */
 
 int remote_loaded(struct train *t, const struct ckpt_info *info, struct err *err)
@@ -443,19 +307,7 @@ int remote_loaded(struct train *t, const struct ckpt_info *info, struct err *err
     free(m->loaded);
     m->loaded = strdup(info->path);
     m->loaded_step = info->meta.step;
-    return m->loaded != NULL ? 0 : err_set(err, ERR_NOMEM, "remote tables: out of memory");
-}
-
-/* At step 0 every training task has the initial values. */
-static void read_initial_dense(const struct remote *m, uint32_t table, uint64_t first, uint64_t n,
-                               float *out)
-{
-    const struct graph_param *p = m->dense[table - m->n];
-    size_t at = first * PS_DENSE_WIDTH, floats = n * PS_DENSE_WIDTH;
-    size_t some = p->elements - at < floats ? p->elements - at : floats;
-
-    memcpy(out, m->train->engine->memory.state + p->offset + at, some * sizeof(*out));
-    memset(out + some, 0, (floats - some) * sizeof(*out));
+    return m->loaded != NULL ? 0 : err_set(err, ERR_NOMEM, "remote parameters: out of memory");
 }
 
 /* A ps_source_fn: the initial rows, from the file of the model, which is opened when the first rows are
@@ -468,7 +320,7 @@ static int read_initial(void *arg, uint32_t table, uint32_t part, uint64_t first
 
     CHECK(part == 0);
     if (table >= m->n) {
-        read_initial_dense(m, table, first, n, out);
+        remote_initial_dense(m, table, first, n, out);
         return 0;
     }
     if (m->initial == NULL)
@@ -527,7 +379,7 @@ int remote_count(struct train *t, struct ckpt_sizes **out, uint32_t *n, struct e
         return 0;
     sizes = calloc(m->n_tables, sizeof(*sizes));
     if (sizes == NULL)
-        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
+        return err_set(err, ERR_NOMEM, "remote parameters: out of memory");
     port = ps_comm_port(t->generation.comm, 0);
     rc = ps_leader_find_readers(m->leader, &port, &m->route, &servers, err);
     if (rc == 0)
@@ -554,51 +406,6 @@ int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
     /* a connection fails: the generation ends, which is no failure of the storage */
     return rc < 0 ? err_wrap(err, ERR_CANCELED, "parameter servers")
                   : ps_save(&port, &t->remote->route, &o, err);
-}
-
-/* graph_row_reader.read */
-static int read_present(void *arg, uint32_t table, uint64_t first, uint64_t n, float *out,
-                        struct err *err)
-{
-    return read_weights(arg, table, 0, first, n, out, err);
-}
-
-static int read_average(void *arg, uint32_t table, uint64_t first, uint64_t n, float *out,
-                        struct err *err)
-{
-    struct train *t = arg;
-
-    return read_weights(t, table, t->model.parts.average, first, n, out, err);
-}
-
-/* graph_row_reader.list */
-static int list_ids(void *arg, uint32_t table, const int64_t **ids, uint64_t *n, struct err *err)
-{
-    struct train *t = arg;
-    struct remote *m = t->remote;
-    struct ps_port port = ps_comm_port(t->generation.comm, 0);
-    struct listed *l = &m->listed[table];
-    const uint32_t *servers;
-    int rc = ps_leader_find_readers(m->leader, &port, &m->route, &servers, err);
-
-    if (rc == 0)
-        rc = ps_leader_list(m->leader, &port, &m->route, state_held(&t->state), table, &l->rows, n,
-                            err);
-    if (rc < 0)
-        return rc;
-    l->ids = calloc(*n + 1, sizeof(*l->ids));
-    if (l->ids == NULL)
-        return err_set(err, ERR_NOMEM, "remote tables: out of memory");
-    for (uint64_t i = 0; i < *n; i++)
-        l->ids[i] = ps_id_of_row(l->rows[i]);
-    *ids = l->ids;
-    return 0;
-}
-
-void remote_reader(struct train *t, bool averages, struct graph_row_reader *out)
-{
-    free_listed(t->remote);
-    *out = (struct graph_row_reader){ averages ? read_average : read_present, t, list_ids };
 }
 
 /* ---- a generation ---- */

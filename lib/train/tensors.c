@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/shard_files.h"
 #include "graph/graph.h"
 #include "train/groups.h"
 #include "train/parts.h"
@@ -23,17 +24,7 @@ struct named {
     bool is_dynamic;
 };
 
-/* Tensors of integers of a dynamic table, in the order of ckpt/shard_files.h. */
-static const struct {
-    const char *part;
-    enum ckpt_group group;
-} integers[] = { { "last_step", CKPT_TRAINED },
-                 { "count", CKPT_TRAINED },
-                 { "candidate_ids", CKPT_CANDIDATES },
-                 { "candidate_last_step", CKPT_CANDIDATES },
-                 { "candidate_count", CKPT_CANDIDATES } };
-
-enum { N_INTEGERS = sizeof(integers) / sizeof(*integers), NAME_BYTES = 512 };
+enum { NAME_BYTES = 512 };
 
 static size_t offset_of(const struct named *p, size_t part_at)
 {
@@ -71,11 +62,11 @@ static int name_integers(struct tensors *t, const struct named *p, struct err *e
     if (rc < 0)
         return rc;
     t->model[t->n_model++] = integers_of(p, t->id_names[t->n_ids++], CKPT_TRAINED);
-    for (int i = 0; rc == 0 && i < N_INTEGERS; i++) {
+    for (int i = 0; rc == 0 && i < CKPT_INTEGERS; i++) {
         char *name = t->slot_names[t->n_slots];
 
-        rc = print_name(p, integers[i].part, name, err);
-        t->slots[t->n_slots++] = integers_of(p, name, integers[i].group);
+        rc = print_name(p, ckpt_integers[i].part, name, err);
+        t->slots[t->n_slots++] = integers_of(p, name, ckpt_integers[i].group);
     }
     return rc;
 }
@@ -215,9 +206,9 @@ int tensors_name(struct tensors *t, const struct parts *parts, const struct trai
     n += n_remotes;
     numbers = calloc((size_t)n + 1, sizeof(*numbers));
     t->model = calloc((size_t)n + n_remotes + n_module + 1, sizeof(*t->model));
-    t->slots = calloc((size_t)n * parts->n + n_remotes * N_INTEGERS + 1, sizeof(*t->slots));
+    t->slots = calloc((size_t)n * parts->n + n_remotes * CKPT_INTEGERS + 1, sizeof(*t->slots));
     t->slot_names =
-        calloc((size_t)n * parts->n + n_remotes * N_INTEGERS + 1, sizeof(*t->slot_names));
+        calloc((size_t)n * parts->n + n_remotes * CKPT_INTEGERS + 1, sizeof(*t->slot_names));
     t->id_names = calloc((size_t)n_remotes + 1, sizeof(*t->id_names));
     if (numbers == NULL || t->model == NULL || t->slots == NULL || t->slot_names == NULL ||
         t->id_names == NULL) {

@@ -257,51 +257,32 @@ CLONES static void scale(float *values, size_t n)
         values[i] *= 1e-3f;
 }
 
-/* Reads all parameters, and pushes gradients in their place. */
-static int run_dense(struct rank *r, uint64_t step, uint64_t at[PARTS + 1], struct err *err)
-{
-    struct optim_hyper hyper = { .learning_rate = 1e-3, .grad_scale = 1, .step = step };
-    int rc;
-
-    at[DRAW] = at[RESOLVE] = clock_ns();
-    ps_client_begin(r->client, 0);
-    at[FETCH] = clock_ns();
-    rc = ps_client_fetch_dense(r->client, r->dense, err);
-    at[MARK] = clock_ns();
-    for (uint32_t i = 0; i < DENSE; i++)
-        scale(r->dense[i], r->plan->dense);
-    at[PUSH] = clock_ns();
-    if (rc == 0)
-        rc = ps_client_push(r->client, step, NULL, NULL, (const float *const *)r->dense, 0, err);
-    at[DECIDE] = clock_ns();
-    if (rc == 0)
-        rc = decide(r, step, err);
-    at[COMMIT] = clock_ns();
-    if (rc == 0)
-        rc = ps_client_commit(r->client, step, &hyper, err);
-    at[PARTS] = clock_ns();
-    return rc;
-}
-
+/* The gradients of dense parameters take the place of their values. */
 static int run_step(struct rank *r, uint64_t step, uint64_t at[PARTS + 1], struct err *err)
 {
     struct optim_hyper hyper = { .learning_rate = 1e-3, .grad_scale = 1, .step = step };
+    bool is_dense = r->plan->dense > 0;
     int rc;
 
-    if (r->plan->dense > 0)
-        return run_dense(r, step, at, err);
     at[DRAW] = clock_ns();
-    draw(r);
+    if (!is_dense)
+        draw(r);
     at[RESOLVE] = clock_ns();
     ps_client_begin(r->client, 0);
-    ps_client_resolve(r->client, 0, r->ids, r->plan->ids);
+    if (!is_dense)
+        ps_client_resolve(r->client, 0, r->ids, r->plan->ids);
     at[FETCH] = clock_ns();
-    rc = ps_client_fetch(r->client, err);
+    rc = is_dense ? ps_client_fetch_dense(r->client, r->dense, err)
+                  : ps_client_fetch(r->client, err);
     at[MARK] = clock_ns();
-    mark(r);
+    for (uint32_t i = 0; is_dense && i < DENSE; i++)
+        scale(r->dense[i], r->plan->dense);
+    if (!is_dense)
+        mark(r);
     at[PUSH] = clock_ns();
     if (rc == 0)
-        rc = ps_client_push(r->client, step, &r->marks, r->values, NULL, 0, err);
+        rc = ps_client_push(r->client, step, &r->marks, r->values, (const float *const *)r->dense,
+                            0, err);
     at[DECIDE] = clock_ns();
     if (rc == 0)
         rc = decide(r, step, err);

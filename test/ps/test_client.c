@@ -493,6 +493,32 @@ static void dense_parameters_are_joined_from_their_blocks(void **state)
     free(out);
 }
 
+/* Two servers hold half of the rows each; a row has 1032 bytes in a message. */
+static void dense_gradients_that_exceed_a_message_are_refused(void **state)
+{
+    static const uint32_t width = PS_DENSE_WIDTH, first = 0;
+    static const size_t room = 0;
+    const size_t most = (size_t)COMM_MESSAGE_MAX / 1032 / 64 * 64 * 2 * PS_DENSE_WIDTH;
+    struct fake f = { 0 };
+    struct ps_port port = fake_port(&f);
+    struct err err = { 0 };
+
+    (void)state;
+    make_route();
+    for (uint32_t more = 0; more < 2; more++) {
+        size_t elements = most + more * 64 * 2 * PS_DENSE_WIDTH;
+        struct ps_client_opts o = { .n_tables = 1, .widths = &width, .first_shards = &first,
+                                    .rooms = &room, .n_dense = 1, .elements = &elements };
+        struct ps_client *c;
+
+        assert_int_equal(ps_client_open(&o, &c, &err), 0);
+        assert_int_equal(ps_client_begin_generation(c, &port, 0, &route, 0, 1, 6, &err),
+                         more == 0 ? 0 : ERR_UNSUPPORTED);
+        ps_client_close(c);
+    }
+    assert_non_null(strstr(err.text, "use more ps tasks"));
+}
+
 /* A rank and two ps. */
 static void make_route_of_two(void)
 {
@@ -779,6 +805,7 @@ int main(void)
         cmocka_unit_test(trainers_and_servers_train_to_the_bits_of_whole_tables),
         cmocka_unit_test(wrong_rows_are_refused),
         cmocka_unit_test(dense_parameters_are_joined_from_their_blocks),
+        cmocka_unit_test(dense_gradients_that_exceed_a_message_are_refused),
         cmocka_unit_test(rows_come_from_a_complete_holder_until_the_preferred_one_has_its_copy),
         cmocka_unit_test(wrong_answers_to_the_query_are_refused),
         cmocka_unit_test(wrong_answers_to_the_settlement_are_refused),
