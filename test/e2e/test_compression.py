@@ -15,9 +15,10 @@ import onnx
 import shards
 from onnx import TensorProto, helper, numpy_helper
 
-from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test,
+from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, start, test,
                  tf_config, workdir)
 from random_net import random_net
+from test_local_sgd import checkpoints, losses, manifest, same
 
 sys.path.append(os.path.join(ROOT, "test", "data"))
 sys.path.append(os.path.join(ROOT, "test", "chaos"))
@@ -50,14 +51,6 @@ def over_tcp(job):
     return merge(job, {"communication": TCP})
 
 
-def checkpoints(folder):
-    return read_tree(os.path.join(folder, "run", "checkpoints"))
-
-
-def losses(tasks):
-    return {k: r["loss"] for t in tasks for k, r in t.steps().items()}
-
-
 def run(n, job, net=None, devices="cpu:1", missing=0):
     """Trains with n tasks in a new folder, of which the last `missing` never start; returns the content of the checkpoints,
     and the losses."""
@@ -72,18 +65,6 @@ def run(n, job, net=None, devices="cpu:1", missing=0):
                   "worker %d" % i) for i in range(n - missing)]
     expect_codes(tasks, [0] * len(tasks))
     return checkpoints(folder), losses(tasks)
-
-
-def same(a, b, what):
-    """A checkpoint that is due while the one before is written comes with the next state; only the last one always exists."""
-    assert a[1] == b[1], "%s: losses differ: %s and %s" % (what, a[1], b[1])
-    assert max(a[0]) == max(b[0]), "%s: files %s and %s" % (what, sorted(a[0]), sorted(b[0]))
-    for name in a[0].keys() & b[0].keys():
-        assert a[0][name] == b[0][name], "%s: %s differs" % (what, name)
-
-
-def manifest(files, step):
-    return json.loads(files["step-%08d/manifest.json" % step])
 
 
 def tensors(files, step):

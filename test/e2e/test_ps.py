@@ -66,7 +66,7 @@ class Group:
 
     def __init__(self, workers, ps, lives=None, devices=None, env=None, fault="", folder=None, hosts=None, **changes):
         self.folder = folder or workdir()
-        self.job = job_file(self.folder, **{**({"parameter_server": PS} if ps else {}), **changes})
+        self.job = self.make_job(ps > 0, changes)
         ports = free_ports(workers + ps)
         self.hosts = hosts or {"worker": ("127.0.0.1", ()), "ps": ("127.0.0.1", ())}
         self.cluster = {kind: ["%s:%d" % (self.hosts[kind][0], p) for p in some]
@@ -78,6 +78,9 @@ class Group:
         self.tasks = {name: [] for name in self.names}  # all processes of a task in order
         for name in self.names:
             self.start(name)
+
+    def make_job(self, with_ps, changes):
+        return job_file(self.folder, **{**({"parameter_server": PS} if with_ps else {}), **changes})
 
     def address(self, name):
         kind, index = name.split()
@@ -301,6 +304,35 @@ def long_group(workers=2, ps=2, **changes):
     return Group(workers, ps, fault=SLOWLY, **merge({**LONG, **GOES_ON}, changes))
 
 
+def lose_all_holders(killed=("ps 1",), **changes):
+    """Returns a group that has lost all holders of some rows, and has trained on from the newest checkpoint."""
+    group = long_group(**changes)
+    until_steps(group, 12)
+    group.kill(*killed)
+    for name in killed:
+        group.start(name)
+    until_view(group, "worker 0", 4)
+    until_steps(group)
+    assert "no parameter server that is left holds all rows after step" in group.notes(), group.logs()
+    return group
+
+
+def move_shards(**changes):
+    """Returns a group in which a ps has ended and returned, and then another one has ended."""
+    group = long_group(ps=3, **changes)
+    group.kill("ps 2")
+    group.now("worker 0").until_step(5)
+    until_view(group, "worker 0", 4)
+    group.start("ps 2")
+    until_view(group, "worker 0", 5)
+    until_steps(group)
+    until_copied(group, "ps 2")
+    group.kill("ps 0")
+    until_view(group, "worker 0", 4)
+    until_steps(group)
+    return group
+
+
 def expect_part(group, **changes):
     group.stop()
     group.verify()
@@ -369,17 +401,7 @@ def shards_move_to_a_ps_and_back_no_outdated_row_is_used():
     """A ps that returns takes shards from the two others, which get no gradients of them from then on. When it is killed,
     they hold these shards again: as they are now, not as they were."""
     adam = {"optimizer": OPTIMIZERS["adam"]}
-    group = long_group(ps=3, **adam)
-    group.kill("ps 2")
-    group.now("worker 0").until_step(5)
-    until_view(group, "worker 0", 4)
-    group.start("ps 2")
-    until_view(group, "worker 0", 5)
-    until_steps(group)
-    until_copied(group, "ps 2")
-    group.kill("ps 0")
-    until_view(group, "worker 0", 4)
-    until_steps(group)
+    group = move_shards(**adam)
     group.start("ps 0")
     until_view(group, "worker 0", 5)
     until_steps(group)
@@ -422,15 +444,7 @@ def coordinator_is_killed_the_others_continue():
 @test
 def all_holders_are_killed_the_group_returns_to_the_newest_checkpoint():
     for replicas, killed in ((2, ["ps 0", "ps 1"]), (1, ["ps 1"])):
-        section = {"parameter_server": {**PS, "replicas": replicas}}
-        group = long_group(**section)
-        until_steps(group, 12)
-        group.kill(*killed)
-        for name in killed:
-            group.start(name)
-        until_view(group, "worker 0", 4)
-        until_steps(group)
-        assert "no parameter server that is left holds all rows after step" in group.notes(), group.logs()
+        group = lose_all_holders(killed, parameter_server={**PS, "replicas": replicas})
         assert all(len(tasks) == 1 + (name in killed) for name, tasks in group.tasks.items()), "a worker ended\n" + group.logs()
         expect_part(group)
 

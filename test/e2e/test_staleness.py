@@ -19,8 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 import shards
 from clicks import OPTIMIZERS
 from kit import SLOW, TRAINERCTL, TRAINERD, Task, free_ports, main, merge, test, wait_until, workdir
-from test_ps import GOES_ON, LONG, PS, SLOWLY, WAITS, Group, checkpoints, ended, expect_equal, expect_no_rollback, job_file, long_group, reference, \
-    status, until_copied, until_steps, until_view
+from test_ps import GOES_ON, LONG, PS, SLOWLY, WAITS, Group, checkpoints, ended, expect_equal, expect_no_rollback, expect_part, job_file, \
+    lose_all_holders, move_shards, reference, status, until_steps
 
 
 def stale(k, **changes):
@@ -218,35 +218,15 @@ def worker_of_a_group_without_ps_is_killed_it_receives_the_older_tables():
 @test
 def all_holders_are_killed_the_group_returns_to_the_older_rows_of_the_newest_checkpoint():
     changes = merge(stale(2), {"parameter_server": {"replicas": 1}})
-    group = long_group(**changes)
-    until_steps(group, 12)
-    group.kill("ps 1")
-    group.start("ps 1")
-    until_view(group, "worker 0", 4)
-    until_steps(group)
-    assert "no parameter server that is left holds all rows after step" in group.notes(), group.logs()
-    group.stop()
-    expect_equal(group, reference(**merge(LONG, changes)), complete=False)
+    expect_part(lose_all_holders(**changes), **changes)
 
 
 @test
 def shards_move_during_steps_with_their_older_rows():
     changes = stale(2, optimizer=OPTIMIZERS["adam"])
-    group = long_group(ps=3, **changes)
-    group.kill("ps 2")
-    group.now("worker 0").until_step(5)
-    until_view(group, "worker 0", 4)
-    group.start("ps 2")
-    until_view(group, "worker 0", 5)
-    until_steps(group)
-    until_copied(group, "ps 2")
-    group.kill("ps 0")
-    until_view(group, "worker 0", 4)
-    until_steps(group)
+    group = move_shards(**changes)
     expect_no_rollback(group)
-    group.stop()
-    group.verify()
-    expect_equal(group, reference(**merge(LONG, changes)), complete=False)
+    expect_part(group, **changes)
 
 
 @test
