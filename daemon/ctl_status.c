@@ -122,7 +122,10 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
             s->server->shards, s->server->copying, (ull)s->server->version, (double)s->server->bytes / (1 << 20),
             (ull)s->server->rows_read, (ull)s->server->rows_updated);
     if (s->server != NULL && s->server->staleness > 0)
-        buf_printf(out, "staleness   steps read rows that are %u steps older\n",
+        buf_printf(out,
+                   s->server->bounded
+                       ? "staleness   in asynchronous phases tasks are at most %u steps apart\n"
+                       : "staleness   steps read rows that are %u steps older\n",
                    s->server->staleness);
     for (size_t i = 0; s->server != NULL && i < s->server->n_tables; i++)
         buf_printf(out,

@@ -8,6 +8,10 @@
 #include "daemon/settle.h"
 #include "train/phases.h"
 
+static const char *const modes[] = { [TRAIN_SYNC] = "sync",
+                                     [TRAIN_LOCAL_SGD] = "local_sgd",
+                                     [TRAIN_ASYNC] = "async" };
+
 static void print_local(const struct settled *s, const struct train_phase *phase,
                         const struct train_facts *f, uint64_t outer_steps, struct buf *out)
 {
@@ -44,8 +48,7 @@ void settled_print_phases(const struct settled *s, const struct train_facts *f, 
         uint64_t done = phases_period(&phases, last).outer_step;
 
         buf_printf(out, "%s{\"steps\": [%" PRIu64 ", %" PRIu64 "], \"mode\": \"%s\"",
-                   i > 0 ? ", " : "", before + 1, last,
-                   phase->mode == TRAIN_LOCAL_SGD ? "local_sgd" : "sync");
+                   i > 0 ? ", " : "", before + 1, last, modes[phase->mode]);
         if (phase->mode == TRAIN_LOCAL_SGD)
             print_local(s, phase, f, done - outer_steps, out);
         buf_str(out, "}");

@@ -77,8 +77,14 @@ void settled_print_ps(const struct settled *s, struct buf *out)
 
 void settled_print_staleness(const struct settled *s, struct buf *out)
 {
-    uint32_t k = ps_staleness_of(&s->conf->ps);
+    uint32_t k = ps_staleness_of(&s->conf->ps), bound = ps_bound_of(&s->conf->ps);
 
+    if (bound > 0)
+        buf_printf(out,
+                   ",\n  \"staleness\": {\"steps\": %u, \"kind\": \"bounded\", \"meaning\": \"in asynchronous phases a task "
+                   "begins its lanes of step t when all lanes of the steps up to t - %u are applied; results depend on "
+                   "time\"}",
+                   bound, bound + 1);
     if (k > 0)
         buf_printf(out,
                    ",\n  \"staleness\": {\"steps\": %u, \"kind\": \"exact\", \"meaning\": \"step t computes with the "

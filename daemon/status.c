@@ -91,13 +91,14 @@ static void fill_server(const struct run *r, Trainerd__V1__StatusReply *s, struc
     work_ps_facts(r->work, &f);
     s->server = make(a, sizeof(*s->server));
     trainerd__v1__server_status__init(s->server);
-    s->server->version = f.version;
+    s->server->version = f.step;
     s->server->shards = f.n_shards;
     s->server->copying = f.n_copied;
     s->server->bytes = f.bytes;
     s->server->rows_read = f.rows_read;
     s->server->rows_updated = f.rows_updated;
-    s->server->staleness = ps_staleness_of(r->s->ps);
+    s->server->bounded = ps_bound_of(r->s->ps) > 0;
+    s->server->staleness = s->server->bounded ? ps_bound_of(r->s->ps) : ps_staleness_of(r->s->ps);
     s->server->n_rows_stale = COUNT_OF(f.rows_stale);
     s->server->rows_stale = make(a, sizeof(f.rows_stale));
     memcpy(s->server->rows_stale, f.rows_stale, sizeof(f.rows_stale));

@@ -95,9 +95,9 @@ static void server_json(const Trainerd__V1__ServerStatus *p, struct buf *out)
     }
     buf_printf(out,
                "{\"version\": %llu, \"shards\": %u, \"copying\": %u, \"bytes\": %llu, \"rows_read\": %llu, "
-               "\"rows_updated\": %llu, \"staleness\": %u, \"rows_stale\": [",
+               "\"rows_updated\": %llu, \"staleness\": %u, \"bounded\": %s, \"rows_stale\": [",
                (ull)p->version, p->shards, p->copying, (ull)p->bytes, (ull)p->rows_read, (ull)p->rows_updated,
-               p->staleness);
+               p->staleness, p->bounded ? "true" : "false");
     for (size_t i = 0; i < p->n_rows_stale; i++)
         buf_printf(out, "%s%llu", i > 0 ? ", " : "", (ull)p->rows_stale[i]);
     buf_str(out, "], \"tables\": [");

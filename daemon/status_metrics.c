@@ -26,7 +26,7 @@ struct server_metrics { /* of a task that is a parameter server; NULL: not seen 
     struct metric *version, *shards, *copying, *bytes, *read, *updated;
     struct metric *staleness;
     uint64_t rows_read, rows_updated; /* that were added to the counters */
-    uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* that were added to the histogram */
+    uint64_t rows_stale[PS_AGES]; /* that were added to the histogram */
     struct table_metrics *tables; /* [n_tables] owned; of dynamic tables that were seen */
     size_t n_tables;
 };

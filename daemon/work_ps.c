@@ -182,7 +182,7 @@ static void progress_of_ps(const void *work, struct train_progress *out)
 
     ps_facts(w->ps, &f);
     *out = (struct train_progress){
-        .step = f.version,
+        .step = f.step,
         .phase = atomic_load_explicit(&w->is_serving, memory_order_relaxed) ? "serve" : "rest",
         .since_ns = atomic_load_explicit(&w->since_ns, memory_order_relaxed)
     };

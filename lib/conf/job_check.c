@@ -604,7 +604,6 @@ static int check_ps(const struct checker *k)
         bool is_refused;
         const char *supported;
     } rows[] = {
-        { "/parameter_server/staleness_kind", p->staleness_kind != PS_STALENESS_EXACT, "\"exact\"" },
         /* the default has no effect yet, so that jobs may already state it */
         { "/parameter_server/lookahead_steps", p->lookahead_steps != 0 && p->lookahead_steps != 2, "0 or 2" },
     };
@@ -634,7 +633,7 @@ static int check_dynamic(const struct checker *k)
             return json_error(k->doc, cJSON_GetObjectItemCaseSensitive(table, "rows"), k->err,
                               "only ps tasks keep dynamic tables: add the section parameter_server, and start "
                               "the job with at least one ps task, or write a number of rows");
-        if (c->ps.staleness > 0)
+        if (c->ps.staleness > 0 && c->ps.staleness_kind == PS_STALENESS_EXACT)
             return json_error(k->doc, value_at(k->doc, "/parameter_server/staleness"), k->err,
                               "table '%s' of /model/tables is dynamic, and parameter servers keep no older "
                               "versions of such rows: write 0, or a number of rows", t->name);

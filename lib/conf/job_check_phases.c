@@ -86,6 +86,51 @@ static int check_local(const struct json *doc, const struct conf *c, const cJSON
     return rc;
 }
 
+/* Asynchronous phases: what /parameter_server must say. */
+static int check_async(const struct json *doc, const struct conf *c, const cJSON *mode,
+                       struct err *err)
+{
+    if (!c->has_ps || ps_bound_of(&c->ps) == 0)
+        return json_error(doc, mode, err,
+                          "\"async\" phases train with parameter servers within a bound: set /parameter_server/staleness "
+                          "to 1 or more, staleness_kind to \"bounded\" and dense to \"ps\", or write \"sync\"");
+    return 0;
+}
+
+/* The bound of /parameter_server and the phases that use it. */
+static int check_bound(const struct json *doc, const struct conf *c, struct err *err)
+{
+    const cJSON *ps = cJSON_GetObjectItemCaseSensitive(json_root(doc), "parameter_server");
+    const cJSON *kind = cJSON_GetObjectItemCaseSensitive(ps, "staleness_kind");
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(ps, "staleness");
+    bool is_used = c->run.n_phases == 0;
+
+    if (!c->has_ps)
+        return 0;
+    if (c->ps.staleness_kind == PS_STALENESS_EXACT)
+        return c->ps.staleness <= PS_STALENESS_MAX
+                   ? 0
+                   : json_error(doc, value, err,
+                                "expected 0 to %d with staleness_kind \"exact\", found %" PRIu32,
+                                PS_STALENESS_MAX, c->ps.staleness);
+    if (c->ps.staleness == 0)
+        return json_error(
+            doc, kind, err,
+            "\"bounded\" needs a bound: set staleness to 1 to %d, or remove this key for synchronous steps",
+            PS_BOUND_MAX);
+    if (!ps_wants_dense(&c->ps))
+        return json_error(
+            doc, kind, err,
+            "with \"bounded\" all parameters are on ps tasks: set dense to \"ps\", or write \"exact\"");
+    for (uint32_t i = 0; i < c->run.n_phases; i++)
+        is_used = is_used || c->run.phases[i].mode == TRAIN_ASYNC;
+    if (!is_used)
+        return json_error(doc, kind, err,
+                          "no phase of /train/phases has mode \"async\", so \"bounded\" has no effect: add one, or "
+                          "write \"exact\"");
+    return 0;
+}
+
 int conf_check_phases(const struct json *doc, const struct conf *c, struct err *err)
 {
     const cJSON *train = cJSON_GetObjectItemCaseSensitive(json_root(doc), "train");
@@ -95,5 +140,9 @@ int conf_check_phases(const struct json *doc, const struct conf *c, struct err *
     for (uint32_t i = 0; rc == 0 && i < c->run.n_phases; i++)
         if (c->run.phases[i].mode == TRAIN_LOCAL_SGD)
             rc = check_local(doc, c, cJSON_GetArrayItem(phases, (int)i), &c->run.phases[i], err);
-    return rc;
+        else if (c->run.phases[i].mode == TRAIN_ASYNC)
+            rc = check_async(
+                doc, c,
+                cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(phases, (int)i), "mode"), err);
+    return rc == 0 ? check_bound(doc, c, err) : rc;
 }

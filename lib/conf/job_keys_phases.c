@@ -4,6 +4,7 @@
 static const struct conf_word modes[] = {
     { "sync", TRAIN_SYNC },
     { "local_sgd", TRAIN_LOCAL_SGD },
+    { "async", TRAIN_ASYNC },
 };
 static const struct conf_word rules[] = {
     { "quadratic", TRAIN_SYNC_QUADRATIC },
@@ -32,7 +33,8 @@ static const struct conf_key rows[] = {
          "none, or 0." },
 { "/train/phases/*", "mode", ENUM, PHASE_AT(mode), REQUIRED, WORDS(modes),
   .doc = "sync: gradients are reduced over all lanes in every step. local_sgd (DiLoCo): each group of lanes trains "
-         "weights and optimizer state of its own, and the groups exchange at outer steps alone." },
+         "weights and optimizer state of its own, and the groups exchange at outer steps alone. async: each task "
+         "applies the gradients of its lanes to the parameters on ps tasks, within /parameter_server/staleness." },
 { "/train/phases/*", "groups", U32, PHASE_AT(groups), REQUIRED, .lo = 1, .hi = 65536, IS_LOCAL,
   .doc = "The number of models; a power of two that divides train.lanes. A group is a block of lanes, so results "
          "do not depend on the number of tasks." },

@@ -35,13 +35,16 @@ static const struct conf_key rows[] = {
 { "/parameter_server", "replicas", U32, AT(ps.replicas), FREE, .lo = 1, .hi = 8, .fallback = "2",
   .doc = "The number of ps tasks that hold the same rows; all of them, if there are fewer: with 2, any one of them "
          "may fail without a loss of steps." },
-{ "/parameter_server", "staleness", U32, AT(ps.staleness), .hi = PS_STALENESS_MAX, .fallback = "0",
-  .doc = "The number of steps by which the rows that a step reads are older than those after the step before: step t "
-         "reads the rows after step max(0, t - 1 - staleness). Parameters on workers are never older. 0: synchronous. "
-         "Above 2 a warning is logged, because many learning rates then diverge." },
+{ "/parameter_server", "staleness", U32, AT(ps.staleness), .hi = PS_BOUND_MAX, .fallback = "0",
+  .doc = "exact: the number of steps by which the rows that a step reads are older than those after the step before, at "
+         "most 4: step t reads the rows after step max(0, t - 1 - staleness). Parameters on workers are never older. "
+         "Above 2 a warning is logged, because many learning rates then diverge. bounded: a task begins its lanes of "
+         "step t when all lanes of the steps up to t - 1 - staleness are applied. 0: synchronous." },
 { "/parameter_server", "staleness_kind", ENUM, AT(ps.staleness_kind), WORDS(kinds), .fallback = "exact",
   .doc = "exact: each step reads rows of exactly that age, so that results are the same bits for any number of "
-         "tasks; bounded, at most that age, is not supported." },
+         "tasks. bounded (stale synchronous parallel): each task applies the gradients of its lanes as soon as it has them, "
+         "and tasks are at most staleness steps apart; results depend on time. Of the phases with mode async; of all steps "
+         "in a job without phases. Needs dense \"ps\"." },
 { "/parameter_server", "lookahead_steps", U32, AT(ps.lookahead_steps), FREE, .hi = 8, .fallback = "2",
   .doc = "The number of steps whose rows a worker requests ahead. 0 and 2 are supported, and have no effect yet: the "
          "rows of a step are requested when it begins." },

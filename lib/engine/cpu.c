@@ -252,6 +252,7 @@ const struct engine_ops engine_cpu = {
     .end = cpu_end,
     .select = cpu_select,
     .run_lanes = cpu_run_lanes,
+    .skip_lanes = cpu_skip_lanes,
     .reduce = cpu_reduce,
     .scale = cpu_scale,
     .inspect = cpu_inspect,

@@ -125,6 +125,22 @@ static int feed_lane(struct engine_replica *r, uint32_t lane, struct err *err)
     return 0;
 }
 
+int cpu_skip_lanes(struct engine_replica *r, uint32_t n, struct err *err)
+{
+    const struct data_batch *b;
+
+    place_enter(&r->place, PHASE_DATA);
+    for (; n > 0; n--) {
+        int rc = data_next(r->plans->reader, &b, err);
+
+        if (rc < 0)
+            return rc;
+        CHECK(b != NULL); /* as in feed_lane() */
+        data_release(r->plans->reader);
+    }
+    return 0;
+}
+
 static int run_plan(struct engine_replica *r, const struct op_run *run, float *grads,
                     plan_ready_fn *ready, struct err *err)
 {

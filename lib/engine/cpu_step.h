@@ -9,6 +9,7 @@ struct data_batch;
 struct op_run;
 struct plan;
 
+int cpu_skip_lanes(struct engine_replica *r, uint32_t n, struct err *err);
 int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err);
 int cpu_reduce(struct engine_replica *r, uint64_t step, struct err *err);
 int cpu_scale(struct engine_replica *r, float by, struct err *err);

@@ -313,6 +313,9 @@ struct engine_ops {
      * already reduce what is final. Errors: ERR_IO, ERR_CORRUPT, ERR_INPUT, ERR_DEVICE, ERR_PEER,
      * ERR_CANCELED. */
     int (*run_lanes)(struct engine_replica *r, uint64_t step, struct err *err);
+    /* Reads n lanes of the data without computing them; run_lanes() continues after them. NULL: the engine does not
+     * support asynchronous phases. Errors: ERR_IO, ERR_CORRUPT, ERR_INPUT, ERR_CANCELED. */
+    int (*skip_lanes)(struct engine_replica *r, uint32_t n, struct err *err);
     /* The caller has written its control words (replica 0). All-reduces the rest: afterwards arena
      * 0, or the device, holds the sum over all replicas of the group, and the control words are in
      * arena 0. Enters PHASE_REDUCE. Errors: ERR_PEER, ERR_TIMEOUT, ERR_INPUT, ERR_DEVICE,

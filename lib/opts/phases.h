@@ -10,6 +10,7 @@
 enum train_mode {
     TRAIN_SYNC,      /* every step is reduced over all lanes */
     TRAIN_LOCAL_SGD, /* every step is reduced over the lanes of a group */
+    TRAIN_ASYNC,     /* each task applies the gradient of its lanes by itself, within a bound (opts/ps.h) */
 };
 
 /* How many steps lie between two outer steps. */

@@ -18,10 +18,15 @@ enum ps_dense {
     PS_DENSE_WORKERS,
     PS_DENSE_SERVERS, /* on parameter servers, which then keep all tables too */
 };
-enum ps_staleness { PS_STALENESS_EXACT, PS_STALENESS_BOUNDED /* not supported: lib/conf refuses it */ };
+enum ps_staleness {
+    PS_STALENESS_EXACT,
+    PS_STALENESS_BOUNDED, /* stale synchronous parallel: of asynchronous phases */
+};
 
 enum {
     PS_STALENESS_MAX = 4,
+    PS_BOUND_MAX = 16, /* of PS_STALENESS_BOUNDED */
+    PS_AGES = PS_BOUND_MAX + 1, /* rows are so many kinds of old: 0 steps, 1, ... */
     /* A dense parameter on parameter servers is a table with rows of so many floats; zeros follow its last float.
      * The sums of squares of its blocks of rows decide bits of the norm of the gradient. */
     PS_DENSE_WIDTH = 256,
@@ -34,7 +39,9 @@ struct ps_settings {
     uint64_t min_shard_bytes; /* tables of fewer bytes stay on the workers; of PS_TABLES_AUTO */
     enum ps_dense dense;
     uint32_t replicas;        /* parameter servers that hold the same rows, 1..8 */
-    uint32_t staleness;       /* step t reads the rows after step max(0, t - 1 - staleness); <= PS_STALENESS_MAX */
+    /* exact: step t reads the rows after step max(0, t - 1 - staleness), <= PS_STALENESS_MAX; bounded: rows that may lack
+     * updates of the newest `staleness` steps, 1 to PS_BOUND_MAX */
+    uint32_t staleness;
     enum ps_staleness staleness_kind;
     uint32_t lookahead_steps; /* steps whose rows are requested before the step begins; 0: none */
 };
@@ -43,6 +50,12 @@ struct ps_settings {
 static inline bool ps_wants_dense(const struct ps_settings *s)
 {
     return s != NULL && s->dense == PS_DENSE_SERVERS;
+}
+
+/* Returns the bound of the asynchronous phases; 0: the job has none. */
+static inline uint32_t ps_bound_of(const struct ps_settings *s)
+{
+    return s != NULL && s->staleness_kind == PS_STALENESS_BOUNDED ? s->staleness : 0;
 }
 
 #endif

@@ -118,6 +118,7 @@ void ps_client_begin(struct ps_client *c, uint32_t part)
 {
     c->part = part;
     c->in_step = false;
+    c->unit_step = 0;
     for (uint32_t i = 0; i < c->n_tables; i++)
         ps_slots_clear(&c->tables[i].slots);
 }
@@ -239,7 +240,7 @@ static int receive_rows(struct ps_client *c, struct err *err)
 
 int ps_client_fetch(struct ps_client *c, struct err *err)
 {
-    struct ps_message m = { .kind = PS_PULL, .step = client_read_version(c), .flag = c->in_step };
+    struct ps_message m = client_pull(c);
     bool is_complete = true;
     uint32_t n_owed;
     int rc = 0;
@@ -264,31 +265,20 @@ int ps_client_fetch(struct ps_client *c, struct err *err)
 
 /* ---- COMMIT and END ---- */
 
-static int send_to_all(struct ps_client *c, const struct ps_message *m, struct err *err)
-{
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
-        ps_write_begin(&c->peers[i].out, m, 0);
-        rc = client_send_to(c, i, err);
-    }
-    return rc;
-}
-
-int ps_client_commit(struct ps_client *c, uint64_t step, const struct optim_hyper *hyper,
+int ps_client_commit(struct ps_client *c, uint64_t version, const struct optim_hyper *hyper,
                      struct err *err)
 {
-    struct ps_message m = { .kind = PS_COMMIT, .step = step, .flag = hyper == NULL };
+    struct ps_message m = { .kind = PS_COMMIT, .step = version, .flag = hyper == NULL };
 
     if (hyper != NULL)
         m.hyper = *hyper;
-    c->version = step;
-    return send_to_all(c, &m, err);
+    c->version = version;
+    return client_send_to_all(c, &m, err);
 }
 
 int ps_client_end(struct ps_client *c, bool is_complete, struct err *err)
 {
     struct ps_message m = { .kind = PS_END, .step = c->version, .flag = is_complete };
 
-    return send_to_all(c, &m, err);
+    return client_send_to_all(c, &m, err);
 }

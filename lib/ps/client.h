@@ -22,6 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ps/units.h"
+
 struct err;
 struct optim_hyper;
 struct packed;
@@ -63,14 +65,50 @@ float *const *ps_client_values(struct ps_client *c); /* [n_tables] compact table
 /* Copies the values of the dense parameters to out [n_dense][elements]. Errors: as above. */
 int ps_client_fetch_dense(struct ps_client *c, float *const *out, struct err *err);
 
-/* Sends the gradients of the marked slots, and those of the dense parameters: dense [n_dense][elements]. `clip`: the servers limit each element of the sum to
+/* Sends the gradients of the marked slots, and those of the dense parameters: dense [n_dense][elements]. `version`: that
+ * they make; in a job without asynchronous phases the step. `clip`: the servers limit each element of the sum to
  * [-clip, clip]; 0: no limit. Errors: those of comm_send(). */
-int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
+int ps_client_push(struct ps_client *c, uint64_t version, const struct packed *marks,
                    const float *values, const float *const *dense, float clip, struct err *err);
-/* hyper NULL: the step is skipped. The version is `step`. Errors as above. */
-int ps_client_commit(struct ps_client *c, uint64_t step, const struct optim_hyper *hyper,
+/* The version is from here on `version`. hyper NULL: the step is skipped. Errors as above. */
+int ps_client_commit(struct ps_client *c, uint64_t version, const struct optim_hyper *hyper,
                      struct err *err);
 /* The rank leaves the generation in order. is_complete: the job is complete. */
 int ps_client_end(struct ps_client *c, bool is_complete, struct err *err);
+
+/* ---- an asynchronous phase (units.h): the coordinator sets the limit, and each rank repeats
+ *
+ *     next     a unit of the lanes of the rank, as soon as the bound permits
+ *     begin    the rows that follow are the newest ones
+ *     push     its gradient
+ *     order    the servers compute the gradient; the rank collects their votes (leader.h)
+ *     commit   they update, or skip
+ *
+ * until it stops. Errors: those of comm_send() and comm_receive(); ERR_PEER. ---- */
+
+/* All ranks stop after `step`; 0: after the newest step that a rank has begun. */
+int ps_client_limit(struct ps_client *c, uint64_t step, struct err *err);
+
+struct ps_next {
+    enum { PS_NEXT_UNIT, PS_NEXT_NONE /* all these lanes of the step are applied */, PS_NEXT_STOP } what;
+    struct ps_unit unit;
+    uint64_t version; /* stop: of the rows, in which all steps up to the limit are complete */
+    uint32_t n_facts; /* complete steps after `after`, ascending */
+    struct ps_step_facts facts[PS_FACTS_MAX];
+};
+/* Asks for a unit of the lanes [first, first + n) of a step. `after`: the newest step whose facts the rank has. Waits
+ * until the bound permits a unit of the step, or all steps up to the limit are complete. */
+int ps_client_next(struct ps_client *c, uint64_t step, uint32_t first, uint32_t n, uint64_t after,
+                   struct ps_next *out, struct err *err);
+/* Frees all slots. The rows that follow are the newest ones, at least those of the version of ps_client_next(). */
+void ps_client_begin_unit(struct ps_client *c, uint64_t step);
+int ps_client_push_unit(struct ps_client *c, const struct ps_unit *unit, const struct packed *marks,
+                        const float *values, const float *const *dense, float clip,
+                        struct err *err);
+/* Waits for the turn of the rank. *version: that the unit makes. */
+int ps_client_order(struct ps_client *c, uint64_t *version, struct err *err);
+/* hyper NULL: the unit is skipped. */
+int ps_client_commit_unit(struct ps_client *c, uint64_t version, const struct optim_hyper *hyper,
+                          const struct ps_unit_facts *facts, struct err *err);
 
 #endif

@@ -94,7 +94,7 @@ static int store_dense(struct ps_client *c, uint32_t from, const struct ps_messa
 static int fetch_dense(struct ps_client *c, uint32_t first, uint32_t end, float *const *out,
                        struct err *err)
 {
-    struct ps_message m = { .kind = PS_PULL, .step = client_read_version(c), .flag = c->in_step };
+    struct ps_message m = client_pull(c);
     uint32_t n_owed = 0, from;
     int rc = 0;
 

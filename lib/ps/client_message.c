@@ -12,12 +12,17 @@ int client_no_memory(struct err *err)
     return err_set(err, ERR_NOMEM, "client of parameter servers: out of memory");
 }
 
-/* Returns the version of the rows that are read. */
-uint64_t client_read_version(const struct ps_client *c)
+struct ps_message client_pull(const struct ps_client *c)
 {
     uint64_t age = c->in_step ? c->staleness : 0;
 
-    return c->version > age ? c->version - age : 0;
+    if (c->unit_step > 0)
+        return (struct ps_message){
+            .kind = PS_PULL, .step = c->unit_step, .flag = PS_PULL_UNIT, .first = c->version
+        };
+    return (struct ps_message){ .kind = PS_PULL,
+                                .step = c->version > age ? c->version - age : 0,
+                                .flag = c->in_step ? PS_PULL_STEP : PS_PULL_HELD };
 }
 
 void client_begin_messages(struct ps_client *c, const struct ps_message *m)
@@ -49,8 +54,9 @@ const uint32_t *client_holders_of(const struct ps_client *c, const struct client
  * newest step yet. */
 static bool is_due(const struct ps_client *c, const struct ps_message *m)
 {
-    return m->kind == PS_HELD ? m->step == c->version || m->step + 1 == c->version
-                              : m->step == client_read_version(c);
+    if (m->kind == PS_HELD)
+        return m->step == c->version || m->step + 1 == c->version || c->unit_step > 0;
+    return m->kind != PS_ROWS || m->step == client_pull(c).step;
 }
 
 /* Receives a message of a server that owes one. */
@@ -71,9 +77,20 @@ int client_receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struc
     if (*from >= c->n_peers || m->kind != kind || !c->peers[*from].owes || !is_due(c, m))
         return err_set(err, ERR_PEER, "server %u: message kind %d of step %" PRIu64
                                       ", expected kind %d of step %" PRIu64,
-                       *from, m->kind, m->step, kind, client_read_version(c));
+                       *from, m->kind, m->step, kind, client_pull(c).step);
     c->peers[*from].owes = false;
     return 0;
+}
+
+int client_send_to_all(struct ps_client *c, const struct ps_message *m, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
+        ps_write_begin(&c->peers[i].out, m, 0);
+        rc = client_send_to(c, i, err);
+    }
+    return rc;
 }
 
 /* Sets the server that sends the rows of each shard. */

@@ -3,7 +3,8 @@
  *   client.c          generations, rows of lookups, COMMIT
  *   client_dense.c    values and gradients of dense parameters
  *   client_message.c  messages, and the servers that send rows
- *   client_push.c     the gradients of a step */
+ *   client_push.c     the gradients of a step
+ *   client_unit.c     units of an asynchronous phase */
 #ifndef PS_CLIENT_PRIV_H
 #define PS_CLIENT_PRIV_H
 
@@ -56,14 +57,15 @@ struct ps_client {
     uint64_t version;
     uint32_t staleness;
     bool in_step;  /* rows are read for the lanes of a step */
+    uint64_t unit_step; /* rows are read for a unit of this step; 0: they are not */
     uint32_t part; /* of the state of the rows that are read; see ps_client_begin() */
 };
 
 /* ---- client_message.c ---- */
 
 int client_no_memory(struct err *err);
-/* Returns the version of the rows that are read. */
-uint64_t client_read_version(const struct ps_client *c);
+/* Returns the fields of PULL for the rows that are read. */
+struct ps_message client_pull(const struct ps_client *c);
 /* Begins a message to each server, with a section for each table. */
 void client_begin_messages(struct ps_client *c, const struct ps_message *m);
 void client_write_nothing(struct ps_client *c, uint32_t table); /* an empty section */
@@ -73,6 +75,7 @@ const uint32_t *client_holders_of(const struct ps_client *c, const struct client
 int client_find_holders(struct ps_client *c, struct err *err);
 /* Sends the message that was written for a server. */
 int client_send_to(struct ps_client *c, uint32_t server, struct err *err);
+int client_send_to_all(struct ps_client *c, const struct ps_message *m, struct err *err);
 /* Sends PULL to the servers from which rows were requested; *n_owed: how many. */
 int client_send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err);
 /* Receives a message of a server that owes one. */

@@ -96,15 +96,12 @@ static int write_push(struct ps_client *c, uint32_t table, const struct packed *
     return 0;
 }
 
-int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *marks,
-                   const float *values, const float *const *dense, float clip, struct err *err)
+static int push(struct ps_client *c, const struct ps_message *m, const struct packed *marks,
+                const float *values, const float *const *dense, struct err *err)
 {
-    struct ps_message m = {
-        .kind = PS_PUSH, .step = step, .number = c->first_lane, .first = c->n_lanes, .clip = clip
-    };
     int rc = 0;
 
-    client_begin_messages(c, &m);
+    client_begin_messages(c, m);
     for (uint32_t i = 0; rc == 0 && i < c->n_sparse; i++)
         rc = write_push(c, i, marks, values + marks->first[i], err);
     for (uint32_t i = c->n_sparse; rc == 0 && i < c->n_tables; i++)
@@ -115,4 +112,27 @@ int ps_client_push(struct ps_client *c, uint64_t step, const struct packed *mark
         rc = client_send_to(c, to, err);
     }
     return rc;
+}
+
+int ps_client_push(struct ps_client *c, uint64_t version, const struct packed *marks,
+                   const float *values, const float *const *dense, float clip, struct err *err)
+{
+    const struct ps_message m = {
+        .kind = PS_PUSH, .step = version, .number = c->first_lane, .first = c->n_lanes, .clip = clip
+    };
+
+    return push(c, &m, marks, values, dense, err);
+}
+
+int ps_client_push_unit(struct ps_client *c, const struct ps_unit *unit, const struct packed *marks,
+                        const float *values, const float *const *dense, float clip, struct err *err)
+{
+    const struct ps_message m = { .kind = PS_PUSH,
+                                  .step = unit->step,
+                                  .flag = 1,
+                                  .number = unit->first,
+                                  .first = unit->n,
+                                  .clip = clip };
+
+    return push(c, &m, marks, values, dense, err);
 }

@@ -4,30 +4,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #include "base/check.h"
 #include "base/err.h"
-#include "comm/channel.h"
 #include "ps/files.h"
 #include "ps/message.h"
-#include "ps/port.h"
 #include "ps/route.h"
 
 enum { NO_SERVER = UINT32_MAX };
-
-struct held { /* what a server reported */
-    uint64_t version;
-    bool is_valid; /* for the agreed step */
-    uint64_t shards[PS_SET_WORDS];
-    uint64_t wanted[PS_SET_WORDS], copied[PS_SET_WORDS], followed[PS_SET_WORDS]; /* of BEGIN */
-    uint32_t n_followers;                                                        /* of BEGIN */
-};
-
-int leader_no_memory(struct err *err)
-{
-    return err_set(err, ERR_NOMEM, "parameter servers: out of memory");
-}
 
 /* ---- opening ---- */
 
@@ -41,9 +25,20 @@ static uint32_t count_parts(const struct ps_leader_opts *o)
     return n;
 }
 
+static int open_units(struct ps_leader *l, const struct ps_leader_opts *o, struct err *err)
+{
+    int rc;
+
+    if (o->bound == 0)
+        return 0;
+    rc = ps_units_open(&l->units, o->n_lanes, o->bound, err);
+    return rc < 0 ? rc : ps_units_open(&l->spare, o->n_lanes, o->bound, err);
+}
+
 int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, struct err *err)
 {
     struct ps_leader *l = calloc(1, sizeof(*l));
+    int rc;
 
     if (l == NULL)
         return leader_no_memory(err);
@@ -52,6 +47,11 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     l->hyper = *opts->hyper;
     l->average = opts->average;
     l->staleness = opts->staleness;
+    rc = open_units(l, opts, err);
+    if (rc < 0) {
+        ps_leader_close(l);
+        return rc;
+    }
     l->n_parts = count_parts(opts);
     l->widths = calloc(opts->n_tables, sizeof(*l->widths));
     l->tables = calloc(opts->n_tables, sizeof(*l->tables));
@@ -109,84 +109,13 @@ void ps_leader_close(struct ps_leader *l)
     free(l->voter);
     free(l->sources);
     free(l->readers);
+    ps_units_close(&l->units);
+    ps_units_close(&l->spare);
     ps_writer_fini(&l->out);
     free(l);
 }
 
-/* ---- messages ---- */
-
-int leader_send(struct ps_leader *l, uint32_t server, struct err *err)
-{
-    struct iovec part = { .iov_base = l->out.data, .iov_len = l->out.n };
-
-    if (l->out.failed)
-        return leader_no_memory(err);
-    return l->port->send(l->port, l->route->n_ranks + server, &part, 1, err);
-}
-
-int leader_receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, struct ps_message *m,
-                   struct err *err)
-{
-    struct comm_message in;
-    int rc = l->port->receive(l->port, &in, err);
-
-    if (rc == 0)
-        rc = ps_message_read(in.data, in.bytes, l->widths, l->n_tables, l->sections, m, err);
-    if (rc < 0)
-        return rc;
-    *server = in.from - l->route->n_ranks;
-    if (*server >= l->route->n_servers || m->kind != kind)
-        return err_set(err, ERR_PEER, "server %u: message kind %d, expected %d", *server, m->kind,
-                       kind);
-    return 0;
-}
-
 /* ---- settlement ---- */
-
-/* Rows without a valid holder can be filled. */
-static bool has_source(const struct ps_settlement *s)
-{
-    return s->source != NULL || s->folder != NULL;
-}
-
-/* A pending step is only applied if its update is known, and not from a checkpoint. */
-static bool is_valid(const struct ps_settlement *s, const struct ps_message *held)
-{
-    return held->step == s->step ||
-           (held->step + 1 == s->step && held->flag == 1 && !has_source(s));
-}
-
-static int query(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
-                 struct err *err)
-{
-    struct ps_message m = { .kind = PS_SETUP, .number = s->model, .hyper = l->hyper };
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
-        m.kind = PS_SETUP;
-        m.flag = l->staleness;
-        ps_write_begin(&l->out, &m, 0);
-        ps_write_setup(&l->out, l->optimizer, l->average, l->tables, l->names, l->n_tables);
-        rc = leader_send(l, i, err);
-        m.kind = PS_QUERY;
-        m.flag = 0;
-        ps_write_begin(&l->out, &m, 0);
-        if (rc == 0)
-            rc = leader_send(l, i, err);
-    }
-    for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++) {
-        struct ps_message reply;
-        uint32_t server;
-
-        rc = leader_receive(l, PS_HELD, &server, &reply, err);
-        if (rc < 0)
-            break;
-        held[server].version = reply.step;
-        held[server].is_valid = is_valid(s, &reply);
-        memcpy(held[server].shards, reply.shards, sizeof(held[server].shards));
-    }
-    return rc;
-}
 
 static bool has_valid(const struct held *h, uint32_t shard)
 {
@@ -267,7 +196,7 @@ static void plan(struct ps_leader *l, const struct ps_settlement *s, struct held
 
 /* A server with valid rows keeps a shard that moves away until its first step, so it can be copied. */
 static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const struct held *held,
-                       uint32_t *n_committed, struct err *err)
+                       const uint64_t history[2], uint32_t *n_committed, struct err *err)
 {
     int rc = 0;
 
@@ -288,6 +217,7 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
         ps_write_set(&l->out, h->wanted);
         ps_write_set(&l->out, h->copied);
         ps_write_set(&l->out, h->followed);
+        ps_write_units(&l->out, history, &l->units);
         rc = leader_send(l, i, err);
     }
     return rc;
@@ -406,7 +336,7 @@ static bool is_lost(const struct ps_leader *l, const struct ps_settlement *s)
 {
     bool lost = false;
 
-    for (uint32_t shard = 0; shard < PS_SHARDS && !has_source(s); shard++)
+    for (uint32_t shard = 0; shard < PS_SHARDS && !leader_has_source(s); shard++)
         lost = lost || (l->sources[shard] == NO_SERVER && has_rows(l, shard));
     return lost;
 }
@@ -457,11 +387,15 @@ static int fill_shards(struct ps_leader *l, const struct ps_settlement *s, const
     return rc;
 }
 
-static int settle(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
+/* From here on the step of the settlement is the version that the servers hold. */
+static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struct held *held,
                   struct ps_settled *out, struct err *err)
 {
+    struct ps_settlement own = *agreed, *s = &own;
+    struct target target;
+    uint64_t history[2];
     uint32_t n_ready;
-    int rc = query(l, s, held, err);
+    int rc = leader_query(l, s, held, &target, err);
 
     if (rc < 0)
         return rc;
@@ -471,9 +405,16 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
         return err_set(err, ERR_REFUSED,
                        "no parameter server that is left holds all rows after step %" PRIu64,
                        s->step);
+    s->step = target.version;
+    s->hyper = target.hyper;
+    history[0] = target.history;
+    history[1] = s->generation;
+    out->step = l->units.complete;
+    out->version = target.version;
+    out->has_more = ps_units_newest(&l->units) > out->step;
     plan(l, s, held);
     l->is_copying = true;
-    rc = send_begins(l, s, held, &out->n_committed, err);
+    rc = send_begins(l, s, held, history, &out->n_committed, err);
     if (rc == 0) /* a copy must not arrive before BEGIN */
         rc = receive_ready(l, s->step, l->route->n_servers, &n_ready, err);
     if (rc == 0)
@@ -481,13 +422,6 @@ static int settle(struct ps_leader *l, const struct ps_settlement *s, struct hel
     if (rc == 0)
         rc = receive_ready(l, s->step, l->route->n_servers - n_ready, &n_ready, err);
     return rc;
-}
-
-void leader_begin_call(struct ps_leader *l, const struct ps_port *port,
-                       const struct ps_route *route)
-{
-    l->port = port;
-    l->route = route;
 }
 
 int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,

@@ -10,6 +10,10 @@
  * the settlement waits for it. If a shard with rows has no valid holder and no other source, the settlement
  * fails with ERR_REFUSED, and the group returns to the newest checkpoint.
  *
+ * Jobs with an asynchronous phase: updates (units.h) may be newer than the agreed step, and their bits do not
+ * follow from the job. The server with the newest update of the newest generation decides the version; servers
+ * that hold it, or hold the pending gradient that made it, are valid.
+ *
  * Threads: that of the first replica of the coordinator. */
 #ifndef PS_LEADER_H
 #define PS_LEADER_H
@@ -34,6 +38,7 @@ struct ps_leader_opts {
     const struct optim_hyper *hyper;
     double average; /* decay; 0: none */
     uint32_t staleness;
+    uint32_t n_lanes, bound; /* of asynchronous phases (units.h); 0: the job has none */
     /* [n_tables] how initial rows are generated; those of kind TABLE_FROM_FILE come from the source.
      * Borrowed during the call; NULL: all of that kind */
     const struct table_fill *fills;
@@ -49,6 +54,7 @@ typedef int ps_source_fn(void *arg, uint32_t table, uint32_t part, uint64_t firs
 
 struct ps_settlement {
     uint64_t step; /* agreed */
+    uint64_t generation;
     /* identifies the model: servers that hold rows of another one drop them */
     uint32_t model;
     /* of `step`, for servers where its gradient is pending; NULL: it was skipped. Not used with a source: a
@@ -69,7 +75,10 @@ struct ps_settlement {
     bool is_initial;
 };
 
-struct ps_settled { /* for the log */
+struct ps_settled {
+    uint64_t step, version; /* that the servers hold; step: later than the agreed one in an asynchronous phase */
+    bool has_more;          /* lanes of later steps are applied too */
+    /* for the log */
     uint32_t n_copied; /* shards that moved between servers */
     uint32_t n_followed; /* shards that move between servers during the next steps */
     uint32_t n_filled; /* shards that the coordinator filled, or servers read from a checkpoint */

@@ -1,7 +1,9 @@
 /* leader_priv.h - shared by the files of the coordinator.
  *
- *   leader.c       opening, settlement, votes
- *   leader_read.c  reads rows of tables */
+ *   leader.c          opening, settlement, votes
+ *   leader_held.c     which servers hold the state of a settlement
+ *   leader_message.c  messages
+ *   leader_read.c     reads rows of tables */
 #ifndef PS_LEADER_PRIV_H
 #define PS_LEADER_PRIV_H
 
@@ -11,6 +13,7 @@
 #include "optim/optim.h"
 #include "ps/leader.h"
 #include "ps/message.h"
+#include "ps/units.h"
 
 struct ps_leader {
     uint32_t n_tables, n_parts, *widths; /* owned [n_tables] */
@@ -20,6 +23,7 @@ struct ps_leader {
     struct optim_hyper hyper;
     double average;
     uint32_t staleness;
+    struct ps_units units, spare; /* owned; of the settlement */
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
     struct ps_writer out;        /* owned */
     uint32_t *checksums;         /* owned [PS_SHARDS]; of a step */
@@ -34,7 +38,34 @@ struct ps_leader {
     const struct ps_route *route;
 };
 
-/* ---- leader.c ---- */
+struct held { /* what a server reported */
+    uint64_t version, complete, history[2];
+    bool is_pending, is_skipped;
+    struct optim_hyper hyper; /* of the newest update */
+    bool is_valid; /* for the state of the settlement */
+    uint64_t shards[PS_SET_WORDS];
+    uint64_t wanted[PS_SET_WORDS], copied[PS_SET_WORDS], followed[PS_SET_WORDS]; /* of BEGIN */
+    uint32_t n_followers;                                                        /* of BEGIN */
+};
+
+struct target { /* the state that all servers hold after the settlement */
+    uint64_t version, history;
+    const struct optim_hyper *hyper; /* of its newest update; NULL: it was skipped */
+};
+
+/* ---- leader_held.c ---- */
+
+/* Rows without a valid holder can be filled. */
+static inline bool leader_has_source(const struct ps_settlement *s)
+{
+    return s->source != NULL || s->folder != NULL;
+}
+/* Asks all servers, and decides the target, whose ledger is then in l->units, and which servers are valid.
+ * held [n_servers]: zeroed. */
+int leader_query(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
+                 struct target *out, struct err *err);
+
+/* ---- leader_message.c ---- */
 
 int leader_no_memory(struct err *err);
 /* The messages of a call use this port and route. */

@@ -13,12 +13,14 @@
 #include "opts/ps.h"
 #include "opts/graph.h"
 #include "ps/store.h"
+#include "ps/units.h"
 
 enum {
-    PS_MESSAGE_MAGIC = 0x03737074, /* "tps" and the version */
+    PS_MESSAGE_MAGIC = 0x04737074, /* "tps" and the version */
     HEAD_BYTES = 40,
     SECTION_BYTES = 16,
     HYPER_BYTES = 88,
+    SETUP_COUNTS = 4,
 };
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -53,7 +55,7 @@ static const struct {
 } kinds[PS_KINDS] = {
     [PS_SETUP] = { "SETUP", false, false, false, true, 0 },
     [PS_QUERY] = { "QUERY", false, false, false, false, 0 },
-    [PS_HELD] = { "HELD", false, false, false, false, 1 },
+    [PS_HELD] = { "HELD", false, false, false, true, 1 },
     [PS_BEGIN] = { "BEGIN", false, false, false, true, 3 },
     [PS_FOLLOW] = { "FOLLOW", false, false, false, false, 1 },
     [PS_FETCH] = { "FETCH", true, false, false, false, 1 },
@@ -75,6 +77,11 @@ static const struct {
     [PS_COUNTS] = { "COUNTS", false, false, false, false, 0 },
     [PS_LIST] = { "LIST", false, false, false, false, 1 },
     [PS_LISTED] = { "LISTED", true, true, false, false, 0 },
+    [PS_LIMIT] = { "LIMIT", false, false, false, false, 0 },
+    [PS_NEXT] = { "NEXT", false, false, false, false, 0 },
+    [PS_GO] = { "GO", false, false, false, false, 0 },
+    [PS_TICKET] = { "TICKET", false, false, false, false, 0 },
+    [PS_ORDER] = { "ORDER", false, false, false, false, 0 },
 };
 
 /* ---- reading ---- */
@@ -215,14 +222,20 @@ static bool is_valid_size(const struct ps_setup_table *t)
 
 static int read_setup(struct reader *r, struct ps_message *m)
 {
-    const uint32_t *counts = take(r, 2 * sizeof(*counts));
+    const uint32_t *counts = take(r, SETUP_COUNTS * sizeof(*counts));
     const double *average = counts != NULL ? take(r, sizeof(*average)) : NULL;
 
     if (average == NULL)
         return ERR_PEER;
     m->optimizer = counts[0];
     m->n_tables = counts[1];
+    m->n_lanes = counts[2];
+    m->bound = counts[3];
     m->average = *average;
+    if (m->n_lanes > PS_MAX_LEAVES || m->bound > PS_BOUND_MAX ||
+        (m->n_lanes > 0) != (m->bound > 0) || (m->bound > 0 && m->flag > 0))
+        return err_set(r->err, ERR_PEER, "SETUP: %u lanes, bound %u, staleness %u: out of range",
+                       m->n_lanes, m->bound, m->flag);
     if (m->optimizer >= OPTIM_TYPES || m->n_tables == 0 || m->n_tables > PS_TABLES_MAX ||
         !(m->average >= 0 && m->average < 1) || m->flag > PS_STALENESS_MAX)
         return err_set(r->err, ERR_PEER,
@@ -278,6 +291,57 @@ static int read_sizes(struct reader *r, struct ps_message *m)
     return m->sizes != NULL ? 0 : ERR_PEER;
 }
 
+static int read_units(struct reader *r, struct ps_message *m)
+{
+    const uint64_t *n;
+
+    m->history = take(r, 2 * sizeof(*m->history));
+    n = m->history != NULL ? take(r, sizeof(*n)) : NULL;
+    if (n == NULL)
+        return ERR_PEER;
+    if (*n % 8 != 0)
+        return err_set(r->err, ERR_PEER, "%s: a ledger of %" PRIu64 " bytes", r->kind, *n);
+    m->ledger = take(r, *n);
+    m->ledger_bytes = (size_t)*n;
+    return m->ledger != NULL ? 0 : ERR_PEER;
+}
+
+static int read_go(struct reader *r, struct ps_message *m)
+{
+    const uint32_t *counts = take(r, 2 * sizeof(*counts));
+
+    if (counts == NULL)
+        return ERR_PEER;
+    m->n_lanes = counts[0];
+    m->n_facts = counts[1];
+    if (m->n_facts > PS_FACTS_MAX)
+        return err_set(r->err, ERR_PEER, "GO: facts of %u steps, expected at most %d", m->n_facts,
+                       PS_FACTS_MAX);
+    m->facts = take(r, m->n_facts * sizeof(*m->facts));
+    return m->facts != NULL ? 0 : ERR_PEER;
+}
+
+static int read_vote(struct reader *r, struct ps_message *m)
+{
+    m->checksums = take(r, PS_SHARDS * sizeof(*m->checksums));
+    m->squares = m->checksums != NULL ? take(r, PS_SHARDS * sizeof(*m->squares)) : NULL;
+    return m->squares != NULL ? 0 : ERR_PEER;
+}
+
+static int read_save_sizes(struct reader *r, struct ps_message *m)
+{
+    int rc = read_save(r, m);
+
+    return rc == 0 ? read_sizes(r, m) : rc;
+}
+
+/* What follows the sets; NULL: nothing. */
+static int (*const read_rest[PS_KINDS])(struct reader *r, struct ps_message *m) = {
+    [PS_SETUP] = read_setup, [PS_HELD] = read_units,  [PS_BEGIN] = read_units,
+    [PS_SAVE] = read_save_sizes, [PS_LOAD] = read_save,   [PS_DONE] = read_save,
+    [PS_COUNTS] = read_sizes, [PS_VOTE] = read_vote,  [PS_GO] = read_go,
+};
+
 static int read_arrays(struct reader *r, struct ps_message *m)
 {
     const uint64_t **sets[] = { &m->shards, &m->copied, &m->followed };
@@ -287,18 +351,7 @@ static int read_arrays(struct reader *r, struct ps_message *m)
         if (*sets[i] == NULL)
             return ERR_PEER;
     }
-    if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE) {
-        int rc = read_save(r, m);
-
-        return rc == 0 && m->kind == PS_SAVE ? read_sizes(r, m) : rc;
-    }
-    if (m->kind == PS_COUNTS)
-        return read_sizes(r, m);
-    if (m->kind != PS_VOTE)
-        return m->kind == PS_SETUP ? read_setup(r, m) : 0;
-    m->checksums = take(r, PS_SHARDS * sizeof(*m->checksums));
-    m->squares = m->checksums != NULL ? take(r, PS_SHARDS * sizeof(*m->squares)) : NULL;
-    return m->squares != NULL ? 0 : ERR_PEER;
+    return read_rest[m->kind] != NULL ? read_rest[m->kind](r, m) : 0;
 }
 
 static int read_head(struct reader *r, struct ps_message *m)
@@ -513,19 +566,19 @@ void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS])
         memcpy(at, set, PS_SET_WORDS * sizeof(*set));
 }
 
-void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
-                    const struct ps_setup_table *tables, const char *const *names, uint32_t n)
+void ps_write_setup(struct ps_writer *w, const struct ps_message *m, const char *const *names)
 {
-    uint32_t counts[2] = { optimizer, n };
+    uint32_t counts[SETUP_COUNTS] = { m->optimizer, m->n_tables, m->n_lanes, m->bound };
     uint64_t bytes = 0, padded;
-    uint8_t *at = ps_write_room(w, sizeof(counts) + sizeof(average) + n * sizeof(*tables));
+    uint8_t *at =
+        ps_write_room(w, sizeof(counts) + sizeof(m->average) + m->n_tables * sizeof(*m->tables));
 
     if (at == NULL)
         return;
     memcpy(at, counts, sizeof(counts));
-    memcpy(at + sizeof(counts), &average, sizeof(average));
-    memcpy(at + sizeof(counts) + sizeof(average), tables, n * sizeof(*tables));
-    for (uint32_t i = 0; i < n; i++)
+    memcpy(at + sizeof(counts), &m->average, sizeof(m->average));
+    memcpy(at + sizeof(counts) + sizeof(m->average), m->tables, m->n_tables * sizeof(*m->tables));
+    for (uint32_t i = 0; i < m->n_tables; i++)
         bytes += strlen(names[i]) + 1;
     padded = (bytes + 7) / 8 * 8;
     at = ps_write_room(w, sizeof(padded) + padded);
@@ -534,10 +587,33 @@ void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
     memset(at, 0, sizeof(padded) + padded);
     memcpy(at, &padded, sizeof(padded));
     at += sizeof(padded);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < m->n_tables; i++) {
         memcpy(at, names[i], strlen(names[i]) + 1);
         at += strlen(names[i]) + 1;
     }
+}
+
+void ps_write_units(struct ps_writer *w, const uint64_t history[2], const struct ps_units *u)
+{
+    uint64_t head[3] = { history[0], history[1], ps_units_bytes(u) };
+    uint8_t *at = ps_write_room(w, sizeof(head) + ps_units_bytes(u));
+
+    if (at == NULL)
+        return;
+    memcpy(at, head, sizeof(head));
+    ps_units_write(u, at + sizeof(head));
+}
+
+void ps_write_go(struct ps_writer *w, uint32_t n_lanes, const struct ps_step_facts *facts,
+                 uint32_t n)
+{
+    uint32_t counts[2] = { n_lanes, n };
+    uint8_t *at = ps_write_room(w, sizeof(counts) + n * sizeof(*facts));
+
+    if (at == NULL)
+        return;
+    memcpy(at, counts, sizeof(counts));
+    memcpy(at + sizeof(counts), facts, n * sizeof(*facts));
 }
 
 void ps_write_save(struct ps_writer *w, const uint64_t *places, const char *text)

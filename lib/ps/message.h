@@ -5,7 +5,7 @@
  * used in place.
  *
  *   offset  size  field
- *        0     4  magic "tps", then the version 3: PS_MESSAGE_MAGIC
+ *        0     4  magic "tps", then the version 4: PS_MESSAGE_MAGIC
  *        4     4  kind
  *        8     8  step
  *       16     4  flag
@@ -20,14 +20,16 @@
  *
  *   kind    from         to           fields
  *   SETUP   coordinator  server       number: identifies the model; flag: staleness; hyper; the tables and the
- *                                     optimizer
+ *                                     optimizer; lanes and bound of asynchronous phases
  *   QUERY   coordinator, server       -
  *           rank
- *   HELD    server       coordinator, step: version; flag: the gradient of step + 1 is pending; shards u64 [16]:
- *                        rank         a bit for each shard whose rows the server has
- *   BEGIN   coordinator  server       step; flag: enum ps_pending; number: FOLLOWs that will name this server; hyper;
- *                                     shards to hold; of these, shards that will be copied before READY; shards
- *                                     that will be copied later
+ *   HELD    server       coordinator, step: version; flag: enum ps_held; hyper: of the newest update; shards u64 [16]:
+ *                        rank         a bit for each shard whose rows the server has; history: generation of the newest
+ *                                     update, and of the pending gradient; ledger
+ *   BEGIN   coordinator  server       step: version; flag: enum ps_pending; number: FOLLOWs that will name this server;
+ *                                     hyper; shards to hold; of these, shards that will be copied before READY; shards
+ *                                     that will be copied later; history: generation of the newest update, and this
+ *                                     generation; ledger
  *   FOLLOW  coordinator  server       number: server point that has the shards; shards to copy from it
  *   FETCH   server       server       step: version; number: shard, first: local row (dynamic table: the lowest row
  *                                     that is missing), one section without rows: the
@@ -59,7 +61,23 @@
  *                                     ranks that wait for rows receive WAIT
  *   DONE    server       coordinator  step; flag: enum ps_done; number: the negative error code; first: progress;
  *                                     places: of SAVE, the sums of the rows of each file; text: the error
- *   WAIT    server       rank         the rows that the rank waits for follow later: a checkpoint is being written */
+ *   WAIT    server       rank         the rows that the rank waits for follow later: a checkpoint is being written
+ *
+ * In an asynchronous phase (units.h); the first server is the *sequencer*:
+ *   LIMIT   coordinator  sequencer    step: ranks stop after it; flag: 1: after the newest step that a rank has begun
+ *   NEXT    rank         sequencer    step; number: first lane, flag: lanes of the rank; first: newest step of which
+ *                                     the rank has facts
+ *   GO      sequencer    rank         step; flag: enum ps_go; first: version; number: first lane and n_lanes: the unit;
+ *                                     facts of complete steps
+ *   PULL    rank         server       flag 2: step: that of the unit; first: the lowest version of the rows
+ *   PUSH    rank         server       flag 1: of a unit: step, lanes
+ *   TICKET  sequencer    rank         step: version that the unit of the rank will make
+ *   ORDER   rank         server       step: version: the server computes the gradient of the rank's unit, and sends VOTE to
+ *                                     the rank
+ *   COMMIT  rank         server       step: version; flag: enum ps_commit_flag; first: the bits of the loss as f64; clip:
+ *                                     norm of the gradient; hyper
+ *
+ * A ledger: its bytes u64, then those of ps_units_write(). */
 #ifndef PS_MESSAGE_H
 #define PS_MESSAGE_H
 
@@ -74,6 +92,8 @@ struct ckpt_sizes;
 struct err;
 struct iovec;
 struct ps_ids_room;
+struct ps_step_facts;
+struct ps_units;
 
 enum ps_kind {
     PS_SETUP = 1,
@@ -100,8 +120,30 @@ enum ps_kind {
     PS_COUNTS,
     PS_LIST,
     PS_LISTED,
+    PS_LIMIT,
+    PS_NEXT,
+    PS_GO,
+    PS_TICKET,
+    PS_ORDER,
     PS_KINDS,
 };
+
+enum ps_held { PS_HELD_PENDING = 1, /* the gradient of the next version is pending */
+               PS_HELD_SKIPPED = 2 /* the newest update was skipped */ };
+
+enum ps_pull {
+    PS_PULL_HELD, /* rows of a version */
+    PS_PULL_STEP, /* for the lanes of a synchronous step */
+    PS_PULL_UNIT, /* for the lanes of a unit: the newest rows */
+};
+
+enum ps_go {
+    PS_GO_UNIT, /* the rank may begin the unit */
+    PS_GO_NONE, /* all its lanes of the step are applied */
+    PS_GO_STOP, /* all ranks stop: the steps up to the limit are complete */
+};
+
+enum ps_commit_flag { PS_COMMIT_SKIP = 1, PS_COMMIT_UNIT = 2 };
 
 enum ps_pending { /* what BEGIN does with a pending gradient */
     PS_DROP,      /* the group repeats that step */
@@ -169,12 +211,17 @@ struct ps_message {
     const uint64_t *shards, *copied, *followed;
     const uint64_t *places; /* [PS_PLACES] SAVE, LOAD, DONE */
     const char *text;       /* SAVE, LOAD, DONE */
+    const uint64_t *history; /* [2] HELD, BEGIN */
+    const uint8_t *ledger;   /* [ledger_bytes] HELD, BEGIN */
+    size_t ledger_bytes;
+    uint32_t n_lanes, n_facts;          /* GO; n_lanes also SETUP */
+    const struct ps_step_facts *facts;  /* [n_facts] GO */
     const struct ckpt_sizes *sizes; /* [number] COUNTS, SAVE */
     const uint32_t *checksums;   /* [PS_SHARDS] VOTE */
     const double *squares;       /* [PS_SHARDS] VOTE */
     const uint64_t *last_steps, *counts; /* [n of the section] COPY_IDS */
     /* SETUP */
-    uint32_t optimizer, n_tables;
+    uint32_t optimizer, n_tables, bound;
     double average;
     const struct ps_setup_table *tables; /* [n_tables] */
     const char *names;                   /* of the tables, one after the other, each with its NUL */
@@ -219,8 +266,13 @@ void ps_write_section(struct ps_writer *w, uint32_t i, uint32_t table, uint32_t 
 /* Returns n of section i of the message. */
 uint64_t ps_written_rows(const struct ps_writer *w, uint32_t i);
 void ps_write_set(struct ps_writer *w, const uint64_t set[PS_SET_WORDS]);
-void ps_write_setup(struct ps_writer *w, uint32_t optimizer, double average,
-                    const struct ps_setup_table *tables, const char *const *names, uint32_t n);
+/* Adds the optimizer, average, n_tables, tables, n_lanes and bound of `m` to SETUP, and the names. */
+void ps_write_setup(struct ps_writer *w, const struct ps_message *m, const char *const *names);
+/* Adds history and ledger to HELD and BEGIN. */
+void ps_write_units(struct ps_writer *w, const uint64_t history[2], const struct ps_units *u);
+/* Adds the lanes of the unit and the facts to GO. */
+void ps_write_go(struct ps_writer *w, uint32_t n_lanes, const struct ps_step_facts *facts,
+                 uint32_t n);
 
 /* Adds places [PS_PLACES] and text to SAVE, LOAD and DONE. */
 void ps_write_save(struct ps_writer *w, const uint64_t *places, const char *text);

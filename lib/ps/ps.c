@@ -379,19 +379,19 @@ int ps_start(struct ps *p, const struct ps_group *g, struct err *err)
 
 void ps_facts(struct ps *p, struct ps_facts *out)
 {
-    *out = (struct ps_facts){ .version = UINT64_MAX };
+    *out = (struct ps_facts){ .step = UINT64_MAX };
     for (uint32_t i = 0; i < p->opts.n_servers; i++) {
         struct service *s = &p->services[i];
 
         pthread_mutex_lock(&s->lock);
-        out->version = s->stats.version < out->version ? s->stats.version : out->version;
+        out->step = s->stats.step < out->step ? s->stats.step : out->step;
         out->n_shards += s->stats.n_shards;
         out->n_copied += s->stats.n_copied;
         out->bytes += s->stats.bytes;
         out->memory += s->stats.memory;
         out->rows_read += s->stats.rows_read;
         out->rows_updated += s->stats.rows_updated;
-        for (uint32_t age = 0; age <= PS_STALENESS_MAX; age++)
+        for (uint32_t age = 0; age < PS_AGES; age++)
             out->rows_stale[age] += s->stats.rows_stale[age];
         pthread_mutex_unlock(&s->lock);
     }

@@ -7,6 +7,7 @@
  *   client, slots  the access of a replica
  *   leader         what the coordinator does: settlement, votes
  *   port           how the last two exchange messages
+ *   units          which lanes are applied, in an asynchronous phase
  *   wants          which tables of a job are on parameter servers
  *   budget         the memory that the servers of a task need together
  *   ps             the task: connects, and runs its servers for a generation
@@ -67,11 +68,11 @@ int ps_start(struct ps *p, const struct ps_group *g, struct err *err);
 void ps_abort(struct ps *p, const char *why); /* ends the generation; harmless when none runs */
 
 struct ps_facts { /* over all servers */
-    uint64_t version; /* the lowest */
+    uint64_t step; /* the lowest */
     uint32_t n_shards, n_copied; /* n_copied: of these, those whose rows are still being copied */
     uint64_t bytes, rows_read, rows_updated;
     uint64_t memory;                            /* as in struct ps_server_stats */
-    uint64_t rows_stale[PS_STALENESS_MAX + 1];  /* the same */
+    uint64_t rows_stale[PS_AGES];  /* the same */
 };
 void ps_facts(struct ps *p, struct ps_facts *out);
 /* Copies the facts of the first `most` dynamic tables, over all servers. Returns the number of dynamic tables. */

@@ -34,6 +34,7 @@ static void free_ranks(struct ps_server *s)
         free(s->ranks[i].push.data);
         free(s->ranks[i].later.data);
     }
+    server_turns_close(s);
     free(s->ranks);
     free(s->pushes);
     free(s->push_sections);
@@ -50,6 +51,7 @@ void ps_server_close(struct ps_server *s)
     server_stop_work(s);
     free_ranks(s);
     ps_store_close(s->store);
+    ps_units_close(&s->units);
     free(s->setup.data);
     free(s->widths);
     free(s->rows);
@@ -79,8 +81,8 @@ int ps_server_begin(struct ps_server *s, uint32_t n_ranks, uint32_t n_servers, u
     s->self = self;
     s->leader = leader;
     s->n_pushed = s->n_committed = s->n_ended = 0;
-    s->is_complete = s->is_holding = false;
-    return server_copies_begin(s, n_servers, err);
+    s->is_complete = s->is_holding = s->has_unit = false;
+    return server_turns_begin(s, err) < 0 ? ERR_NOMEM : server_copies_begin(s, n_servers, err);
 }
 
 void ps_server_end(struct ps_server *s)
@@ -89,8 +91,12 @@ void ps_server_end(struct ps_server *s)
     server_copies_end(s);
     s->is_holding = false;
     s->n_pushed = s->n_committed = 0;
-    for (uint32_t i = 0; i < s->n_ranks; i++)
-        s->ranks[i].has_pushed = s->ranks[i].has_committed = s->ranks[i].waits = false;
+    s->has_unit = false;
+    for (uint32_t i = 0; i < s->n_ranks; i++) {
+        struct rank *r = &s->ranks[i];
+
+        r->has_pushed = r->has_committed = r->waits = r->orders = r->asks = false;
+    }
 }
 
 /* ---- messages ---- */
@@ -141,6 +147,12 @@ static int handle(struct ps_server *s, uint32_t from, const struct ps_message *m
         return server_push(s, from, m, data, n, err);
     case PS_COMMIT:
         return server_commit(s, from, m, err);
+    case PS_LIMIT:
+        return server_limit(s, from, m, err);
+    case PS_NEXT:
+        return server_next(s, from, m, err);
+    case PS_ORDER:
+        return server_order(s, from, m, err);
     case PS_END:
         return on_end(s, from, m, err);
     case PS_SAVE:
@@ -181,6 +193,7 @@ enum ps_server_end ps_server_ended(const struct ps_server *s)
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out)
 {
     *out = (struct ps_server_stats){ .version = s->version,
+                                     .step = s->units.complete,
                                      .n_copied = ps_server_copying(s),
                                      .bytes = s->store != NULL ? ps_store_bytes(s->store) : 0,
                                      .rows_read = s->rows_read,

@@ -36,9 +36,22 @@
  *   any          the generation fails           IDLE        drops the PUSHes that are not summed; keeps a
  *                                                           pending gradient
  *
- * The version is the step after which the rows are. It grows when *every* rank has sent COMMIT, so no
- * server is ever ahead of a training task; and every server has the summed gradient of a step before a task can
- * complete that step, because the coordinator waits for all votes.
+ * The version is the number of updates; without asynchronous phases it is the step after which the rows are. It grows
+ * when *every* rank has sent COMMIT, so no server is ever ahead of a training task; and every server has the summed
+ * gradient of a step before a task can complete that step, because the coordinator waits for all votes.
+ *
+ * In an asynchronous phase (units.h) each rank applies its own units, and the first server, the sequencer, orders them:
+ *
+ *   HOLDING      PUSH of a unit                 HOLDING     keeps it. The sequencer sends TICKET to the rank when it is
+ *                                                           its turn
+ *   HOLDING      ORDER of the rank              PENDING     computes the gradient of its unit; sends VOTE to it
+ *   PENDING      ORDER of another rank          PENDING     waits for the next version
+ *   PENDING      COMMIT of the rank             HOLDING     updates, or skips; marks the lanes
+ *   HOLDING,     NEXT, LIMIT                    same        the sequencer answers NEXT with GO (server_turns.c)
+ *   PENDING
+ *
+ * So all servers apply the same units in the same order, and a unit is applied on all of them or on none. A task may be
+ * behind the servers, which report how far they are when a generation begins.
  *
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
  * generation:
@@ -50,6 +63,7 @@
  *   ps.vote        the gradient is pending, the VOTE is not sent yet
  *   ps.commit      COMMIT of every rank has arrived, nothing is changed yet; ps.committed: the rows are
  *                  those of the next version
+ *   ps.go          before GO is sent
  *   ps.count       before the sizes of dynamic tables are sent; ps.list: before their rows are
  *   ps.poll        before each DONE is sent; saver.h and loader.h have those of the other thread
  *   ps.end         before each END is counted
@@ -109,13 +123,14 @@ uint64_t ps_server_version(const struct ps_server *s);
 uint32_t ps_server_copying(const struct ps_server *s); /* shards whose rows are being copied to it */
 
 struct ps_server_stats {
-    uint64_t version;
+    uint64_t version; /* number of updates; in a job without asynchronous phases equal to `step` */
+    uint64_t step;    /* after which the rows are */
     uint32_t n_shards;
     uint32_t n_copied;   /* shards whose rows are being copied to the server */
     uint64_t bytes;      /* of rows, slots and averages */
     uint64_t memory;     /* that they can occupy (ps_store_memory()) */
     uint64_t rows_read, rows_updated; /* since ps_server_open() */
-    uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* rows that lanes read, by the steps that they are older */
+    uint64_t rows_stale[PS_AGES]; /* rows that lanes read, by the steps that they are older */
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *out);
 /* As ps_store_facts(). */

@@ -67,7 +67,7 @@ static bool has_sizes(const struct ps_server *s, const struct ps_message *m)
 static bool must_wait(const struct ps_server *s, uint32_t from, const struct ps_message *m)
 {
     return s->is_holding && from == s->leader && s->work == NULL && m->step == s->version + 1 &&
-           s->ranks[from].has_committed && !s->ranks[from].waits;
+           server_expects_version(s, &s->ranks[from]) && !s->ranks[from].waits;
 }
 
 int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,

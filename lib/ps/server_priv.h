@@ -6,6 +6,9 @@
  *   server_copy.c     COPY, FOLLOW, FETCH: fills shards, and sends them to other servers
  *   server_memory.c   BEGIN: the memory of the shards, before it is allocated
  *   server_step.c     PULL, PUSH, COMMIT: the steps
+ *   server_sum.c      the pending gradient, and the vote on it
+ *   server_unit.c     PUSH and ORDER of units
+ *   server_turns.c    NEXT, LIMIT: the sequencer of an asynchronous phase
  *   server_rows.c     reads rows, for PULL and for readers
  *   server_files.c    COUNT, LIST, SAVE, LOAD, POLL: rows to and from the files of a checkpoint
  *   server_message.c  keeps and sends messages */
@@ -19,6 +22,7 @@
 #include "ps/message.h"
 #include "ps/server.h"
 #include "ps/store.h"
+#include "ps/units.h"
 
 struct ps_background;
 struct table_fill;
@@ -32,6 +36,21 @@ struct rank {
     bool has_pushed, has_committed, has_ended;
     bool waits; /* `later` arrived before the COMMIT of other ranks */
     struct bytes push, later;
+    /* asynchronous phase */
+    bool orders;              /* ORDER arrived before the COMMIT of another rank */
+    bool asks;                /* sequencer: NEXT is not answered yet */
+    bool has_stopped;         /* sequencer: since LIMIT */
+    struct ps_unit unit;      /* of `push` */
+    struct ps_unit wants;     /* sequencer: the lanes of NEXT */
+    uint64_t after;           /* sequencer: the rank has the facts up to this step */
+};
+
+struct turns { /* sequencer: whose unit is applied next */
+    bool has_limit;
+    uint64_t limit, begun; /* begun: newest step of which a rank has begun a unit */
+    uint32_t *ranks;       /* owned [n_ranks]; a ring */
+    uint32_t first, n;
+    bool has_ticket; /* the unit of the first one is being applied */
 };
 
 struct cursor { /* the place of the next COPY message of a shard */
@@ -55,7 +74,12 @@ struct ps_server {
     uint64_t *rows;             /* owned [n_tables]; 0: a dynamic table */
     struct table_fill *fills;   /* owned [n_tables] */
     bool generates;             /* a table has generated rows */
+    /* Number of updates; in a job without asynchronous phases that of steps. units.complete is the step. */
     uint64_t version;
+    struct ps_units units; /* owned */
+    uint64_t history, pending_history; /* generation of the newest update, and of the pending gradient */
+    uint64_t pending_step;             /* of the pending gradient */
+    uint64_t generation;
     uint32_t staleness;
     /* of the pending gradient, which is in the store */
     struct ps_verdict *verdict; /* owned */
@@ -66,6 +90,10 @@ struct ps_server {
     uint32_t n_pushed, n_committed, n_ended;
     bool is_skipped, is_complete;
     struct optim_hyper hyper; /* of the COMMITs */
+    bool has_unit;            /* the pending gradient is one of a unit */
+    uint32_t unit_rank;       /* whose */
+    struct ps_unit_facts unit_facts;
+    struct turns turns;
     bool is_holding;          /* READY was sent */
     uint64_t own[PS_SET_WORDS];    /* shards of this server; others are kept until the first sum, for FETCH */
     /* Shards that are not filled yet: READY waits for those of `copied`, no message for the others. */
@@ -94,7 +122,7 @@ struct ps_server {
     struct ps_section *push_sections;
     struct ps_writer out;      /* owned */
     uint64_t rows_read, rows_updated;
-    uint64_t rows_stale[PS_STALENESS_MAX + 1]; /* rows of steps by their age */
+    uint64_t rows_stale[PS_AGES]; /* rows of steps by their age */
 };
 
 /* ---- server_message.c ---- */
@@ -179,8 +207,44 @@ void server_copies_close(struct ps_server *s);
 
 /* ---- server_step.c ---- */
 
-/* Applies or skips the step that all ranks have committed. */
+/* Applies or skips the step that all ranks have committed, or the unit. */
 int server_apply(struct ps_server *s, struct err *err);
+/* Has the rank the right to expect the next version, because its COMMIT is in transit or waits? */
+static inline bool server_expects_version(const struct ps_server *s, const struct rank *r)
+{
+    return r->has_committed || s->has_unit;
+}
+
+/* ---- server_sum.c ---- */
+
+/* Computes the gradient of the pushes of n ranks from `first` on, and sends the vote to a point. */
+int server_sum(struct ps_server *s, uint32_t first, uint32_t n, uint32_t voter, struct err *err);
+
+/* ---- server_unit.c ---- */
+
+int server_unit_push(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                     const uint8_t *data, size_t n, struct err *err);
+int server_order(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+/* The unit is applied: the version has grown. */
+void server_unit_applied(struct ps_server *s);
+/* Handles the ORDER that waited for this version. */
+int server_unit_continue(struct ps_server *s, struct err *err);
+
+/* ---- server_turns.c ---- */
+
+/* Ranks ask this server which unit they may begin. */
+static inline bool server_is_sequencer(const struct ps_server *s)
+{
+    return s->self == s->n_ranks && s->units.n_lanes > 0;
+}
+int server_turns_begin(struct ps_server *s, struct err *err); /* a generation; s->n_ranks is set */
+void server_turns_close(struct ps_server *s);
+int server_limit(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+int server_next(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err);
+/* The unit of a rank has arrived. */
+int server_turns_add(struct ps_server *s, uint32_t rank, struct err *err);
+/* The unit of the first rank is applied. */
+int server_turns_applied(struct ps_server *s, struct err *err);
 
 /* ---- server_memory.c ---- */
 

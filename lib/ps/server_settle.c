@@ -104,8 +104,11 @@ int server_setup(struct ps_server *s, uint32_t from, const struct ps_message *m,
     server_drop_incomplete(s);
     ps_store_close(s->store);
     s->store = NULL;
-    s->version = 0;
+    s->version = s->history = 0;
+    ps_units_close(&s->units);
     rc = server_copy_message(&s->setup, data, n, err);
+    if (rc == 0 && m->n_lanes > 0)
+        rc = ps_units_open(&s->units, m->n_lanes, m->bound, err);
     return rc < 0 ? rc : open_store(s, m, err);
 }
 
@@ -114,7 +117,12 @@ int server_setup(struct ps_server *s, uint32_t from, const struct ps_message *m,
 int server_query(struct ps_server *s, uint32_t from, struct err *err)
 {
     uint64_t shards[PS_SET_WORDS] = { 0 };
-    struct ps_message m = { .kind = PS_HELD, .step = s->version, .flag = server_is_pending(s) };
+    const uint64_t history[2] = { s->history, s->pending_history };
+    struct ps_message m = { .kind = PS_HELD,
+                            .step = s->version,
+                            .flag = (server_is_pending(s) ? PS_HELD_PENDING : 0u) |
+                                    (s->is_skipped ? PS_HELD_SKIPPED : 0u),
+                            .hyper = s->hyper };
 
     if (server_is_idle(s) ? from != s->leader : !s->is_holding)
         return server_unexpected(s, from, "QUERY", s->version, err);
@@ -123,6 +131,7 @@ int server_query(struct ps_server *s, uint32_t from, struct err *err)
             ps_set_add(shards, i);
     ps_write_begin(&s->out, &m, 0);
     ps_write_set(&s->out, shards);
+    ps_write_units(&s->out, history, &s->units);
     return server_send(s, from, err);
 }
 
@@ -136,10 +145,14 @@ static int settle_pending(struct ps_server *s, const struct ps_message *m, struc
     if (!is_step)
         ps_store_discard(s->store);
     else if (m->flag == PS_APPLY)
-        rc = ps_store_commit(s->store, &m->hyper, err);
+        rc = ps_store_commit(s->store, &m->hyper, s->pending_step, err);
     else
         ps_store_skip(s->store);
-    s->version += is_step && rc == 0;
+    if (is_step && rc == 0) {
+        s->version++;
+        s->hyper = m->hyper;
+        s->is_skipped = m->flag == PS_SKIP;
+    }
     return rc;
 }
 
@@ -202,9 +215,13 @@ int server_begin(struct ps_server *s, uint32_t from, const struct ps_message *m,
     if (rc < 0)
         return rc;
     s->n_followers = m->number;
-    rc = settle_pending(s, m, err);
+    rc = ps_units_read(&s->units, m->ledger, m->ledger_bytes, err);
+    if (rc == 0)
+        rc = settle_pending(s, m, err);
     if (rc < 0)
         return rc;
+    s->history = m->history[0];
+    s->generation = m->history[1];
     server_drop_incomplete(s);
     rc = drop_invalid(s, m, err);
     if (rc == 0)

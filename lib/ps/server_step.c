@@ -23,9 +23,9 @@ static int copy_rows(struct ps_server *s, const struct ps_section *x, uint64_t v
     return server_read_rows(s, x, version, values, err);
 }
 
-/* `age`: committed steps of the rank that the rows do not contain. */
-static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *m, uint64_t age,
-                     struct err *err)
+/* `age`: steps before that of the rank whose updates the rows lack. */
+static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *m, uint64_t version,
+                     uint64_t age, struct err *err)
 {
     struct ps_message reply = { .kind = PS_ROWS, .step = m->step };
     int rc = fault_error("ps.rows", err);
@@ -36,13 +36,13 @@ static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *
     for (uint32_t i = 0; i < m->n_sections; i++) {
         const struct ps_section *x = &m->sections[i];
 
-        rc = server_can_borrow(s, x, m->step) ? server_borrow_rows(s, x, err)
-                                              : copy_rows(s, x, m->step, err);
+        rc = server_can_borrow(s, x, version) ? server_borrow_rows(s, x, err)
+                                              : copy_rows(s, x, version, err);
         if (rc < 0)
             return rc;
         ps_write_section(&s->out, i, x->table, x->part, x->n);
         s->rows_read += x->n;
-        s->rows_stale[age] += m->flag == 1 ? x->n : 0;
+        s->rows_stale[age] += m->flag != PS_PULL_HELD ? x->n : 0;
     }
     return server_send(s, to, err);
 }
@@ -50,112 +50,48 @@ static int send_rows(struct ps_server *s, uint32_t to, const struct ps_message *
 /* The rule of versions. A rank that has committed step t reads the rows after step t, apart from the lanes of
  * step t + 1, which read those after step t - staleness. The server is at t, or at t - 1 if other ranks have not
  * committed t. */
-int server_pull(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
-                size_t n, struct err *err)
+static int pull_version(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                        const uint8_t *data, size_t n, struct err *err)
 {
     struct rank *r = &s->ranks[from];
-    uint64_t newest = s->version + r->has_committed;
-    uint64_t age = m->flag == 0 ? 0 : newest < s->staleness ? newest : s->staleness;
+    uint64_t newest = s->version + server_expects_version(s, r);
+    uint64_t age = m->flag == PS_PULL_HELD ? 0 : newest < s->staleness ? newest : s->staleness;
 
-    if (!s->is_holding || r->waits || m->flag > 1 || m->step != newest - age)
+    if (m->step != newest - age)
         return server_unexpected(s, from, "PULL", m->step, err);
     if (m->step <= s->version)
-        return send_rows(s, from, m, age, err);
+        return send_rows(s, from, m, m->step, age, err);
     r->waits = true;
     return server_keep(s, r, &r->later, data, n, err);
 }
 
+/* A unit reads the newest rows, of a version that allows it. */
+static int pull_newest(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                       const uint8_t *data, size_t n, struct err *err)
+{
+    struct rank *r = &s->ranks[from];
+
+    if (s->units.n_lanes == 0 || m->first > s->version + s->has_unit)
+        return server_unexpected(s, from, "PULL", m->first, err);
+    if (m->first > s->version) {
+        r->waits = true;
+        return server_keep(s, r, &r->later, data, n, err);
+    }
+    if (!ps_units_may_begin(&s->units, m->step))
+        return server_unexpected(s, from, "PULL", m->step, err);
+    return send_rows(s, from, m, s->version, m->step - 1 - s->units.complete, err);
+}
+
+int server_pull(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err)
+{
+    if (!s->is_holding || s->ranks[from].waits || m->flag > PS_PULL_UNIT)
+        return server_unexpected(s, from, "PULL", m->step, err);
+    return m->flag == PS_PULL_UNIT ? pull_newest(s, from, m, data, n, err)
+                                   : pull_version(s, from, m, data, n, err);
+}
+
 /* ---- PUSH and COMMIT ---- */
-
-/* Reads the messages again, which are valid, and lists their sections by table, then by rank. */
-static int list_parts(struct ps_server *s, uint32_t *n_parts, float *clip, struct err *err)
-{
-    size_t n = 0, all = 0;
-
-    for (uint32_t r = 0; r < s->n_ranks; r++) {
-        int rc = ps_message_read(s->ranks[r].push.data, s->ranks[r].push.n, s->widths, s->n_tables,
-                                 s->push_sections + (size_t)r * PS_TABLES_MAX, &s->pushes[r], err);
-
-        if (rc < 0)
-            return rc;
-        all += s->pushes[r].n_sections;
-    }
-    if (all > s->room_parts) {
-        struct ps_part *grown = realloc(s->parts, all * sizeof(*grown));
-
-        if (grown == NULL)
-            return server_no_memory(err);
-        s->parts = grown;
-        s->room_parts = all;
-    }
-    *clip = s->pushes[0].clip;
-    for (uint32_t t = 0; t < s->n_tables; t++)
-        for (uint32_t r = 0; r < s->n_ranks; r++) {
-            struct ps_message *p = &s->pushes[r];
-            struct ps_section *x = p->sections;
-
-            if (p->n_sections == 0 || x->table != t)
-                continue;
-            s->parts[n++] = (struct ps_part){ .rank = r,
-                                              .first_leaf = p->number,
-                                              .n_leaves = (uint32_t)p->first,
-                                              .table = t,
-                                              .n = x->n,
-                                              .rows = x->rows,
-                                              .values = x->values };
-            p->sections++; /* sections ascend by table */
-            p->n_sections--;
-        }
-    if (n != all)
-        return err_set(err, ERR_PEER, "PUSH: the sections are not in the order of the tables");
-    *n_parts = (uint32_t)n;
-    return 0;
-}
-
-static int vote(struct ps_server *s, struct err *err)
-{
-    struct ps_message m = { .kind = PS_VOTE, .step = s->version + 1 };
-    void *at;
-
-    ps_store_verdict(s->store, s->verdict);
-    m.flag = s->verdict->is_finite;
-    ps_write_begin(&s->out, &m, 0);
-    at = ps_write_room(&s->out, sizeof(s->verdict->checksums));
-    if (at != NULL)
-        memcpy(at, s->verdict->checksums, sizeof(s->verdict->checksums));
-    at = ps_write_room(&s->out, sizeof(s->verdict->squares));
-    if (at != NULL)
-        memcpy(at, s->verdict->squares, sizeof(s->verdict->squares));
-    return server_send(s, s->leader, err);
-}
-
-/* The ranks push only to the holders of a shard, so other copies would miss the gradient. The
- * settlement has ended: no copy is requested any more. */
-static void drop_moved(struct ps_server *s)
-{
-    for (uint32_t i = 0; i < PS_SHARDS; i++)
-        if (!ps_set_has(s->own, i))
-            ps_store_drop_shard(s->store, i);
-}
-
-static int sum(struct ps_server *s, struct err *err)
-{
-    uint32_t n = 0;
-    float clip = 0;
-    int rc = list_parts(s, &n, &clip, err);
-
-    drop_moved(s);
-    if (rc == 0)
-        rc = ps_store_reduce(s->store, s->parts, n, err);
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < n; i++)
-        s->rows_updated += s->parts[i].n;
-    if (clip > 0)
-        ps_store_clip(s->store, clip);
-    rc = fault_error("ps.vote", err);
-    return rc < 0 ? rc : vote(s, err);
-}
 
 int server_push(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
                 size_t n, struct err *err)
@@ -163,7 +99,9 @@ int server_push(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     struct rank *r = &s->ranks[from];
     int rc;
 
-    if (s->is_holding && r->has_committed && !r->waits && m->step == s->version + 2) {
+    if (m->flag == 1)
+        return server_unit_push(s, from, m, data, n, err);
+    if (s->is_holding && server_expects_version(s, r) && !r->waits && m->step == s->version + 2) {
         r->waits = true; /* it read no row of the step between */
         return server_keep(s, r, &r->later, data, n, err);
     }
@@ -176,7 +114,7 @@ int server_push(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     if (rc < 0)
         return rc;
     r->has_pushed = true;
-    return ++s->n_pushed < s->n_ranks ? 0 : sum(s, err);
+    return ++s->n_pushed < s->n_ranks ? 0 : server_sum(s, 0, s->n_ranks, s->leader, err);
 }
 
 static int handle_kept(struct ps_server *s, uint32_t from, const struct ps_message *m,
@@ -227,12 +165,30 @@ static bool is_same_update(const struct optim_hyper *a, const struct optim_hyper
            memcmp(&a->learning_rate, &b->learning_rate, sizeof(a->learning_rate)) == 0;
 }
 
+static int commit_unit(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                       struct err *err)
+{
+    if (!s->is_holding || !s->has_unit || s->unit_rank != from || s->commit_waits ||
+        s->work != NULL || m->step != s->version + 1 || m->flag > (PS_COMMIT_SKIP | PS_COMMIT_UNIT))
+        return server_unexpected(s, from, "COMMIT", m->step, err);
+    s->is_skipped = (m->flag & PS_COMMIT_SKIP) != 0;
+    s->hyper = m->hyper;
+    s->unit_facts.is_skipped = s->is_skipped;
+    s->unit_facts.norm = m->clip;
+    memcpy(&s->unit_facts.loss, &m->first, sizeof(m->first));
+    s->commit_waits = s->is_asked;
+    return s->commit_waits ? 0 : server_apply(s, err);
+}
+
 int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
     struct rank *r = &s->ranks[from];
 
-    if (!s->is_holding || r->has_committed || m->step != s->version + 1 || !server_is_pending(s) ||
-        m->flag > 1 || (s->work != NULL && s->n_committed + 1 == s->n_ranks) ||
+    if (m->flag & PS_COMMIT_UNIT)
+        return commit_unit(s, from, m, err);
+    if (!s->is_holding || r->has_committed || s->has_unit || m->step != s->version + 1 ||
+        !server_is_pending(s) || m->flag > 1 ||
+        (s->work != NULL && s->n_committed + 1 == s->n_ranks) ||
         (s->n_committed > 0 && (m->flag == 1) != s->is_skipped))
         return server_unexpected(s, from, "COMMIT", m->step, err);
     if (s->n_committed > 0 && m->flag == 0 && !is_same_update(&m->hyper, &s->hyper))
@@ -250,6 +206,14 @@ int server_commit(struct ps_server *s, uint32_t from, const struct ps_message *m
     return s->commit_waits ? 0 : server_apply(s, err);
 }
 
+static void step_applied(struct ps_server *s)
+{
+    ps_units_begin(&s->units, s->units.complete + 1);
+    s->n_pushed = s->n_committed = 0;
+    for (uint32_t i = 0; i < s->n_ranks; i++)
+        s->ranks[i].has_pushed = s->ranks[i].has_committed = false;
+}
+
 int server_apply(struct ps_server *s, struct err *err)
 {
     int rc = fault_error("ps.commit", err);
@@ -258,17 +222,21 @@ int server_apply(struct ps_server *s, struct err *err)
     if (rc == 0 && s->is_skipped)
         ps_store_skip(s->store);
     else if (rc == 0)
-        rc = ps_store_commit(s->store, &s->hyper, err);
+        rc = ps_store_commit(s->store, &s->hyper, s->pending_step, err);
     if (rc < 0)
         return rc;
     s->version++;
-    if (!s->is_skipped && ps_store_sweeps(s->store, s->version))
+    s->history = s->generation;
+    if (!s->is_skipped && ps_store_sweeps(s->store, s->pending_step))
         server_copies_restart(s);
-    s->n_pushed = s->n_committed = 0;
-    for (uint32_t i = 0; i < s->n_ranks; i++)
-        s->ranks[i].has_pushed = s->ranks[i].has_committed = false;
+    if (s->has_unit)
+        server_unit_applied(s);
+    else
+        step_applied(s);
     rc = fault_error("ps.committed", err);
     if (rc == 0)
         rc = server_copies_commit(s, err);
-    return rc < 0 ? rc : handle_later(s, err);
+    if (rc == 0)
+        rc = handle_later(s, err);
+    return rc < 0 ? rc : server_unit_continue(s, err);
 }

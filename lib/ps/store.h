@@ -170,9 +170,10 @@ struct ps_verdict {
 void ps_store_verdict(const struct ps_store *s, struct ps_verdict *out);
 
 /* Updates the rows with the pending gradient. `hyper` is that of the step, with grad_scale and
- * step; the factors of each table are applied here. Errors: ERR_NOMEM, only with staleness; then nothing has
- * changed. */
-int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, struct err *err);
+ * step; the factors of each table are applied here. `step`: that the rules of dynamic tables count. Errors:
+ * ERR_NOMEM, only with staleness; then nothing has changed. */
+int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, uint64_t step,
+                    struct err *err);
 /* Drops the pending gradient. skip: the step leaves all rows unchanged; discard: it is no step; no effect if
  * nothing is pending. */
 void ps_store_skip(struct ps_store *s);

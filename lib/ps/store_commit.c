@@ -88,7 +88,8 @@ static void update_all(struct ps_store *s, const struct store_table *t,
                          first[shard + 1] - first[shard]);
 }
 
-int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, struct err *err)
+int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, uint64_t step,
+                    struct err *err)
 {
     int rc;
 
@@ -104,7 +105,7 @@ int ps_store_commit(struct ps_store *s, const struct optim_hyper *hyper, struct 
             uint32_t first[PS_SHARDS + 1];
 
             sort_by_shard(t, s->order, first);
-            store_dynamic_update(s, i, &own, s->order, first);
+            store_dynamic_update(s, i, &own, step, s->order, first);
         } else if (optim_skips_rows(s->opts.optimizer, &own, t->is.lazy)) {
             update_pending(s, t, &own);
             if (s->opts.average > 0)

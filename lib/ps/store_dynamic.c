@@ -208,14 +208,15 @@ static const struct ps_id *count_row(const struct ps_store *s, uint32_t table, s
 }
 
 static void update_shard(const struct ps_store *s, uint32_t table, struct ps_dynamic *d,
-                         const struct optim_hyper *own, const uint32_t *order, uint32_t n)
+                         const struct optim_hyper *own, uint64_t step, const uint32_t *order,
+                         uint32_t n)
 {
     const struct store_table *t = &s->tables[table];
     struct optim_state state = state_of(s, t, d);
     size_t width = t->is.width;
 
     for (uint32_t i = 0; i < n; i++) {
-        const struct ps_id *id = count_row(s, table, d, t->pending.rows[order[i]], own->step);
+        const struct ps_id *id = count_row(s, table, d, t->pending.rows[order[i]], step);
         size_t at = id != NULL ? (size_t)id->at * d->stride : 0;
 
         if (id != NULL)
@@ -251,10 +252,10 @@ static void sweep(const struct ps_rules *r, uint32_t shard, struct ps_dynamic *d
 }
 
 void store_dynamic_update(struct ps_store *s, uint32_t table, const struct optim_hyper *own,
-                          const uint32_t *order, const uint32_t *first)
+                          uint64_t step, const uint32_t *order, const uint32_t *first)
 {
     struct store_table *t = &s->tables[table];
-    bool is_sweep = sweeps(t, own->step);
+    bool is_sweep = sweeps(t, step);
 
     for (uint32_t shard = 0; shard < PS_SHARDS; shard++) {
         struct ps_dynamic *d = &t->dynamic[shard];
@@ -262,10 +263,10 @@ void store_dynamic_update(struct ps_store *s, uint32_t table, const struct optim
 
         if (!store_holds(s, shard))
             continue;
-        update_shard(s, table, d, own, order + first[shard], first[shard + 1] - first[shard]);
+        update_shard(s, table, d, own, step, order + first[shard], first[shard + 1] - first[shard]);
         after = d->n_rows;
         if (is_sweep && d->is_complete)
-            sweep(&t->is.rules, shard, d, own->step);
+            sweep(&t->is.rules, shard, d, step);
         t->admitted += after - before;
         t->expired += after - d->n_rows;
         t->trained += d->n_rows;

@@ -158,7 +158,7 @@ int store_dynamic_reserve(struct ps_store *s, struct store_table *t, struct err 
 /* Updates the rows with the pending gradient, the averages of all rows, and sweeps. order, first: the
  * pending rows by shard. */
 void store_dynamic_update(struct ps_store *s, uint32_t table, const struct optim_hyper *own,
-                          const uint32_t *order, const uint32_t *first);
+                          uint64_t step, const uint32_t *order, const uint32_t *first);
 uint32_t store_dynamic_checksum(const struct ps_store *s, uint32_t table, uint32_t shard);
 
 /* Does a step with these hyper-parameters leave the rows of a table without a gradient unchanged? */

@@ -21,7 +21,9 @@ bool ps_wants(const struct ps_settings *s, const char *name, uint64_t rows, uint
  * settings or tables. */
 static inline uint32_t ps_staleness_of(const struct ps_settings *s)
 {
-    return s != NULL && (s->tables != PS_TABLES_NONE || ps_wants_dense(s)) ? s->staleness : 0;
+    bool wants = s != NULL && (s->tables != PS_TABLES_NONE || ps_wants_dense(s));
+
+    return wants && s->staleness_kind == PS_STALENESS_EXACT ? s->staleness : 0;
 }
 
 /* Names of the older versions of a parameter: "delayed.1", the newest of them, to "delayed.4". */

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "optim/optim.h"
-#include "opts/ps.h"
+#include "ps/wants.h"
 #include "train/model.h"
 #include "train/train_types.h"
 
@@ -79,9 +79,10 @@ struct period phases_period(struct phases *p, uint64_t step)
     if (step == 0)
         return (struct period){ .last = 0 };
     if (!p->has_local) {
-        x = (struct period){ .before = step - 1, .last = step };
+        x = (struct period){ .before = step - 1, .last = step, .is_async = p->is_async };
         while (x.phase + 1 < p->n && p->at[x.phase].until_step < step)
             x.phase++;
+        x.is_async = x.is_async || (p->n > 0 && p->at[x.phase].mode == TRAIN_ASYNC);
         return x;
     }
     if (x.last == 0 || x.before >= step)
@@ -179,6 +180,25 @@ static int check_local(const struct train_opts *o, uint32_t phase, struct err *e
     return 0;
 }
 
+static int check_async(const struct train_opts *o, struct err *err)
+{
+    if (o->ps == NULL)
+        return err_set(err, ERR_INPUT,
+                       "/parameter_server/staleness_kind: with \"bounded\" all parameters are on ps tasks, "
+                       "and the cluster has none: add ps tasks, or write \"exact\"");
+    if (o->n_devices > 1)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "/parameter_server/staleness_kind: \"bounded\" needs one replica in each task, because "
+                       "the replicas of a task share weights, and this task has %u: start it with --devices "
+                       "cpu:1, and as many tasks as there are cores",
+                       o->n_devices);
+    if (o->sample_log != NULL)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "--sample-log: lanes of one step belong to several groups with "
+                       "/parameter_server/staleness_kind \"bounded\": remove the option");
+    return 0;
+}
+
 int phases_open(struct phases *p, const struct train_opts *o, const struct optim_schedule *schedule,
                 uint64_t total_steps, struct err *err)
 {
@@ -186,12 +206,15 @@ int phases_open(struct phases *p, const struct train_opts *o, const struct optim
                            .n = o->run.n_phases,
                            .schedule = schedule,
                            .has_local = phases_have_local(&o->run),
+                           .is_async = o->run.n_phases == 0 && ps_bound_of(o->ps_tables) > 0,
                            .total_steps = total_steps };
     int rc = check_steps(&made, err);
 
     for (uint32_t i = 0; rc == 0 && i < made.n && !o->only_evaluates; i++)
         if (made.at[i].mode == TRAIN_LOCAL_SGD)
             rc = check_local(o, i, err);
+    if (rc == 0 && ps_bound_of(o->ps_tables) > 0 && !o->only_evaluates)
+        rc = check_async(o, err);
     if (rc == 0)
         *p = made;
     return rc;

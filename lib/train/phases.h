@@ -28,9 +28,12 @@ struct optim_schedule;
 struct train_opts;
 struct train_run;
 
+/* In an asynchronous phase (lib/ps/units.h) every step is a period too, after which the state may exist: tasks can
+ * stop after any step, and continue with the next one. */
 struct period {
     uint32_t phase;        /* index; 0 in a job without phases */
     bool is_local;         /* ends with an outer step */
+    bool is_async;         /* a step of an asynchronous phase: tasks need not begin it at the same time */
     uint64_t before, last; /* contains the steps (before, last] */
     uint64_t outer_step;   /* is_local: number of its outer step in the job, from 1; else the number of
                               outer steps before it */
@@ -42,6 +45,7 @@ struct phases {
     const struct optim_schedule *schedule; /* borrowed; the rates of the rules */
     uint64_t total_steps;
     bool has_local; /* a phase trains with local SGD */
+    bool is_async;  /* the job has no phases, and trains asynchronously */
     struct period last; /* the last result: most calls ask for the same period or the next one */
 };
 

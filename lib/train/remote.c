@@ -90,8 +90,11 @@ static int push(void *arg, uint32_t local, uint64_t step, const struct packed *r
     float **dense = m->places[local];
 
     remote_locate_dense(m, t->replicas[local].device->arenas->grads[0], dense);
-    return ps_client_push(m->clients[local], step, rows, values, (const float *const *)dense, clip,
-                          err);
+    if (m->unit.n > 0)
+        return ps_client_push_unit(m->clients[local], &m->unit, rows, values,
+                                   (const float *const *)dense, clip, err);
+    return ps_client_push(m->clients[local], step + m->ahead, rows, values,
+                          (const float *const *)dense, clip, err);
 }
 
 /* ---- opening ---- */
@@ -123,6 +126,22 @@ static void apply_rules(const struct train_opts *o, struct ps_table *table)
     }
 }
 
+/* Running statistics are all-reduced in a step, which asynchronous phases do not do. */
+static int check_statistics(const struct remote *m, struct err *err)
+{
+    uint32_t n;
+    const struct graph_param *p = graph_params(m->train->model.graph, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].kind == GRAPH_STATISTIC)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "/parameter_server/staleness_kind: '%s' is a running statistic, which all tasks update in each "
+                           "step, and with \"bounded\" there are asynchronous steps: freeze it by "
+                           "/model/batch_norm \"frozen\", use another normalization, or write \"exact\"",
+                           p[i].name);
+    return 0;
+}
+
 static int check_options(const struct remote *m, struct err *err)
 {
     const struct train_opts *o = m->train->opts;
@@ -141,7 +160,7 @@ static int check_options(const struct remote *m, struct err *err)
                 name = m->tables[k].name;
             }
     if (place == NULL)
-        return 0;
+        return ps_bound_of(o->ps) > 0 ? check_statistics(m, err) : 0;
     return err_set(err, ERR_UNSUPPORTED,
                    "/parameter_server: '%s' is on parameter servers, which do not support %s; %s",
                    name, place,
@@ -227,6 +246,8 @@ static int open_tables(struct remote *m, struct err *err)
                                                       .hyper = &o->optimizer.hyper,
                                                       .average = o->optimizer.average.decay,
                                                       .staleness = ps_staleness_of(o->ps),
+                                                      .n_lanes = ps_bound_of(o->ps) > 0 ? o->lanes : 0,
+                                                      .bound = ps_bound_of(o->ps),
                                                       .fills = fills },
                             &m->leader, err);
     free(fills);
@@ -383,7 +404,7 @@ int remote_count(struct train *t, struct ckpt_sizes **out, uint32_t *n, struct e
     port = ps_comm_port(t->generation.comm, 0);
     rc = ps_leader_find_readers(m->leader, &port, &m->route, &servers, err);
     if (rc == 0)
-        rc = ps_count(&port, &m->route, state_held(&t->state), servers, m->n_tables, sizes, err);
+        rc = ps_count(&port, &m->route, remote_version(m), servers, m->n_tables, sizes, err);
     if (rc < 0) { /* a connection failed: the generation ends, which is no failure of the storage */
         free(sizes);
         return err_wrap(err, rc == ERR_NOMEM ? rc : ERR_CANCELED, "parameter servers");
@@ -396,7 +417,7 @@ int remote_count(struct train *t, struct ckpt_sizes **out, uint32_t *n, struct e
 int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
 {
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
-    struct ps_save_opts o = { .step = state_held(&t->state),
+    struct ps_save_opts o = { .step = remote_version(t->remote),
                               .stall_ms = t->generation.opts.deadline_ms,
                               .files = files,
                               .name = name_server,
@@ -410,7 +431,7 @@ int remote_write(struct train *t, struct ckpt_row_files *files, struct err *err)
 
 /* ---- a generation ---- */
 
-static void report_settled(const struct train *t, const struct ps_settled *s, uint64_t held)
+static void report_settled(const struct train *t, const struct ps_settled *s)
 {
     char text[256];
 
@@ -419,7 +440,7 @@ static void report_settled(const struct train *t, const struct ps_settled *s, ui
     snprintf(text, sizeof(text),
              "parameter servers hold step %" PRIu64 ": %u shards filled by this task, %u copied "
              "between servers, %u being copied during the next steps, the step applied on %u servers",
-             held, s->n_filled, s->n_copied, s->n_followed, s->n_committed);
+             s->step, s->n_filled, s->n_copied, s->n_followed, s->n_committed);
     events_note(&t->events, text);
 }
 
@@ -441,17 +462,24 @@ enum settling { /* what the coordinator states in an all-reduce, the maximum of 
     HAS_LOST_ROWS,
 };
 
+struct settled_words {
+    int64_t state, step, version, has_more; /* of all servers; 0 until they are settled */
+};
+
 /* n: how many times before; the place of the replica moves, so the membership sees that the group advances. */
-static int share(struct replica *r, enum settling state, uint32_t n, int64_t *out, struct err *err)
+static int share(struct replica *r, enum settling state, const struct ps_settled *s, uint32_t n,
+                 struct settled_words *out, struct err *err)
 {
-    int64_t *word = (int64_t *)engine_control(r->device);
+    struct settled_words *words = (struct settled_words *)engine_control(r->device);
     int rc;
 
+    _Static_assert(sizeof(*words) <= CONTROL_WORDS * sizeof(float), "the control words have room");
     place_chunk(&r->device->place, n);
-    *word = state;
-    rc = comm_all_reduce(r->train->generation.comm, r->local, word, 1, TENSOR_I64, COMM_MAX, err);
-    *out = *word;
-    *word = 0;
+    *words = (struct settled_words){ state, (int64_t)s->step, (int64_t)s->version, s->has_more };
+    rc = comm_all_reduce(r->train->generation.comm, r->local, words,
+                         sizeof(*words) / sizeof(int64_t), TENSOR_I64, COMM_MAX, err);
+    *out = *words;
+    memset(words, 0, sizeof(*words));
     return rc;
 }
 
@@ -459,13 +487,14 @@ static int share(struct replica *r, enum settling state, uint32_t n, int64_t *ou
  * other replicas wait. */
 static int share_progress(void *arg, struct err *err)
 {
+    const struct ps_settled none = { 0 };
     struct remote *m = arg;
-    int64_t unused;
+    struct settled_words unused;
 
     if (clock_ns() - m->shared_ns < PROGRESS_MS * UINT64_C(1000000))
         return 0;
     m->shared_ns = clock_ns();
-    return share(&m->train->replicas[0], IS_SETTLING, m->n_shared++, &unused, err);
+    return share(&m->train->replicas[0], IS_SETTLING, &none, m->n_shared++, &unused, err);
 }
 
 static const char *name_settled(void *arg, uint32_t server)
@@ -473,19 +502,19 @@ static const char *name_settled(void *arg, uint32_t server)
     return name_server(((struct remote *)arg)->train, server);
 }
 
-static int settle(struct replica *r, uint64_t held, struct err *err)
+static int settle(struct replica *r, uint64_t held, struct ps_settled *settled, struct err *err)
 {
     struct train *t = r->train;
     struct remote *m = t->remote;
     struct optim_hyper hyper = { 0 };
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
     struct ps_settlement s = { .step = held,
+                               .generation = t->generation.opts.view.generation,
                                .model = t->model.initial_crc,
                                .stall_ms = t->generation.opts.deadline_ms,
                                .name = name_settled,
                                .on_progress = share_progress,
                                .arg = m };
-    struct ps_settled settled = { 0 };
     int rc;
 
     m->shared_ns = clock_ns();
@@ -499,38 +528,60 @@ static int settle(struct replica *r, uint64_t held, struct err *err)
         s.source = read_initial;
     else if (m->loaded_step == held)
         s.folder = m->loaded;
-    rc = ps_leader_settle(m->leader, &port, &m->route, &s, &settled, err);
+    rc = ps_leader_settle(m->leader, &port, &m->route, &s, settled, err);
     free(m->loaded);
     m->loaded = NULL;
     close_initial(m);
     if (rc == 0)
-        report_settled(t, &settled, held);
+        report_settled(t, settled);
     return rc;
 }
 
-/* Every replica learns whether rows are lost, when the coordinator has settled the servers. */
-static int share_result(struct replica *r, bool is_lost, uint64_t held, struct err *err)
+/* In an asynchronous phase the servers can hold a later step than the tasks, which hold no parameter. */
+static int adopt(struct replica *r, const struct settled_words *words, uint64_t *held,
+                 struct err *err)
 {
+    struct train *t = r->train;
+
+    *held = (uint64_t)words->step;
+    if (r->local == 0) {
+        t->remote->reported = state_held(&t->state);
+        t->remote->ahead = (uint64_t)words->version - *held;
+        t->remote->unit.n = 0;
+        t->remote->has_more = words->has_more != 0;
+        t->state.facts.step = *held;
+        state_hold(&t->state, *held);
+    }
+    return generation_gate(&t->generation, &r->device->place, err);
+}
+
+/* Every replica learns whether rows are lost, when the coordinator has settled the servers. */
+static int share_result(struct replica *r, bool is_lost, const struct ps_settled *settled,
+                        uint64_t *held, struct err *err)
+{
+    struct settled_words words;
     uint32_t n = 0;
-    int64_t state;
     int rc;
 
     do
-        rc = share(r, is_lost ? HAS_LOST_ROWS : SETTLED, n++, &state, err);
-    while (rc == 0 && state == IS_SETTLING);
-    if (rc < 0 || state == SETTLED)
+        rc = share(r, is_lost ? HAS_LOST_ROWS : SETTLED, settled, n++, &words, err);
+    while (rc == 0 && words.state == IS_SETTLING);
+    if (rc == 0 && words.state == SETTLED)
+        return adopt(r, &words, held, err);
+    if (rc < 0)
         return rc;
     return err_set(err, ERR_REFUSED,
                    "no parameter server that is left holds all rows after step %" PRIu64
                    "; all tasks return to the newest checkpoint",
-                   held);
+                   *held);
 }
 
-int remote_settle(struct replica *r, uint64_t held, struct err *err)
+int remote_settle(struct replica *r, uint64_t *held, struct err *err)
 {
     struct train *t = r->train;
     struct remote *m = t->remote;
     struct ps_port port = ps_comm_port(t->generation.comm, r->local);
+    struct ps_settled settled = { 0 };
     int rc;
 
     if (m == NULL)
@@ -543,13 +594,14 @@ int remote_settle(struct replica *r, uint64_t held, struct err *err)
         return rc;
     if (m->route.n_holders == 0)
         return err_set(err, ERR_PEER, "the group has no parameter server");
-    rc = ps_client_begin_generation(m->clients[r->local], &port,
-                                    comm_first_rank(t->generation.comm) + r->local, &m->route,
-                                    r->device->first_lane, r->device->n_lanes, held, err);
-    if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation))
-        rc = settle(r, held, err);
+    if (r->local == 0 && generation_is_coordinator(&t->generation))
+        rc = settle(r, *held, &settled, err);
     if (rc == 0 || rc == ERR_REFUSED)
-        rc = share_result(r, rc == ERR_REFUSED, held, err);
+        rc = share_result(r, rc == ERR_REFUSED, &settled, held, err);
+    if (rc == 0)
+        rc = ps_client_begin_generation(
+            m->clients[r->local], &port, comm_first_rank(t->generation.comm) + r->local, &m->route,
+            r->device->first_lane, r->device->n_lanes, *held + m->ahead, err);
     return rc < 0 ? err_wrap(err, rc, "parameter servers") : 0;
 }
 
@@ -595,7 +647,8 @@ int remote_collect(struct replica *r, uint64_t step, float *control, struct err 
 
     if (t->remote == NULL || !generation_is_coordinator(&t->generation))
         return 0;
-    rc = ps_leader_collect(t->remote->leader, &port, &t->remote->route, step, &votes, err);
+    rc = ps_leader_collect(t->remote->leader, &port, &t->remote->route, step + t->remote->ahead,
+                           &votes, err);
     if (rc < 0)
         return err_wrap(err, rc, "votes of the parameter servers");
     control[CONTROL_REMOTE_BAD] = !votes.is_finite;
@@ -615,5 +668,5 @@ void remote_commit(struct replica *r, uint64_t step, const struct optim_hyper *h
     struct err err;
 
     if (m != NULL)
-        (void)ps_client_commit(m->clients[r->local], step, hyper, &err); /* the next wait fails too */
+        (void)ps_client_commit(m->clients[r->local], step + m->ahead, hyper, &err); /* the next wait fails too */
 }

@@ -10,6 +10,7 @@
  *   remote_gather      the dense parameters, for a checkpoint
  *   remote_reader      rows of tables, for an export
  *   remote_loaded      a checkpoint was read, from which the servers read their rows
+ *   remote_next, remote_begin_unit, remote_apply_unit  one unit of an asynchronous phase
  *   remote_end         the replica leaves the generation in order
  *
  * A step is decided where it is decided without servers: by the all-reduce. The coordinator gives its
@@ -25,13 +26,15 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "optim/optim.h"
 
 struct ckpt_info;
 struct ckpt_row_files;
 struct ckpt_sizes;
 struct err;
 struct graph_row_reader;
-struct optim_hyper;
+struct ps_next;
+struct ps_unit;
 struct remote;
 struct replica;
 struct step_result;
@@ -44,9 +47,10 @@ void remote_close(struct remote *r);                        /* NULL is allowed *
 struct engine_remote *remote_engine(const struct train *t); /* NULL: no remote parameters */
 bool remote_has_tables(const struct train *t);              /* shard files are written */
 
-/* Every replica, after the state was agreed on. Errors: those of lib/ps; ERR_REFUSED, on every task: the
- * group has lost rows of that state, and must return to the newest checkpoint. */
-int remote_settle(struct replica *r, uint64_t held, struct err *err);
+/* Every replica, after the state was agreed on. *held: the agreed step; in an asynchronous phase it becomes the
+ * later step that the servers hold. Errors: those of lib/ps; ERR_REFUSED, on every task: the group has lost rows of
+ * that state, and must return to the newest checkpoint. */
+int remote_settle(struct replica *r, uint64_t *held, struct err *err);
 
 /* Every replica, at a step boundary: the dense parameters of this use are in the state, those of the average in the
  * average. Errors: those of lib/ps; ERR_CANCELED. */
@@ -61,6 +65,32 @@ void remote_read_control(struct replica *r, const float *control, struct step_re
 /* Every replica, after the commit gate; hyper NULL: skipped. A failure ends the generation later: the
  * step is complete on this task. */
 void remote_commit(struct replica *r, uint64_t step, const struct optim_hyper *hyper);
+
+/* ---- an asynchronous phase, of tasks with one replica; ps/client.h describes the protocol. Errors: those of
+ * lib/ps ---- */
+
+/* The coordinator: as ps_client_limit(). */
+int remote_limit(struct replica *r, uint64_t step, struct err *err);
+/* As ps_client_next(), for the lanes of the replica. */
+int remote_next(struct replica *r, uint64_t step, uint64_t after, struct ps_next *out,
+                struct err *err);
+/* The newest step that this task held before the settlement: the servers may know facts of later ones. */
+uint64_t remote_reported(const struct replica *r);
+/* Has the settlement found lanes of steps after the held one? Then it is no state of the job before the tasks have stopped after
+ * a later step. */
+bool remote_has_more(const struct train *t);
+/* All ranks have stopped after `step`, which is the version `version` of the servers. */
+void remote_stop(struct replica *r, uint64_t step, uint64_t version);
+/* The lanes that follow are those of a unit: they read the newest values, and their gradients are pushed as its
+ * gradient. */
+int remote_begin_unit(struct replica *r, const struct ps_unit *unit, struct err *err);
+struct remote_update {
+    struct optim_hyper hyper; /* without clipping */
+    double clip_norm;         /* 0: none */
+    double loss;              /* mean over the samples of the unit */
+};
+/* After its lanes: the servers apply the unit, or skip it if loss or gradient are not finite. */
+int remote_apply_unit(struct replica *r, const struct remote_update *u, struct err *err);
 
 /* The first replica of the coordinator, between two steps; no step ends meanwhile. The servers write all rows of
  * remote tables, as ckpt_writer_opts.write_rows(). Errors: those of ps_save(). */

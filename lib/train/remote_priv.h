@@ -2,12 +2,14 @@
  *
  *   remote.c        the engine's access, settlement, checkpoints of tables, votes
  *   remote_dense.c  dense parameters
- *   remote_rows.c   rows that the task reads, also for an export */
+ *   remote_rows.c   rows that the task reads, also for an export
+ *   remote_unit.c   units of an asynchronous phase */
 #ifndef TRAIN_REMOTE_PRIV_H
 #define TRAIN_REMOTE_PRIV_H
 
 #include "ps/leader.h"
 #include "ps/route.h"
+#include "ps/units.h"
 #include "train/remote.h"
 #include "train/task.h"
 
@@ -28,12 +30,22 @@ struct remote {
     float ***places;              /* [n_devices][n_tables - n] owned; of dense parameters */
     struct ps_leader *leader;     /* owned */
     struct ps_route route;        /* of the generation */
+    uint64_t ahead;      /* version of the servers minus the held step; 0 without asynchronous phases */
+    uint64_t reported;   /* the task has reported the steps up to this one; those after it are only settled */
+    bool has_more;       /* the servers have applied lanes of steps after the held one: it is no state of the job */
+    struct ps_unit unit; /* that this task computes; n 0: the lanes of a synchronous step */
     char *loaded; /* owned; path of the checkpoint that was read; NULL: none */
     uint64_t loaded_step;
     uint64_t shared_ns; /* when the other replicas were last informed of the settlement that runs */
     uint32_t n_shared;  /* how many times */
     struct graph *initial; /* owned; has the initial rows during a settlement; NULL: not opened */
 };
+
+/* The version of the servers that is the held state. */
+static inline uint64_t remote_version(const struct remote *m)
+{
+    return state_held(&m->train->state) + m->ahead;
+}
 
 /* ---- remote_rows.c ---- */
 

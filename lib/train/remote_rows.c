@@ -9,7 +9,9 @@
 
 void remote_begin(struct remote *m, uint32_t local, enum engine_rows use)
 {
-    if (use == ENGINE_ROWS_OF_LANES)
+    if (use == ENGINE_ROWS_OF_LANES && m->unit.n > 0)
+        ps_client_begin_unit(m->clients[local], m->unit.step);
+    else if (use == ENGINE_ROWS_OF_LANES)
         ps_client_begin_step(m->clients[local]);
     else
         ps_client_begin(m->clients[local],
@@ -23,7 +25,7 @@ int remote_read_rows(struct train *t, uint32_t table, uint32_t part, uint64_t fi
     struct ps_port port = ps_comm_port(t->generation.comm, 0);
     const uint64_t *rows = table < m->n ? m->listed[table].rows : NULL;
 
-    return ps_leader_read(m->leader, &port, &m->route, state_held(&t->state), table, part,
+    return ps_leader_read(m->leader, &port, &m->route, remote_version(m), table, part,
                           rows != NULL ? rows + first : NULL, first, n, out, err);
 }
 
@@ -64,8 +66,8 @@ static int list_ids(void *arg, uint32_t table, const int64_t **ids, uint64_t *n,
     int rc = ps_leader_find_readers(m->leader, &port, &m->route, &servers, err);
 
     if (rc == 0)
-        rc = ps_leader_list(m->leader, &port, &m->route, state_held(&t->state), table, &l->rows, n,
-                            err);
+        rc =
+            ps_leader_list(m->leader, &port, &m->route, remote_version(m), table, &l->rows, n, err);
     if (rc < 0)
         return rc;
     l->ids = calloc(*n + 1, sizeof(*l->ids));

@@ -10,6 +10,7 @@
 #include "op/op.h"
 #include "train/agree.h"
 #include "train/agree_message.h"
+#include "train/async.h"
 #include "train/coding.h"
 #include "train/eval.h"
 #include "train/export.h"
@@ -43,6 +44,8 @@ static int one_period(struct replica *r, uint64_t held, uint64_t *step, struct s
     const struct period period = phases_period(&r->train->phases, held + 1);
 
     *step = period.last;
+    if (period.is_async)
+        return async_run(r, held, step, result, err);
     return period.is_local ? outer_run(r, &period, held, result, err)
                            : step_run(r, period.last, result, err);
 }
@@ -50,7 +53,7 @@ static int one_period(struct replica *r, uint64_t held, uint64_t *step, struct s
 static int steps(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
-    struct step_result result = { .pause = r->votes[VOTE_PAUSE] > 0 };
+    struct step_result result = { .pause = r->votes[VOTE_PAUSE] > 0 && !remote_has_more(t) };
     uint64_t last = held;
     int rc = 0;
 
@@ -60,7 +63,8 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         rc = between(r, held, r->votes[VOTE_UNEVALUATED] > 0, err);
     if (rc == 0 && held > 0)
         rc = health_checksum(r, held, err);
-    if (r->local == 0 && generation_is_coordinator(&t->generation))
+    if (r->local == 0 && generation_is_coordinator(&t->generation) &&
+        !phases_period(&t->phases, held + 1).is_async)
         (void)save_is_due(t, held); /* called again after the first comparison */
     if (rc == 0 && held < t->model.total_steps && !result.pause)
         rc = ops_of(r)->open_reader(r->device, held + 1, t->model.total_steps, err);
@@ -217,7 +221,7 @@ int replica_run(struct replica *r, struct err *err)
     if (rc == 0)
         rc = adopt_state(r, &held, err);
     if (rc == 0)
-        rc = remote_settle(r, held, err);
+        rc = remote_settle(r, &held, err);
     if (rc == ERR_REFUSED) {
         err->code = ERR_DEVICE;
         rc = health_roll_back(r, err);

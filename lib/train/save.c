@@ -484,12 +484,25 @@ static bool is_due(struct train *t, uint64_t step)
     return due || (step != t->saving.last_step && live_save_is_due(&t->live, before, step));
 }
 
+static bool can_begin(const struct train *t)
+{
+    return clock_ns() >= t->saving.retry_ns &&
+           (t->saving.writer == NULL || !ckpt_is_busy(t->saving.writer));
+}
+
+bool save_is_wanted(const struct train *t)
+{
+    return t->opts->checkpoint.directory != NULL && can_begin(t) &&
+           (t->saving.is_due || live_save_is_overdue(&t->live, t->saving.last_ns) ||
+            (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
+             TRAIN_REQUEST_CHECKPOINT) != 0);
+}
+
 bool save_is_due(struct train *t, uint64_t step)
 {
     if (t->opts->checkpoint.directory == NULL || step == 0 || !is_due(t, step))
         return false;
-    if (clock_ns() < t->saving.retry_ns ||
-        (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))) {
+    if (!can_begin(t)) {
         t->saving.is_due = true; /* after a later step */
         return false;
     }

@@ -20,6 +20,8 @@ struct train;
 int save_load_newest(struct train *t, struct err *err);
 /* Loads the checkpoint folder `path` as the held state, without an evaluation. See train_load(). */
 int save_load_path(struct train *t, const char *path, struct ckpt_info *out, struct err *err);
+/* Is a checkpoint due at once, whatever the step, and can it begin? The first replica's thread. */
+bool save_is_wanted(const struct train *t);
 /* Is a checkpoint due after `step`, and can the writer accept it? Then save_if_due() is called when
  * that state may be saved, and for no other step meanwhile. */
 bool save_is_due(struct train *t, uint64_t step);

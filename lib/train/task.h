@@ -19,6 +19,7 @@
  *   step         one step
  *   outer_nonfinite  a step of a group that is not finite
  *   outer        one period of local SGD
+ *   async        the steps of an asynchronous phase up to the next stop
  *   replica      the thread of a replica: joins the generation, steps, work between steps
  *   progress     the places of all threads, for a watchdog
  *   start        begins and ends a generation

@@ -275,6 +275,20 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
     return rc;
 }
 
+static void note_async(const struct train *t)
+{
+    uint32_t bound = ps_bound_of(t->opts->ps);
+    char text[256];
+
+    if (bound == 0)
+        return;
+    snprintf(text, sizeof(text),
+             "asynchronous phases: tasks are at most %u steps apart, and results depend on time: they do not repeat "
+             "to the bit",
+             bound);
+    events_note(&t->events, text);
+}
+
 /* Each step of delay multiplies the largest stable learning rate by less than 1. */
 static void warn_staleness(const struct train *t)
 {
@@ -305,6 +319,8 @@ int train_open(const struct train_opts *opts, const struct cancel *cancel, struc
         rc = groups_open(opts, t->model.graph, &t->optim, err);
     if (rc == 0)
         warn_staleness(t);
+    if (rc == 0)
+        note_async(t);
     if (rc == 0)
         rc = remote_open(t, err);
     if (rc == 0) {

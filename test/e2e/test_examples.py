@@ -134,13 +134,13 @@ def dynamic(folder, job):
 
 
 MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "table_dlrm_ps": table, "finetune_csv": csv,
-        "table_dynamic_ps": dynamic}
+        "table_dynamic_ps": dynamic, "async": table}
 # These jobs use the data of the demo.
 READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd", "compression"}
 TASKS = {"elastic": 4}
 GPU_ALONE = {"gpu_float16"}
-CPU_ALONE = {"local_sgd", "compression", "table_dynamic_ps"}
-PS = {"table_dynamic_ps"}  # jobs that need a ps task
+CPU_ALONE = {"local_sgd", "compression", "table_dynamic_ps", "async"}
+PS = {"table_dynamic_ps", "async"}  # jobs that need a ps task
 
 
 @test

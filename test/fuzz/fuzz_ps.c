@@ -8,6 +8,7 @@
 #include "fuzz/driver.h"
 #include "ps/message.h"
 #include "ps/store.h"
+#include "ps/units.h"
 
 enum { TABLES = 3 };
 
@@ -83,6 +84,24 @@ static void write_ids(struct ps_writer *w, const struct ps_message *m)
     memcpy(out.values, x->values, ps_padded(x->n * x->part * widths[x->table]));
 }
 
+/* A ledger that is accepted has the bytes that it was read from. */
+static void read_ledger(const struct ps_message *m)
+{
+    struct ps_units u;
+    struct err err = { 0 };
+    uint8_t *again;
+
+    CHECK(ps_units_open(&u, 70, 2, &err) == 0);
+    if (ps_units_read(&u, m->ledger, m->ledger_bytes, &err) == 0) {
+        again = malloc(m->ledger_bytes);
+        CHECK(again != NULL && ps_units_bytes(&u) == m->ledger_bytes);
+        ps_units_write(&u, again);
+        CHECK(memcmp(again, m->ledger, 16) == 0);
+        free(again);
+    }
+    ps_units_close(&u);
+}
+
 static void write_again(struct ps_writer *w, const struct ps_message *m)
 {
     const char **names = calloc((size_t)m->n_tables + 1, sizeof(*names)), *name = m->names;
@@ -114,7 +133,15 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
     for (uint32_t i = 0; i < m->n_tables; i++, name += strlen(name) + 1)
         names[i] = name;
     if (m->kind == PS_SETUP)
-        ps_write_setup(w, m->optimizer, m->average, m->tables, names, m->n_tables);
+        ps_write_setup(w, m, names);
+    if (m->ledger != NULL) {
+        copy(w, m->history, 2 * sizeof(*m->history));
+        *(uint64_t *)ps_write_room(w, sizeof(uint64_t)) = m->ledger_bytes;
+        copy(w, m->ledger, m->ledger_bytes);
+        read_ledger(m);
+    }
+    if (m->kind == PS_GO)
+        ps_write_go(w, m->n_lanes, m->facts, m->n_facts);
     if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
         ps_write_save(w, m->places, m->text);
     if (m->sizes != NULL)

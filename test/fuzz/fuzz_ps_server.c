@@ -195,7 +195,15 @@ static void setup(struct bench *b, uint32_t from, uint8_t variant)
     if (m.flag > 0 && variant < 128 && n > DYNAMIC)
         n = DYNAMIC; /* else the store refuses */
     ps_write_begin(&b->w, &m, 0);
-    ps_write_setup(&b->w, types[variant % 3], variant % 2 ? 0.5 : 0, setup_tables, names, n);
+    m.optimizer = types[variant % 3];
+    m.average = variant % 2 ? 0.5 : 0;
+    m.tables = setup_tables;
+    m.n_tables = n;
+    if (m.flag == 0 && variant % 5 == 0) {
+        m.n_lanes = b->n_ranks;
+        m.bound = 1 + variant % 3;
+    }
+    ps_write_setup(&b->w, &m, names);
     give_written(b, from);
 }
 

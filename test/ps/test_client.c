@@ -12,6 +12,7 @@
 #include "comm/channel.h"
 #include "ps/client.h"
 #include "ps/leader.h"
+#include "ps/ledger.h"
 #include "ps/message.h"
 #include "ps/plain.h"
 #include "ps/port.h"
@@ -60,7 +61,7 @@ static void serve(struct cast *k, uint32_t self)
         cast_sleep_ms(1);
     EXPECT(s.is_complete, "%s", s.text);
     ps_facts(ps, &facts);
-    EXPECT(facts.version == plain.steps, "version %u", (unsigned)facts.version);
+    EXPECT(facts.step == plain.steps, "version %u", (unsigned)facts.step);
     EXPECT(facts.n_shards > 0 && facts.rows_read > 0 && facts.rows_updated > 0, "facts");
     ps_close(ps);
 }
@@ -355,7 +356,8 @@ static void add_held_of(struct fake *f, uint32_t from, uint64_t step, uint32_t f
     memset(set, bits, sizeof(set));
     f->from[f->n_answers] = from;
     ps_write_begin(&f->answers[f->n_answers], &m, 0);
-    ps_write_set(&f->answers[f->n_answers++], set);
+    ps_write_set(&f->answers[f->n_answers], set);
+    write_step(&f->answers[f->n_answers++], step);
 }
 
 /* Server 0 has the even shards, server 1 the odd ones. */

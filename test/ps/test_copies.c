@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "optim/optim.h"
+#include "ps/ledger.h"
 #include "ps/message.h"
 #include "ps/server.h"
 #include "tensor/fill.h"
@@ -64,7 +65,13 @@ static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *
                                   struct ps_writer *w)
 {
     const struct ps_server_opts opts = { .n_threads = 1, .send = keep, .arg = sent };
-    const struct ps_message setup = { .kind = PS_SETUP, .hyper = hyper }, begin = { .kind = PS_BEGIN };
+    const struct ps_message setup = { .kind = PS_SETUP,
+                                      .hyper = hyper,
+                                      .optimizer = OPTIM_ADAGRAD,
+                                      .average = 0.5,
+                                      .tables = of,
+                                      .n_tables = 1 },
+                            begin = { .kind = PS_BEGIN };
     const char *names[] = { "table" };
     const uint64_t shards[PS_SET_WORDS] = { 7 }, none[PS_SET_WORDS] = { 0 };
     struct ps_server *s = NULL;
@@ -72,12 +79,13 @@ static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *
     assert_int_equal(ps_server_open(&opts, &s, NULL), 0);
     assert_int_equal(ps_server_begin(s, 1, 1, SERVER, LEADER, NULL), 0);
     ps_write_begin(w, &setup, 0);
-    ps_write_setup(w, OPTIM_ADAGRAD, 0.5, of, names, 1);
+    ps_write_setup(w, &setup, names);
     assert_int_equal(pass(s, w, NULL), 0);
     ps_write_begin(w, &begin, 0);
     ps_write_set(w, shards);
     ps_write_set(w, shards);
     ps_write_set(w, none);
+    write_step(w, 0);
     assert_int_equal(pass(s, w, NULL), 0);
     assert_int_equal(last(sent).kind, PS_READY);
     return s;

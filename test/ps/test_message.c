@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "ckpt/shard_files.h"
 #include "opts/graph.h"
+#include "ps/ledger.h"
 #include "ps/message.h"
 #include "ps/store.h"
 
@@ -33,7 +34,7 @@ static struct ps_message sample(enum ps_kind kind)
     return (struct ps_message){ .kind = kind,
                                 .step = UINT64_MAX - 5,
                                 .first = 77,
-                                .flag = 1,
+                                .flag = kind != PS_SETUP,
                                 .number = kind == PS_SAVE || kind == PS_COUNTS ? 1 : 3,
                                 .clip = 0.5f,
                                 .hyper = { .learning_rate = 0.1, .momentum = 0.2, .beta1 = 0.3,
@@ -98,6 +99,15 @@ static void write_ids(struct ps_writer *w)
         out.values[i] = (float)i;
 }
 
+static const struct ps_message setup = { .optimizer = OPTIM_ADAM,
+                                         .average = 0.75,
+                                         .tables = setup_tables,
+                                         .n_tables = TABLES,
+                                         .n_lanes = 12,
+                                         .bound = 3 };
+static const struct ps_step_facts facts[] = { { .step = 3, .loss = 0.5 },
+                                              { .step = 4, .norm = 2, .n_skipped = 5 } };
+
 static void write_sample(struct ps_writer *w, enum ps_kind kind)
 {
     struct ps_message m = sample(kind);
@@ -123,8 +133,12 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
     ps_set_remove(set, 5);
     if (kind == PS_BEGIN)
         ps_write_set(w, set);
+    if (kind == PS_HELD || kind == PS_BEGIN)
+        write_step(w, 77);
+    if (kind == PS_GO)
+        ps_write_go(w, 6, facts, 2);
     if (kind == PS_SETUP)
-        ps_write_setup(w, OPTIM_ADAM, 0.75, setup_tables, names, TABLES);
+        ps_write_setup(w, &setup, names);
     if (kind == PS_SAVE || kind == PS_LOAD || kind == PS_DONE) {
         uint64_t places[PS_PLACES];
 
@@ -202,12 +216,20 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
         assert_true(m->n_tables <= TABLES);
         for (uint32_t i = 1; i < m->n_tables; i++)
             again[i] = again[i - 1] + strlen(again[i - 1]) + 1;
-        ps_write_setup(w, m->optimizer, m->average, m->tables, again, m->n_tables);
+        ps_write_setup(w, m, again);
     }
     if (m->kind == PS_SAVE || m->kind == PS_LOAD || m->kind == PS_DONE)
         ps_write_save(w, m->places, m->text);
     if (m->sizes != NULL)
         ps_write_sizes(w, m->sizes, m->number);
+    if (m->ledger != NULL) {
+        const uint64_t head[] = { m->history[0], m->history[1], m->ledger_bytes };
+
+        memcpy(ps_write_room(w, sizeof(head)), head, sizeof(head));
+        memcpy(ps_write_room(w, m->ledger_bytes), m->ledger, m->ledger_bytes);
+    }
+    if (m->kind == PS_GO)
+        ps_write_go(w, m->n_lanes, m->facts, m->n_facts);
     if (m->kind == PS_VOTE) {
         memcpy(ps_write_room(w, PS_SHARDS * 4), m->checksums, PS_SHARDS * 4);
         memcpy(ps_write_room(w, PS_SHARDS * 8), m->squares, PS_SHARDS * 8);
@@ -235,7 +257,7 @@ static void every_kind_is_read_as_it_was_written(void **state)
         assert_int_equal(m.flag, expected.flag);
         assert_int_equal(m.number, expected.number);
         assert_true(m.clip == expected.clip);
-        if (kind == PS_SETUP || kind == PS_BEGIN || kind == PS_COMMIT)
+        if (kind == PS_SETUP || kind == PS_BEGIN || kind == PS_COMMIT || kind == PS_HELD)
             assert_memory_equal(&m.hyper, &expected.hyper, offsetof(struct optim_hyper, trust));
         assert_int_equal(m.n_sections, n_sections(kind));
         for (uint32_t i = 0; i < m.n_sections; i++) {
@@ -259,7 +281,12 @@ static void every_kind_is_read_as_it_was_written(void **state)
         if (m.followed != NULL)
             assert_true(ps_set_has(m.followed, 64) && !ps_set_has(m.followed, 5));
         if (kind == PS_SETUP)
-            assert_string_equal(m.names + 3, "items.weight");
+            assert_true(strcmp(m.names + 3, "items.weight") == 0 && m.n_lanes == 12 &&
+                        m.bound == 3);
+        if (kind == PS_HELD || kind == PS_BEGIN)
+            assert_true(m.history[1] == 1 && m.ledger[0] == 77 && m.ledger_bytes == 16);
+        if (kind == PS_GO)
+            assert_true(m.n_lanes == 6 && m.n_facts == 2 && m.facts[1].n_skipped == 5);
         write_again(&again, &m);
         assert_int_equal(again.n, w.n);
         assert_memory_equal(again.data, w.data, w.n);
@@ -418,7 +445,7 @@ static void kinds_and_sections_beyond_the_limits_are_refused(void **state)
     set_u32(&w, KIND, 0);
     expect_refused(&w, "kind 0");
     set_u32(&w, KIND, PS_KINDS);
-    expect_refused(&w, "kind 25");
+    expect_refused(&w, "kind 30");
     write_sample(&w, PS_END);
     set_u32(&w, N_SECTIONS, 1);
     expect_refused(&w, "1 sections, expected at most 0");
@@ -472,7 +499,8 @@ static void sections_without_tables_are_refused(void **state)
 
 static void setup_out_of_range_is_refused(void **state)
 {
-    enum { SETUP = 128, OPTIMIZER = SETUP, N = SETUP + 4, AVERAGE = SETUP + 8, FIRST = SETUP + 16 };
+    enum { SETUP = 128, OPTIMIZER = SETUP, N = SETUP + 4, LANES = SETUP + 8, BOUND = SETUP + 12,
+           AVERAGE = SETUP + 16, FIRST = SETUP + 24 };
     enum { ROWS = FIRST, WIDTH = FIRST + 8, FLAGS = FIRST + 12, RATE = FIRST + 16,
            RULES = FIRST + 56, DYNAMIC = FIRST + 2 * sizeof(struct ps_setup_table) };
     static const struct {
@@ -486,6 +514,11 @@ static void setup_out_of_range_is_refused(void **state)
         { N, 4, UINT32_MAX },
         { N, 4, TABLES + 1 },
         { N, 4, TABLES - 1 },
+        { LANES, 4, 0 },                     /* a bound without lanes */
+        { LANES, 4, PS_MAX_LEAVES + 1 },
+        { BOUND, 4, 0 },
+        { BOUND, 4, PS_BOUND_MAX + 1 },
+        { 16, 4, 1 },                        /* staleness beside a bound */
         { AVERAGE, 8, 0x3ff0000000000000 }, /* 1 */
         { AVERAGE, 8, 0xbfe0000000000000 }, /* -0.5 */
         { AVERAGE, 8, 0x7ff8000000000000 }, /* NaN */
@@ -522,7 +555,7 @@ static void setup_out_of_range_is_refused(void **state)
 
 static void names_must_end_with_their_section(void **state)
 {
-    enum { N_NAMES = 128 + 16 + sizeof(struct ps_setup_table) * TABLES, AT = N_NAMES + 8 };
+    enum { N_NAMES = 128 + 24 + sizeof(struct ps_setup_table) * TABLES, AT = N_NAMES + 8 };
     struct ps_writer w = { 0 };
 
     (void)state;

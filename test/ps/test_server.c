@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "optim/optim.h"
+#include "ps/ledger.h"
 #include "ps/message.h"
 #include "ps/server.h"
 
@@ -40,7 +41,7 @@ struct bench {
     struct sent sent[SENT];
     uint32_t n_sent;
     bool send_fails, reserve_fails;
-    uint32_t staleness; /* of SETUP */
+    uint32_t staleness, n_lanes, bound; /* of SETUP */
     uint64_t reserved; /* bytes of the last BEGIN */
     struct err err;
 };
@@ -123,10 +124,17 @@ static int give_head(struct bench *b, uint32_t from, struct ps_message m)
 
 static int give_setup(struct bench *b, uint32_t from, enum optim_type type, uint32_t n_tables)
 {
-    struct ps_message m = { .kind = PS_SETUP, .flag = b->staleness, .hyper = sgd };
+    struct ps_message m = { .kind = PS_SETUP,
+                            .flag = b->staleness,
+                            .hyper = sgd,
+                            .optimizer = type,
+                            .tables = setup_tables,
+                            .n_tables = n_tables,
+                            .n_lanes = b->n_lanes,
+                            .bound = b->bound };
 
     ps_write_begin(&b->w, &m, 0);
-    ps_write_setup(&b->w, type, 0, setup_tables, names, n_tables);
+    ps_write_setup(&b->w, &m, names);
     return give(b, from);
 }
 
@@ -165,6 +173,7 @@ static int give_begin_all(struct bench *b, uint32_t from, uint64_t step, enum ps
     write_list(b, shards);
     write_list(b, copied);
     write_list(b, followed);
+    write_step(&b->w, step);
     return give(b, from);
 }
 
@@ -1132,8 +1141,10 @@ static void kinds_that_only_servers_send_are_refused(void **state)
         struct ps_message m = { .kind = kinds[i] };
 
         ps_write_begin(&b.w, &m, 0);
-        if (kinds[i] == PS_HELD)
+        if (kinds[i] == PS_HELD) {
             write_list(&b, empty);
+            write_step(&b.w, 0);
+        }
         expect_refused(&b, give(&b, 0), "does not expect");
     }
     bench_close(&b);
@@ -1246,7 +1257,7 @@ static void lanes_read_rows_of_the_version_that_the_staleness_names(void **state
     for (uint64_t step = 0; step < 8; step++) /* not for a lane */
         if (step != 4)
             expect_refused(&b, give_pull(&b, 0, step, 3), "PULL of step");
-    expect_refused(&b, give_row(&b, 0, (struct ps_message){ .kind = PS_PULL, .step = 2, .flag = 2 }, 0, 3),
+    expect_refused(&b, give_row(&b, 0, (struct ps_message){ .kind = PS_PULL, .step = 2, .flag = 3 }, 0, 3),
                    "PULL of step 2");
     make_step(&b, 5, 3);
     make_step(&b, 6, 3);

@@ -522,7 +522,7 @@ static void train(enum optim_type type, const struct way *way, uint32_t n_ranks,
             if (skip)
                 ps_store_skip(stores[k]);
             else
-                assert_int_equal(ps_store_commit(stores[k], &h, NULL), 0);
+                assert_int_equal(ps_store_commit(stores[k], &h, h.step, NULL), 0);
             assert_false(ps_store_is_pending(stores[k]));
         }
         draws_free(&d);
@@ -650,7 +650,7 @@ static void a_large_table_needs_memory_only_for_its_shards(void **state)
     assert_int_equal(ps_store_add_shard(s, ps_shard_of(5, row), false, NULL), 0);
     assert_int_equal(ps_store_bytes(s), UINT64_C(3) << (33 - 10 + 6));
     assert_int_equal(ps_store_reduce(s, &part, 1, NULL), 0);
-    assert_int_equal(ps_store_commit(s, &h, NULL), 0);
+    assert_int_equal(ps_store_commit(s, &h, h.step, NULL), 0);
     assert_int_equal(ps_store_read(s, 0, 0, &row, 1, out, NULL), 0);
     assert_true(out[0] < 0 && out[1] == 0);
     ps_store_close(s);
@@ -816,7 +816,7 @@ static void exported_state_is_imported_with_its_bits(void **state)
     assert_int_equal(ps_store_n_parts(from), 4);
     assert_int_equal(ps_store_add_shard(from, 0, true, NULL), 0);
     assert_int_equal(ps_store_reduce(from, &part, 1, NULL), 0);
-    assert_int_equal(ps_store_commit(from, &h, NULL), 0);
+    assert_int_equal(ps_store_commit(from, &h, h.step, NULL), 0);
     assert_int_equal(ps_store_add_shard(to, 0, false, NULL), 0);
     assert_int_not_equal(ps_store_checksum(from, 0), ps_store_checksum(to, 0));
     for (uint32_t t = 0; t < TABLES; t++)

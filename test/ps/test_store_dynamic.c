@@ -405,7 +405,7 @@ static void train(enum optim_type type, double average)
             if (step % 5 == 3)
                 ps_store_discard(stores[i]); /* the step is skipped: it counts no row */
             else
-                assert_int_equal(ps_store_commit(stores[i], &h, NULL), 0);
+                assert_int_equal(ps_store_commit(stores[i], &h, h.step, NULL), 0);
         }
         if (step % 5 != 3)
             oracle_step(&oracle, &st, &h);
@@ -496,10 +496,10 @@ static void shard_that_is_copied_between_steps_gets_the_state_of_its_source(void
             is_done = copy_some(from, to, step < 15 ? 1 : 5, is_complete);
         step_make(&st, &x);
         store_reduce(from, &st);
-        assert_int_equal(ps_store_commit(from, &h, NULL), 0);
+        assert_int_equal(ps_store_commit(from, &h, h.step, NULL), 0);
         if (step >= 6) {
             store_reduce(to, &st);
-            assert_int_equal(ps_store_commit(to, &h, NULL), 0);
+            assert_int_equal(ps_store_commit(to, &h, h.step, NULL), 0);
         }
         step_free(&st);
         for (uint32_t shard = 0; step >= 6 && ps_store_sweeps(to, step) && shard < PS_SHARDS;
@@ -610,7 +610,7 @@ static void growth_beyond_the_limit_fails_before_the_step_changes_a_row(void **s
         int rc = ps_store_reduce(s, &part, 1, &err);
 
         if (rc == 0) {
-            assert_int_equal(ps_store_commit(s, &h, NULL), 0);
+            assert_int_equal(ps_store_commit(s, &h, h.step, NULL), 0);
             n_rows++;
             assert_int_equal(ps_store_bytes(s) - bytes, 100000 - budget.left);
             continue;
@@ -652,7 +652,7 @@ static void step_of(struct ps_store *s, uint64_t step, const uint64_t *rows, uin
     for (uint32_t i = 0; i < 8 * WIDTH; i++)
         values[i] = g;
     assert_int_equal(ps_store_reduce(s, &part, n > 0, NULL), 0);
-    assert_int_equal(ps_store_commit(s, &h, NULL), 0);
+    assert_int_equal(ps_store_commit(s, &h, h.step, NULL), 0);
 }
 
 static float weight(struct ps_store *s, uint64_t row)

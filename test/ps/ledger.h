@@ -1,0 +1,16 @@
+/* ledger.h - the part of HELD and BEGIN of a job without asynchronous phases. */
+#ifndef TEST_PS_LEDGER_H
+#define TEST_PS_LEDGER_H
+
+#include "ps/message.h"
+#include "ps/units.h"
+
+static inline void write_step(struct ps_writer *w, uint64_t step)
+{
+    const uint64_t history[2] = { 0, 1 };
+    const struct ps_units units = { .complete = step };
+
+    ps_write_units(w, history, &units);
+}
+
+#endif
