@@ -595,28 +595,6 @@ static int check_ps_tables(const struct checker *k)
         "with /parameter_server/dense \"ps\" all tables are on ps tasks: remove this key");
 }
 
-/* Refuses the values of /parameter_server that this version does not support. */
-static int check_ps(const struct checker *k)
-{
-    const struct ps_settings *p = &k->c->ps;
-    const struct {
-        const char *pointer;
-        bool is_refused;
-        const char *supported;
-    } rows[] = {
-        /* the default has no effect yet, so that jobs may already state it */
-        { "/parameter_server/lookahead_steps", p->lookahead_steps != 0 && p->lookahead_steps != 2, "0 or 2" },
-    };
-
-    for (size_t i = 0; k->c->has_ps && i < COUNT_OF(rows); i++)
-        if (rows[i].is_refused)
-            return json_error(
-                k->doc, value_at(k->doc, rows[i].pointer), k->err,
-                "this value is not supported by this version; write %s, or remove the key",
-                rows[i].supported);
-    return 0;
-}
-
 /* Checks what dynamic tables need, and refuses what this version does not support with them. */
 static int check_dynamic(const struct checker *k)
 {
@@ -666,7 +644,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_advice, check_export, check_weights_names, check_scale,
-        check_evaluator, check_ps, check_ps_tables, check_dynamic, check_phases, check_compression,
+        check_evaluator, check_ps_tables, check_dynamic, check_phases, check_compression,
     };
     const struct checker k = { doc, c, err };
 

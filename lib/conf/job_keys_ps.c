@@ -45,9 +45,6 @@ static const struct conf_key rows[] = {
          "tasks. bounded (stale synchronous parallel): each task applies the gradients of its lanes as soon as it has them, "
          "and tasks are at most staleness steps apart; results depend on time. Of the phases with mode async; of all steps "
          "in a job without phases. Needs dense \"ps\"." },
-{ "/parameter_server", "lookahead_steps", U32, AT(ps.lookahead_steps), FREE, .hi = 8, .fallback = "2",
-  .doc = "The number of steps whose rows a worker requests ahead. 0 and 2 are supported, and have no effect yet: the "
-         "rows of a step are requested when it begins." },
 };
 /* clang-format on */
 

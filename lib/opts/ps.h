@@ -43,7 +43,6 @@ struct ps_settings {
      * updates of the newest `staleness` steps, 1 to PS_BOUND_MAX */
     uint32_t staleness;
     enum ps_staleness staleness_kind;
-    uint32_t lookahead_steps; /* steps whose rows are requested before the step begins; 0: none */
 };
 
 /* Returns whether parameters that are no tables are kept there; NULL: no. */

@@ -71,11 +71,10 @@ static void changed_key_is_reported_with_both_values(void **state)
           "fixed /data/features: a list -> a list\n" },
         { P1("/model/frozen", "['a']"), P1("/model/frozen", "['a', 'b']"),
           "fixed /model/frozen: a list -> a list\n" },
-        { P1("/parameter_server", "{'replicas':3}"), P1("/parameter_server", "{'tables':['a'],'lookahead_steps':0}"),
+        { P1("/parameter_server", "{'replicas':3}"), P1("/parameter_server", "{'tables':['a']}"),
           "fixed /parameter_server/tables: a list -> a list\n"
           "fixed /parameter_server/min_shard_bytes: 262144 -> nothing\n"
-          "fixed /parameter_server/replicas: 3 -> 2\n"
-          "fixed /parameter_server/lookahead_steps: 2 -> 0\n" },
+          "fixed /parameter_server/replicas: 3 -> 2\n" },
         { P1("/parameter_server", "{}"), { { NULL, NULL } }, "fixed /parameter_server: {} -> nothing\n" },
         { { { NULL, NULL } }, P1("/parameter_server", "{'tables':'none'}"), "fixed /parameter_server: nothing -> {}\n" },
         { P1("/name", "'n'"), { { NULL, NULL } }, "fixed /name: \"n\" -> \"job\"\n" },

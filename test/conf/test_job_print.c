@@ -534,7 +534,7 @@ static void digest_with_parameter_servers_changes_only_with_the_layout(void **st
         struct job_patch patches[JOB_MAX_PATCHES];
         bool is_same;
     } rows[] = {
-        { P1("/parameter_server", "{'replicas':1,'lookahead_steps':0}"), true },
+        { P1("/parameter_server", "{'replicas':1}"), true },
         { P1("/parameter_server", "{'tables':'auto','min_shard_bytes':262144,'staleness':0}"), true },
         { P1("/parameter_server", "{'min_shard_bytes':1}"), false },
         { P1("/parameter_server", "{'tables':'none'}"), false },
@@ -569,7 +569,6 @@ static void parameter_server_section_gives_its_values_and_defaults(void **state)
     assert_int_equal(c->ps.tables, PS_TABLES_AUTO);
     assert_int_equal(c->ps.min_shard_bytes, 262144);
     assert_int_equal(c->ps.replicas, 2);
-    assert_int_equal(c->ps.lookahead_steps, 2);
     assert_int_equal(c->ps.dense, PS_DENSE_WORKERS);
     conf_free(c);
     c = job_patched(listed);
