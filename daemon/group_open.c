@@ -83,6 +83,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .data_address = g->data_address,
         .host_key = comm_host_key(),
         .min_world = s->min_world,
+        .min_ps = s->ps != NULL ? s->ps->min_ps : 0,
         .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),
         .deadline_ms = run_deadline_ms(r),
         .grace_ms = run_grace_ms(r),

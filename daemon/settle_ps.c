@@ -14,13 +14,30 @@ bool settle_is_ps_task(const struct settled *s)
     return !s->cluster->is_local && s->cluster->self->type == CLUSTER_PS;
 }
 
+/* The default of 1 is valid without ps tasks, too: the same job then keeps its tables on the training tasks. */
+static int check_min_ps(const struct settled *s, uint32_t n_ps, struct err *err)
+{
+    uint32_t requested = s->conf->ps.min_ps;
+
+    if (requested <= n_ps || requested == 1)
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "/parameter_server/min_ps: %u ps tasks, but the cluster has %u: write at most that, or leave it out "
+                   "to train with any number of them",
+                   requested, n_ps);
+}
+
 int settle_ps(struct settled *s, struct err *err)
 {
+    uint32_t n_ps = s->cluster->is_local ? 0 : s->cluster->n_ps;
     int rc;
 
     if (!s->conf->has_ps || settled_is_evaluator(s))
         return 0;
-    if (s->cluster->is_local || s->cluster->n_ps == 0) { /* the tables are on the training tasks */
+    rc = check_min_ps(s, n_ps, err);
+    if (rc < 0)
+        return rc;
+    if (n_ps == 0) { /* the tables are on the training tasks */
         s->ps_unused = true;
         return 0;
     }
@@ -67,8 +84,8 @@ void settle_ps_options(struct settled *s)
 
 void settled_print_ps(const struct settled *s, struct buf *out)
 {
-    buf_printf(out, ",\n  \"parameter_servers\": {\"tasks\": %u, \"replicas\": %u",
-               s->cluster->n_ps,
+    buf_printf(out, ",\n  \"parameter_servers\": {\"tasks\": %u, \"min_ps\": %u, \"replicas\": %u",
+               s->cluster->n_ps, s->ps->min_ps,
                s->ps->replicas < s->cluster->n_ps ? s->ps->replicas : s->cluster->n_ps);
     if (s->is_ps)
         buf_printf(out, ", \"threads\": %u", s->n_servers);

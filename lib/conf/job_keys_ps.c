@@ -35,6 +35,9 @@ static const struct conf_key rows[] = {
 { "/parameter_server", "replicas", U32, AT(ps.replicas), FREE, .lo = 1, .hi = 8, .fallback = "2",
   .doc = "The number of ps tasks that hold the same rows; all of them, if there are fewer: with 2, any one of them "
          "may fail without a loss of steps." },
+{ "/parameter_server", "min_ps", U32, AT(ps.min_ps), FREE, .lo = 1, .hi = 65536, .fallback = "1",
+  .doc = "The least number of ps tasks with which the group trains; with fewer it waits until "
+         "train.deadline_seconds. At most the ps tasks of the cluster. Tables must fit into the memory of so few." },
 { "/parameter_server", "staleness", U32, AT(ps.staleness), .hi = PS_BOUND_MAX, .fallback = "0",
   .doc = "exact: the number of steps by which the rows that a step reads are older than those after the step before, at "
          "most 4: step t reads the rows after step max(0, t - 1 - staleness). Parameters on workers are never older. "

@@ -37,6 +37,7 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
 
     CHECK(o->world > 0 && o->self < o->world && o->incarnation != 0);
     CHECK(o->n_ps < o->world && o->min_world > 0 && o->min_world <= o->world - o->n_ps);
+    CHECK(o->min_ps <= o->n_ps && (o->min_ps > 0) == (o->n_ps > 0));
     CHECK((o->n_servers > 0) == (o->self >= o->world - o->n_ps));
     if (n == NULL)
         return NULL;

@@ -30,7 +30,7 @@
  * - it holds no step (held is 0), so it never owns the newest state, and it has no position, so the
  *   step watchdog never blames it;
  * - min_world, majorities and the record of the lease count training tasks alone: a view has at
- *   least min_world training tasks and, if the cluster has parameter servers, one of them;
+ *   least min_world training tasks and at least min_ps parameter servers;
  * - the job is complete when all training tasks of the view have done all steps.
  *
  * The coordinator of a view is the training task with the fewest storage failures; among equals, the
@@ -320,8 +320,8 @@ struct member_node_opts { /* copied */
     uint32_t n_devices;   /* replicas of this task; 0: a parameter server */
     uint32_t n_ps;        /* the last ranks of the cluster, this many, are parameter servers */
     uint32_t n_servers;   /* service threads of this task; 0: a training task */
-    uint32_t min_world;   /* fewest training tasks of a view, 1..world - n_ps. A view also needs a
-                             parameter server, if n_ps > 0 */
+    uint32_t min_world;   /* fewest training tasks of a view, 1..world - n_ps */
+    uint32_t min_ps;      /* fewest parameter servers of a view, 1..n_ps; 0 if n_ps is 0 */
     uint64_t rejoin_ms;   /* wait for a lost task, and at the start for the first view */
     uint64_t deadline_ms; /* exit code 138 after this time without progress outside a connected
                              view */

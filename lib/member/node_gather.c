@@ -303,8 +303,6 @@ void node_gather(struct member_node *n, uint64_t now_ms)
     n_trainers = node_n_present_trainers(n);
     n_ps = node_n_present(n) - n_trainers;
     n->lead.blocked = NULL;
-    if (n->opts.n_ps > 0 && n_ps == 0 && n_trainers >= n->opts.min_world)
-        n->lead.blocked = "no parameter server is present";
     if (n_trainers + n_ps < n->opts.world &&
         (!node_is_large_enough(n, n_trainers, n_ps) || is_task_expected(n, now_ms)))
         return;

@@ -54,7 +54,7 @@ bool node_is_ps(const struct member_node *n, uint32_t rank)
 
 bool node_is_large_enough(const struct member_node *n, uint32_t n_trainers, uint32_t n_ps)
 {
-    return n_trainers >= n->opts.min_world && (n->opts.n_ps == 0 || n_ps > 0);
+    return n_trainers >= n->opts.min_world && n_ps >= n->opts.min_ps;
 }
 
 const struct group_view *node_present_view(struct member_node *n)

@@ -71,6 +71,21 @@ static const char *unconnected_text(struct member_node *n)
     return text;
 }
 
+/* Names the parameter servers as the reason why there is no view, if enough training tasks are present. */
+static void add_missing_ps(const struct member_node *n, struct buf *out)
+{
+    uint32_t n_trainers = node_n_present_trainers(n), n_ps = node_n_present(n) - n_trainers;
+
+    if (n_ps >= n->opts.min_ps || n_trainers < n->opts.min_world)
+        return;
+    if (n_ps == 0)
+        buf_str(out, "; no parameter server is present");
+    else
+        buf_printf(out, "; %u parameter server%s present", n_ps, n_ps == 1 ? " is" : "s are");
+    if (n->opts.min_ps > 1)
+        buf_printf(out, ", and min_ps is %u", n->opts.min_ps);
+}
+
 const char *node_missing_text(struct member_node *n)
 {
     uint32_t missing = 0, named = 0;
@@ -114,6 +129,7 @@ const char *node_missing_text(struct member_node *n)
     }
     if (missing > named && named > 0)
         buf_printf(&b, "; and %u more", missing - named);
+    add_missing_ps(n, &b);
     if (n->lead.blocked != NULL)
         buf_printf(&b, "; %s", n->lead.blocked);
     if (n->opts.has_lease && n->storage.lease_error[0] != '\0')

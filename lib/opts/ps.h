@@ -39,6 +39,7 @@ struct ps_settings {
     uint64_t min_shard_bytes; /* tables of fewer bytes stay on the workers; of PS_TABLES_AUTO */
     enum ps_dense dense;
     uint32_t replicas;        /* parameter servers that hold the same rows, 1..8 */
+    uint32_t min_ps; /* fewest parameter servers with which the group trains, 1 to those of the cluster */
     /* exact: step t reads the rows after step max(0, t - 1 - staleness), <= PS_STALENESS_MAX; bounded: rows that may lack
      * updates of the newest `staleness` steps, 1 to PS_BOUND_MAX */
     uint32_t staleness;

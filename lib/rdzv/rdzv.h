@@ -143,7 +143,7 @@ struct rdzv_opts {
     uint32_t n_devices, n_servers; /* of this task, as in struct member_node_opts */
     const char *data_address, *host_key;
     /* as in struct member_node_opts */
-    uint32_t min_world;
+    uint32_t min_world, min_ps;
     uint64_t rejoin_ms, deadline_ms, grace_ms, silent_ms;
     bool has_lease;
     const struct rdzv_progress *progress; /* borrowed, read on the loop */

@@ -32,10 +32,10 @@ class Demo:
         self.job = clicks.job(True, steps=10 ** 7, global_batch_size=256, lanes=1)
         with open(self.job) as f:
             job = json.load(f)
-        job["parameter_server"]["replicas"] = 1
+        job["parameter_server"].update(replicas=1, min_ps=SERVERS)  # fewer cannot hold all tables
         job["train"]["deadline_seconds"] = 600  # until the ps have generated 4 GB each
         job["model"]["tables"] = {"emb_l.%d.weight" % i: {"rows": rows} for i in range(DLRM_TABLES)}
-        job["elastic"] = {"min_world": 1, "rejoin_seconds": 25}  # two ps cannot hold all tables
+        job["elastic"] = {"min_world": 1, "rejoin_seconds": 0}
         job["checkpoint"] = {"directory": "checkpoints", "every_steps": SAVE_EVERY, "max_to_keep": 1}
         with open(self.job, "w") as f:
             json.dump(job, f)

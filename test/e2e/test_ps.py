@@ -885,6 +885,23 @@ def only_ps_is_missing_the_group_waits_and_names_it():
 
 
 @test
+def fewer_ps_than_min_ps_are_left_the_group_waits_and_all_files_are_equal():
+    group = long_group(ps=3, parameter_server={**PS, "min_ps": 2})
+    until_steps(group)
+    group.kill("ps 2")
+    until_view(group, "worker 0", 4)
+    until_copied(group, "ps 0")
+    group.kill("ps 1")
+    wait_until(lambda: "1 parameter server is present, and min_ps is 2" in group.notes(), 60, group.logs)
+    before = newest(group)
+    group.start("ps 1")
+    wait_until(lambda: newest(group) > before, 60, group.logs)
+    assert all(r["tasks"] > 3 for r in group.records("view")), group.records("view")
+    expect_no_rollback(group)
+    expect_part(group)
+
+
+@test
 def group_without_ps_is_stopped_all_tasks_end_and_the_job_resumes():
     """The rows cannot be read any more, so the steps after the newest checkpoint are not saved."""
     group = Group(2, 1, fault=SLOWLY, train={"grace_seconds": 1}, **GOES_ON)

@@ -60,11 +60,11 @@ def waits_that_contradict_the_deadline_are_refused_with_their_place():
         assert code == 2 and "job.json:1:" in said and words in said, said
 
 
-def check_ps(task, n_ps=1, devices=None, section=True):
-    """Runs trainerd --check for "worker" or "ps" 0 of two workers and n_ps ps tasks; returns as check()."""
+def check_ps(task, n_ps=1, devices=None, section=True, **keys):
+    """Runs trainerd --check for "worker" or "ps" 0 of two workers and n_ps ps tasks; `keys`: of the section. Returns as check()."""
     ports = free_ports(2 + n_ps)
     at = ["127.0.0.1:%d" % p for p in ports]
-    path = digits_job(workdir(), **({"parameter_server": {"tables": "none"}} if section else {}))
+    path = digits_job(workdir(), **({"parameter_server": {"tables": "none", **keys}} if section else {}))
     env = {"TF_CONFIG": json.dumps({"cluster": {"worker": at[:2], "ps": at[2:]}, "task": {"type": task, "index": 0}})}
     p = subprocess.run([TRAINERD, "--check", "--job", path] + (["--devices", devices] if devices else []), env=env,
                        capture_output=True, text=True, timeout=60 * SLOW)
@@ -76,7 +76,7 @@ def ps_task_has_a_rank_after_the_workers_and_service_threads():
     for devices, threads in ((None, 1), ("auto", 1), ("cpu:3", 3)):
         code, plan, said = check_ps("ps", devices=devices)
         assert code == 0 and plan["rank"] == 2 and plan["world"] == 2 and plan["task"] == "ps 0", said
-        assert plan["parameter_servers"] == {"tasks": 1, "replicas": 1, "threads": threads} and plan["devices"] == [], plan
+        assert plan["parameter_servers"] == {"tasks": 1, "min_ps": 1, "replicas": 1, "threads": threads} and plan["devices"] == [], plan
         assert "lanes" not in plan and plan["min_world"] == 2 and not plan["is_chief"], plan
     code, _, said = check_ps("ps", devices="cpu:65")
     assert code == 2 and "65 service threads of ps 0, expected at most 64" in said, said
@@ -86,8 +86,24 @@ def ps_task_has_a_rank_after_the_workers_and_service_threads():
 def worker_counts_lanes_and_replicas_of_workers_alone():
     code, plan, said = check_ps("worker", n_ps=3, devices="cpu:1")
     assert code == 0 and plan["world"] == plan["replicas"] == 2 and plan["lanes"]["mine"] == [0, plan["lanes"]["count"] // 2 - 1], said
-    assert plan["parameter_servers"] == {"tasks": 3, "replicas": 2}, plan
+    assert plan["parameter_servers"] == {"tasks": 3, "min_ps": 1, "replicas": 2}, plan
     assert not any("not used" in note for note in plan["cluster"]["notes"]), plan["cluster"]["notes"]
+
+
+@test
+def min_ps_is_1_by_default_and_refused_above_the_ps_tasks_of_the_cluster():
+    for n_ps, keys, settled in ((3, {}, 1), (3, {"min_ps": 2}, 2), (3, {"min_ps": 3}, 3)):
+        for task in ("worker", "ps"):
+            code, plan, said = check_ps(task, n_ps=n_ps, devices="cpu:1", **keys)
+            assert code == 0 and plan["parameter_servers"]["min_ps"] == settled, said
+            assert plan["job"]["parameter_server"]["min_ps"] == settled, plan["job"]
+    for n_ps, task in ((3, "worker"), (3, "ps"), (0, "worker")):
+        code, _, said = check_ps(task, n_ps=n_ps, devices="cpu:1", min_ps=4)
+        assert code == 2 and "/parameter_server/min_ps: 4 ps tasks, but the cluster has %d: write at most that" % n_ps in said, said
+    code, _, said = check_ps("worker", devices="cpu:1", min_ps=0)
+    assert code == 2 and "/parameter_server/min_ps: " in said and "an integer from 1 to" in said, said
+    code, plan, said = check_ps("worker", n_ps=0, devices="cpu:1", min_ps=1)
+    assert code == 0 and "parameter_servers" not in plan, said
 
 
 @test

@@ -207,6 +207,88 @@ static void many_leaders_die_the_deadline_of_a_parameter_server_starts_again(voi
     sim_free(s);
 }
 
+/* At the start and after a death, for each min_ps of three parameter servers. */
+static void fewer_parameter_servers_than_min_ps_the_group_waits_for_one(void **state)
+{
+    (void)state;
+    for (uint32_t min_ps = 2; min_ps <= 3; min_ps++) {
+        uint32_t lost = 4 - min_ps; /* one more than the group may lose */
+        struct sim *s = START(3, .min_ps = min_ps);
+        uint64_t held;
+
+        for (uint32_t i = 1; i < lost; i++) {
+            sim_kill(s, FIRST_PS + i);
+            expect_group(s, 6 - i, 0, 300);
+        }
+        sim_kill(s, FIRST_PS);
+        sim_advance(s, 5000);
+        held = sim_newest(s);
+        sim_advance(s, 5000);
+        EXPECT(s, sim_newest(s) == held);
+        expect_said(s, 0, "ps 0 (10.0.0.3:1)");
+        expect_said(s, 0,
+                    min_ps == 2 ? "1 parameter server is present, and min_ps is 2"
+                                : "2 parameter servers are present, and min_ps is 3");
+        sim_start(s, FIRST_PS);
+        expect_group(s, 7 - lost, 0, 1000);
+        sim_free(s);
+    }
+}
+
+static void parameter_servers_are_absent_at_the_start_min_ps_decides(void **state)
+{
+    (void)state;
+    for (uint32_t min_ps = 1; min_ps <= 3; min_ps++) {
+        struct sim *s = sim_new(&(struct sim_opts){ .world = 6,
+                                                    .n_ps = 3,
+                                                    .min_ps = min_ps,
+                                                    .n_absent = 2,
+                                                    .seed = min_ps,
+                                                    .rejoin_ms = 300,
+                                                    .tell = true });
+
+        EXPECT(s, sim_until_together(s, 4, 5000) == (min_ps == 1));
+        EXPECT(s, sim_until_step(s, 3, 3000) == (min_ps == 1));
+        sim_start(s, 4);
+        EXPECT(s, sim_until_together(s, 5, 5000) == (min_ps <= 2));
+        sim_start(s, 5);
+        EXPECT(s, sim_until_together(s, 6, 5000));
+        EXPECT(s, sim_until_step(s, sim_newest(s) + 3, 5000));
+        sim_free(s);
+    }
+}
+
+static void fewer_parameter_servers_than_min_ps_for_good_all_tasks_end_at_the_deadline(void **state)
+{
+    struct sim *s = START(2, .min_ps = 2, .deadline_ms = 8000);
+
+    (void)state;
+    sim_kill(s, 4);
+    EXPECT(s, sim_until_ended(s, 9500));
+    for (uint32_t i = 0; i < 4; i++)
+        expect_exit(s, i, 138,
+                    i < FIRST_PS ? "1 parameter server is present, and min_ps is 2" : "");
+    sim_free(s);
+}
+
+/* The leave of a parameter server is not refused: the others wait for its successor. */
+static void parameter_server_leaves_below_min_ps_the_others_wait(void **state)
+{
+    struct sim *s = START(2, .min_ps = 2);
+    uint64_t held;
+
+    (void)state;
+    sim_stop(s, 4, false);
+    sim_advance(s, 3000);
+    expect_exit(s, 4, 143, "");
+    held = sim_newest(s);
+    sim_advance(s, 3000);
+    EXPECT(s, sim_newest(s) == held);
+    sim_start(s, 4);
+    expect_group(s, 5, 0, 1000);
+    sim_free(s);
+}
+
 static void parameter_servers_are_present_min_world_counts_workers_alone(void **state)
 {
     struct sim *s = START(3, .min_world = 3);
@@ -370,6 +452,10 @@ int main(void)
         cmocka_unit_test(all_workers_die_the_parameter_servers_join_their_successors),
         cmocka_unit_test(all_workers_die_for_good_the_parameter_servers_end_at_the_deadline),
         cmocka_unit_test(many_leaders_die_the_deadline_of_a_parameter_server_starts_again),
+        cmocka_unit_test(fewer_parameter_servers_than_min_ps_the_group_waits_for_one),
+        cmocka_unit_test(parameter_servers_are_absent_at_the_start_min_ps_decides),
+        cmocka_unit_test(fewer_parameter_servers_than_min_ps_for_good_all_tasks_end_at_the_deadline),
+        cmocka_unit_test(parameter_server_leaves_below_min_ps_the_others_wait),
         cmocka_unit_test(parameter_servers_are_present_min_world_counts_workers_alone),
         cmocka_unit_test(parameter_servers_are_present_the_majority_counts_workers_alone),
         cmocka_unit_test(parameter_server_is_absent_the_view_needs_no_lease),

@@ -270,7 +270,7 @@ static void parameter_server_is_in_the_view_and_follows_the_next_leader(void **s
     (void)state;
     snprintf(c->names[3], sizeof(c->names[3]), "ps 0");
     c->tasks[3] = (struct rdzv_task){ "ps", 0, c->addresses[3], c->names[3] };
-    c->opts.n_ps = 1;
+    c->opts.n_ps = c->opts.min_ps = 1;
     serves = c->opts;
     serves.n_devices = 0;
     serves.n_servers = 4;

@@ -272,6 +272,7 @@ static void start(struct sim *s, uint32_t rank)
         .n_ps = s->opts.n_ps,
         .n_servers = sim_is_ps(s, rank) ? 1 + rank % 2 : 0,
         .min_world = s->opts.min_world,
+        .min_ps = s->opts.min_ps,
         .rejoin_ms = s->opts.rejoin_ms,
         .deadline_ms = s->opts.deadline_ms,
         .grace_ms = s->opts.grace_ms,
@@ -460,6 +461,7 @@ struct sim *sim_new(const struct sim_opts *opts)
 
     *o = *opts;
     o->min_world = o->min_world != 0 ? o->min_world : 1;
+    o->min_ps = o->n_ps > 0 && o->min_ps == 0 ? 1 : o->min_ps;
     o->rejoin_ms = otherwise(o->rejoin_ms, 500);
     o->deadline_ms = otherwise(o->deadline_ms, 30000);
     o->grace_ms = otherwise(o->grace_ms, 5000);

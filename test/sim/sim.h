@@ -31,6 +31,7 @@ struct sim_opts {
     uint64_t seed;
     uint32_t n_ps;      /* the tasks with the highest ranks, this many, are parameter servers */
     uint32_t min_world; /* training tasks; 0: 1 */
+    uint32_t min_ps;    /* parameter servers; 0: 1, if there are any */
     uint64_t rejoin_ms, deadline_ms, grace_ms; /* as in member_node_opts; 0: 500, 30000, 5000 */
     bool no_lease;                             /* no shared storage */
     uint64_t steps;                            /* length of the job; 0: no end */

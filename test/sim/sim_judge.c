@@ -35,8 +35,9 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v)
         sim_fail_run(
             s, "%s publishes a view of %u of %u training tasks: no majority, and no shared storage",
             name, n_trainers, all);
-    if (s->opts.n_ps > 0 && v->n_members == n_trainers)
-        sim_fail_run(s, "%s publishes generation %" PRIu64 " without a parameter server", name, g);
+    if (v->n_members - n_trainers < s->opts.min_ps)
+        sim_fail_run(s, "%s publishes a view of %u parameter servers, below min_ps %u", name,
+                     v->n_members - n_trainers, s->opts.min_ps);
     if (sim_is_ps(s, rank) || sim_is_ps(s, v->members[v->coordinator].rank))
         sim_fail_run(s, "%s publishes generation %" PRIu64 ", coordinated by %s", name, g,
                      s->names[v->members[v->coordinator].rank]);

@@ -186,7 +186,7 @@ static bool can_train(const struct sim *s)
     uint32_t all = s->opts.world - s->opts.n_ps, n = expected_of(s, 0, all);
 
     return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > all) &&
-           (s->opts.n_ps == 0 || expected_of(s, all, s->opts.world) > 0);
+           expected_of(s, all, s->opts.world) >= s->opts.min_ps;
 }
 
 /* Returns the number of tasks whose training hangs. In a first step the watchdog finds each only at
@@ -422,10 +422,10 @@ static const char *run(const struct sim_opts *opts)
     bool is_broken;
 
     sim_print(s, SIM_ALL,
-            "seed %" PRIu64 ": world %u with %u ps, min_world %u, %s, rejoin %" PRIu64 " ms, step %" PRIu64
+            "seed %" PRIu64 ": world %u with %u ps, min_world %u, min_ps %u, %s, rejoin %" PRIu64 " ms, step %" PRIu64
             " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms",
-            o.seed, o.world, o.n_ps, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
-            o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
+            o.seed, o.world, o.n_ps, o.min_world, o.min_ps,
+            o.no_lease ? "no shared storage" : "shared storage", o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
     play(s);
     is_broken = sim_finding(s) != NULL;
     if (is_broken)
@@ -448,6 +448,7 @@ const char *sim_ps_scenario(uint64_t seed, bool tell)
     struct sim_opts o = draw(seed, tell);
 
     o.n_ps = 1 + (uint32_t)(seed % 3);
+    o.min_ps = 1 + (uint32_t)(seed / 3 % o.n_ps);
     o.world += o.n_ps;
     return run(&o);
 }
