@@ -302,6 +302,15 @@ static void refuse_second_reload(void *arg)
     rdzv_reload_done(n->rdzv, 2, NULL, 0, "job.json: /train/epochs changed");
 }
 
+/* Ends the task as its process does: the last answers are sent. */
+static void end_in_order(void *arg)
+{
+    struct node *n = arg;
+
+    SEEN(n->grace_ms = SOON_MS);
+    loop_stop(n->loop);
+}
+
 static void reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal(void **state)
 {
     struct cluster *c = open_cluster(2);
@@ -331,10 +340,12 @@ static void reload_is_answered_by_its_own_reload_with_the_changes_or_the_refusal
                      ERR_REFUSED);
     assert_non_null(strstr(err.text, ": no reload can start now"));
     start_reload(c, &first); /* is answered when the task ends */
-    close_cluster(c);
+    post(&c->nodes[0], end_in_order);
+    join_node(&c->nodes[0]);
     pthread_join(first.thread, NULL);
     assert_int_equal(first.rc, ERR_REFUSED);
     assert_non_null(strstr(first.err.text, ": the task ends"));
+    close_cluster(c);
 }
 
 static int call_netcheck(struct rdzv_caller *caller, const Trainerd__V1__NetcheckRequest *q,
