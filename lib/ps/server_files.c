@@ -34,7 +34,10 @@ static int folder_path(const struct ps_server *s, const char *name, const char *
     return *out != NULL ? 0 : server_no_memory(err);
 }
 
-/* ---- SAVE ---- */
+/* ---- requests that read rows: SAVE, COUNT, LIST ---- */
+
+typedef int read_fn(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                    struct err *err);
 
 /* Are all shards of the set complete here? */
 static bool holds_all(const struct ps_server *s, const uint64_t *shards)
@@ -44,6 +47,31 @@ static bool holds_all(const struct ps_server *s, const uint64_t *shards)
             return false;
     return true;
 }
+
+/* The coordinator has committed a step that other ranks have not, or that waits for copied rows. */
+static bool must_wait(const struct ps_server *s, uint32_t from, const struct ps_message *m)
+{
+    return s->is_holding && from == s->leader && s->work == NULL && m->step == s->version + 1 &&
+           server_expects_version(s, &s->ranks[from]) && !s->ranks[from].waits;
+}
+
+/* Calls `read`, which reads the rows after step m->step and answers; keeps the message [n] until this server has
+ * committed that step. `name`: of the message. */
+static int read_committed(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                          const uint8_t *data, size_t n, const char *name, read_fn *read,
+                          struct err *err)
+{
+    if (must_wait(s, from, m)) {
+        s->ranks[from].waits = true;
+        return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
+    }
+    if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
+        !holds_all(s, m->shards))
+        return server_unexpected(s, from, name, m->step, err);
+    return read(s, from, m, err);
+}
+
+/* ---- SAVE ---- */
 
 /* The numbers of rows with which the coordinator has made the files must be those of this server. */
 static bool has_sizes(const struct ps_server *s, const struct ps_message *m)
@@ -63,15 +91,7 @@ static bool has_sizes(const struct ps_server *s, const struct ps_message *m)
     return true;
 }
 
-/* The coordinator has committed a step that other ranks have not, or that waits for copied rows. */
-static bool must_wait(const struct ps_server *s, uint32_t from, const struct ps_message *m)
-{
-    return s->is_holding && from == s->leader && s->work == NULL && m->step == s->version + 1 &&
-           server_expects_version(s, &s->ranks[from]) && !s->ranks[from].waits;
-}
-
-int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
-                size_t n, struct err *err)
+static int save(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
     struct ps_save_job job = { .store = s->store,
                                .n_tables = s->n_tables,
@@ -84,12 +104,7 @@ int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     char *folder;
     int rc;
 
-    if (must_wait(s, from, m)) {
-        s->ranks[from].waits = s->save_waits = true;
-        return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
-    }
-    if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
-        !holds_all(s, m->shards) || !has_sizes(s, m))
+    if (!has_sizes(s, m))
         return server_unexpected(s, from, "SAVE", m->step, err);
     s->save_waits = false;
     rc = folder_path(s, m->text, ".step-", &folder, err);
@@ -102,21 +117,21 @@ int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     return s->work != NULL ? 0 : server_no_memory(err);
 }
 
-int server_count(struct ps_server *s, uint32_t from, const struct ps_message *m,
-                 const uint8_t *data, size_t n, struct err *err)
+int server_save(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err)
+{
+    s->save_waits = s->save_waits || must_wait(s, from, m); /* POLL is then answered without work */
+    return read_committed(s, from, m, data, n, "SAVE", save, err);
+}
+
+/* ---- COUNT ---- */
+
+static int count(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
     const struct ps_message reply = { .kind = PS_COUNTS, .step = m->step, .number = s->n_tables };
     struct ckpt_sizes *sizes;
-    int rc;
+    int rc = fault_error("ps.count", err);
 
-    if (must_wait(s, from, m)) {
-        s->ranks[from].waits = true;
-        return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
-    }
-    if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
-        !holds_all(s, m->shards))
-        return server_unexpected(s, from, "COUNT", m->step, err);
-    rc = fault_error("ps.count", err);
     sizes = rc == 0 ? calloc((size_t)s->n_tables + 1, sizeof(*sizes)) : NULL;
     if (sizes == NULL)
         return rc < 0 ? rc : server_no_memory(err);
@@ -129,6 +144,14 @@ int server_count(struct ps_server *s, uint32_t from, const struct ps_message *m,
     free(sizes);
     return server_send(s, from, err);
 }
+
+int server_count(struct ps_server *s, uint32_t from, const struct ps_message *m,
+                 const uint8_t *data, size_t n, struct err *err)
+{
+    return read_committed(s, from, m, data, n, "COUNT", count, err);
+}
+
+/* ---- LIST ---- */
 
 /* Adds the trained rows of a shard to the message. */
 static int list_shard(struct ps_server *s, uint32_t shard, uint32_t table, uint64_t *n,
@@ -152,19 +175,13 @@ static int list_shard(struct ps_server *s, uint32_t shard, uint32_t table, uint6
     return 0;
 }
 
-int server_list(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
-                size_t n, struct err *err)
+static int list(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)
 {
     const struct ps_message reply = { .kind = PS_LISTED, .step = m->step };
     uint64_t rows = 0;
     int rc;
 
-    if (must_wait(s, from, m)) {
-        s->ranks[from].waits = true;
-        return server_keep(s, &s->ranks[from], &s->ranks[from].later, data, n, err);
-    }
-    if (!s->is_holding || s->work != NULL || from != s->leader || m->step != s->version ||
-        !holds_all(s, m->shards) || !ps_store_is_dynamic(s->store, m->number))
+    if (!ps_store_is_dynamic(s->store, m->number))
         return server_unexpected(s, from, "LIST", m->step, err);
     rc = fault_error("ps.list", err);
     ps_write_begin(&s->out, &reply, 1);
@@ -173,6 +190,12 @@ int server_list(struct ps_server *s, uint32_t from, const struct ps_message *m, 
             rc = list_shard(s, i, m->number, &rows, err);
     ps_write_section(&s->out, 0, m->number, 0, rows);
     return rc < 0 ? rc : server_send(s, from, err);
+}
+
+int server_list(struct ps_server *s, uint32_t from, const struct ps_message *m, const uint8_t *data,
+                size_t n, struct err *err)
+{
+    return read_committed(s, from, m, data, n, "LIST", list, err);
 }
 
 /* ---- LOAD ---- */
