@@ -117,6 +117,11 @@ void ps_leader_close(struct ps_leader *l)
 
 /* ---- settlement ---- */
 
+static int report_progress(const struct ps_settlement *s, struct err *err)
+{
+    return s->on_progress != NULL ? s->on_progress(s->arg, err) : 0;
+}
+
 static bool has_valid(const struct held *h, uint32_t shard)
 {
     return h->is_valid && ps_set_has(h->shards, shard);
@@ -327,6 +332,8 @@ static int send_copies(struct ps_leader *l, const struct ps_settlement *s, const
                     ps_set_add(loads[to], shard);
                 else
                     rc = fill(l, s, to, shard, err);
+                if (rc == 0)
+                    rc = report_progress(s, err);
             }
     }
     return rc;
@@ -341,9 +348,23 @@ static bool is_lost(const struct ps_leader *l, const struct ps_settlement *s)
     return lost;
 }
 
-/* Receives n messages; *n_ready: servers whose shards are all filled. */
-static int receive_ready(struct ps_leader *l, uint64_t step, uint32_t n, uint32_t *n_ready,
-                         struct err *err)
+/* Receives READY. A server that generates rows sends WAIT before: each message extends the limit. */
+static int receive_one_ready(struct ps_leader *l, const struct ps_settlement *s, uint32_t *server,
+                             struct ps_message *m, struct err *err)
+{
+    int rc;
+
+    do {
+        rc = leader_receive_any(l, server, m, err);
+        if (rc == 0 && m->kind == PS_WAIT)
+            rc = report_progress(s, err);
+    } while (rc == 0 && m->kind == PS_WAIT);
+    return rc == 0 ? leader_check_kind(l, PS_READY, *server, m, err) : rc;
+}
+
+/* Receives n READY; *n_ready: servers whose shards are all filled. */
+static int receive_ready(struct ps_leader *l, const struct ps_settlement *s, uint32_t n,
+                         uint32_t *n_ready, struct err *err)
 {
     int rc = 0;
 
@@ -352,11 +373,11 @@ static int receive_ready(struct ps_leader *l, uint64_t step, uint32_t n, uint32_
         struct ps_message m;
         uint32_t server;
 
-        rc = leader_receive(l, PS_READY, &server, &m, err);
-        if (rc == 0 && m.step != step)
+        rc = receive_one_ready(l, s, &server, &m, err);
+        if (rc == 0 && m.step != s->step)
             rc =
                 err_set(err, ERR_PEER, "server %u is ready for step %" PRIu64 ", expected %" PRIu64,
-                        server, m.step, step);
+                        server, m.step, s->step);
         *n_ready += rc == 0 && m.flag == 1;
     }
     return rc;
@@ -416,11 +437,11 @@ static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struc
     l->is_copying = true;
     rc = send_begins(l, s, held, history, &out->n_committed, err);
     if (rc == 0) /* a copy must not arrive before BEGIN */
-        rc = receive_ready(l, s->step, l->route->n_servers, &n_ready, err);
+        rc = receive_ready(l, s, l->route->n_servers, &n_ready, err);
     if (rc == 0)
         rc = fill_shards(l, s, held, &n_ready, out, err);
     if (rc == 0)
-        rc = receive_ready(l, s->step, l->route->n_servers - n_ready, &n_ready, err);
+        rc = receive_ready(l, s, l->route->n_servers - n_ready, &n_ready, err);
     return rc;
 }
 

@@ -66,8 +66,8 @@ struct ps_settlement {
     const char *folder;
     uint64_t stall_ms; /* most time without progress while servers read */
     const char *(*name)(void *arg, uint32_t server); /* of a server, for messages; not NULL with `folder` */
-    /* NULL, or called at least every second while servers read: other tasks wait for the settlement. Errors end
-     * it. */
+    /* NULL, or called often while servers generate rows or read a checkpoint, and while the coordinator fills shards:
+     * other tasks wait for the settlement. Errors end it. */
     int (*on_progress)(void *arg, struct err *err);
     void *arg;
     /* The rows of the source are initial: it is asked for part 0, the weights, alone. The slots are zero,

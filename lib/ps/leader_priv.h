@@ -76,4 +76,10 @@ int leader_send(struct ps_leader *l, uint32_t server, struct err *err); /* sends
 int leader_receive(struct ps_leader *l, enum ps_kind kind, uint32_t *server, struct ps_message *m,
                    struct err *err);
 
+/* The same in two parts: a message of any kind; is it one of this kind from a server? */
+int leader_receive_any(struct ps_leader *l, uint32_t *server, struct ps_message *m,
+                       struct err *err);
+int leader_check_kind(const struct ps_leader *l, enum ps_kind kind, uint32_t server,
+                      const struct ps_message *m, struct err *err);
+
 #endif

@@ -5,7 +5,8 @@
  *   IDLE         SETUP                          IDLE        describes the tables; other tables: drops the state
  *   IDLE         QUERY                          IDLE        sends HELD
  *   IDLE         BEGIN(step, commit|skip|drop)  LOADING     ends the pending step; holds the listed shards, and
- *                                                           keeps valid ones that move away
+ *                                                           keeps valid ones that move away; generates initial
+ *                                                           rows, and sends WAIT meanwhile
  *   LOADING      COPY(shard)                    LOADING     fills the shard
  *   LOADING      all shards are filled, apart   HOLDING     sends READY to the coordinator
  *                from those to copy later
@@ -56,6 +57,7 @@
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
  * generation:
  *   ps.begin       BEGIN has arrived, the pending step is not settled yet
+ *   ps.fill        before the rows of each shard are generated
  *   ps.copy        before each COPY is used; ps.send: before a server sends
  *                  one
  *   ps.rows        before ROWS are sent

@@ -9,6 +9,11 @@
 #include "ps/server_priv.h"
 #include "tensor/fill.h"
 
+enum {
+    WAIT_BYTES = 32 << 20, /* of generated rows, before each WAIT */
+    SHARD_BYTES = 1 << 20, /* a shard counts as that many more: many small ones take time, too */
+};
+
 /* ---- SETUP ---- */
 
 /* A ps_fill_fn. Rows that come from a file are zero until they are copied. */
@@ -179,30 +184,62 @@ static int drop_invalid(struct ps_server *s, const struct ps_message *m, struct 
     return 0;
 }
 
+static int add_shard(struct ps_server *s, uint32_t shard, bool generates, struct err *err)
+{
+    int rc = generates ? fault_error("ps.fill", err) : 0;
+
+    return rc < 0 ? rc : ps_store_add_shard(s->store, shard, generates, err);
+}
+
+/* The rows that are not generated will be copied to the server. */
+static void await_rows(struct ps_server *s, const struct ps_message *m, uint32_t shard)
+{
+    s->cursors[shard] = (struct cursor){ 0 };
+    if (!server_find_place(s, shard, &s->cursors[shard]))
+        return; /* no table has rows there that are sent */
+    if (ps_set_has(m->followed, shard)) {
+        ps_set_add(s->followed, shard);
+        s->n_followed++;
+    } else {
+        ps_set_add(s->copied, shard);
+        s->n_copied++;
+    }
+}
+
+/* Rows of some GB take longer than the limit of a message: the coordinator learns that this server works, and the
+ * server, that the generation has ended. *bytes: generated since the last WAIT. */
+static int report_generated(struct ps_server *s, uint64_t *bytes, struct err *err)
+{
+    const struct ps_message m = { .kind = PS_WAIT, .step = s->version };
+
+    if (*bytes < WAIT_BYTES)
+        return 0;
+    *bytes = 0;
+    ps_write_begin(&s->out, &m, 0);
+    return server_send(s, s->leader, err);
+}
+
 static int hold_shards(struct ps_server *s, const struct ps_message *m, struct err *err)
 {
-    for (uint32_t i = 0; i < PS_SHARDS; i++) {
-        int rc;
+    bool generates = s->version == 0 && s->generates;
+    uint64_t bytes = 0;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < PS_SHARDS; i++) {
+        uint64_t before = ps_store_bytes(s->store);
 
         if (!ps_set_has(s->own, i) || ps_store_has(s->store, i))
             continue;
         if (i % s->opts.n_threads != s->opts.thread)
             return err_set(err, ERR_PEER, "BEGIN: shard %u belongs to another thread", i);
-        rc = ps_store_add_shard(s->store, i, s->version == 0 && s->generates, err);
+        rc = add_shard(s, i, generates, err);
         if (rc < 0)
             return rc;
-        s->cursors[i] = (struct cursor){ 0 };
-        if (!server_find_place(s, i, &s->cursors[i]))
-            continue; /* no table has rows there that are sent */
-        if (ps_set_has(m->followed, i)) {
-            ps_set_add(s->followed, i);
-            s->n_followed++;
-        } else {
-            ps_set_add(s->copied, i);
-            s->n_copied++;
-        }
+        await_rows(s, m, i);
+        bytes += generates ? SHARD_BYTES + ps_store_bytes(s->store) - before : 0;
+        rc = report_generated(s, &bytes, err);
     }
-    return 0;
+    return rc;
 }
 
 int server_begin(struct ps_server *s, uint32_t from, const struct ps_message *m, struct err *err)

@@ -483,8 +483,8 @@ static int share(struct replica *r, enum settling state, const struct ps_settled
     return rc;
 }
 
-/* Called while servers read a checkpoint, which may take longer than the limit of the all-reduce in which the
- * other replicas wait. */
+/* Called while servers are filled, which may take longer than the limit of the all-reduce in which the other
+ * replicas wait. */
 static int share_progress(void *arg, struct err *err)
 {
     const struct ps_settled none = { 0 };

@@ -762,6 +762,28 @@ def servers_read_for_longer_than_the_deadline_no_task_is_lost():
     assert files(folder, "step-00000032") == files(reference(**WITH).folder, "step-00000032")
 
 
+def one_row_model():
+    """The network with one row in each table: the job states the rows, which are then generated."""
+    path = os.path.join(_kept.name, "one_row.onnx")
+    if not os.path.exists(path):
+        subprocess.run([TRAINERCTL, "model", "dlrm", "--set", "rows=1", "-o", path], check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+@test
+def servers_generate_rows_for_longer_than_the_deadline_no_task_is_lost():
+    """Each shard of ps 0 takes a while, all of them together more than two deadlines. Before that, a process dies meanwhile."""
+    deadline = 2 * SLOW
+    tables = {"emb_l.%d.weight" % i: {"rows": ROWS} for i in range(26)}
+    changes = {"model": {"onnx": one_row_model(), "tables": tables}, "train": {"deadline_seconds": deadline}}
+    lives = ["ps.fill=kill@70", "ps.fill=delay:%d@1+" % (int(2 * deadline * 1000 / 1024) + 1)]
+    began = time.monotonic()
+    group = Group(4, 1, lives={"ps 0": lives}, elastic={"min_world": 4, "rejoin_seconds": 0}, **changes).finish(120)
+    assert time.monotonic() - began > 2 * deadline, group.logs()
+    assert [r["generation"] for r in group.now("worker 0").events("view")] == [1, 2], group.logs()
+    expect_equal(group, reference(**changes))
+
+
 def peak_bytes(pid):
     with open("/proc/%d/status" % pid) as f:
         return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM:"))
@@ -772,8 +794,7 @@ def memory_of_the_coordinator_does_not_grow_with_the_tables_nor_that_of_a_ps_wit
     """Tables of 200 MB and as many bytes of slots are saved, then read again. Each number is the largest amount of memory that
     a task has had: worker 0 while it waits after the save; ps 0 before the save and then."""
     peaks = {}
-    onnx = os.path.join(_kept.name, "one_row.onnx")
-    subprocess.run([TRAINERCTL, "model", "dlrm", "--set", "rows=1", "-o", onnx], check=True, stdout=subprocess.DEVNULL)
+    onnx = one_row_model()
     for rows in (1000, 120000):
         tables = {"emb_l.%d.weight" % i: {"rows": rows} for i in range(26)}
         changes = {"model": {"onnx": onnx, "tables": tables}, "export": {"onnx": None}, "checkpoint": {"every_steps": 8, "max_to_keep": 1},

@@ -90,6 +90,7 @@ struct group {
 
     /* over all generations */
     uint32_t n_later, n_skipped, n_refused, n_copied, n_followed, n_committed, n_waits;
+    uint32_t n_reports; /* WAIT of servers that generate rows, which the leader received */
 };
 
 static inline uint64_t group_draw(struct group *g, uint64_t below)
@@ -593,6 +594,7 @@ static inline int leader_receives(const struct ps_port *p, struct comm_message *
                                   struct err *err)
 {
     struct group *g = p->arg;
+    uint32_t kind;
 
     free(g->read);
     while ((g->read = queue_take(&g->inbox)) == NULL || !lives(g, g->leader)) {
@@ -605,6 +607,8 @@ static inline int leader_receives(const struct ps_port *p, struct comm_message *
     }
     *out = (struct comm_message){ .from = g->read->from, .bytes = g->read->n,
                                   .data = (const uint8_t *)g->read->data };
+    memcpy(&kind, out->data + 4, sizeof(kind));
+    g->n_reports += kind == PS_WAIT;
     return 0;
 }
 
@@ -860,15 +864,17 @@ static inline int group_settle(struct group *g, bool from)
 {
     uint64_t step = g->trainers[g->ranks[0]].done;
     struct optim_hyper hyper = plain_hyper(g->plain, step);
-    struct plain_source source = { g->plain, step };
+    struct plain_source source = { g->plain, step, 0 };
     struct ps_settlement s = { .step = step,
                                .hyper = step > 0 && !plain_skips(step) ? &hyper : NULL,
                                .source = from ? plain_read : NULL, .arg = &source,
+                               .on_progress = plain_progress,
                                .is_initial = step == 0 };
     struct ps_port port = leader_port(g);
     struct ps_settled settled = { 0 };
     struct optim_hyper unknown = { .step = 1, .learning_rate = 7 }; /* a checkpoint does not contain it */
     bool certainly = is_held(g, true), possibly = is_held(g, false);
+    uint32_t n_reports = g->n_reports;
     struct err err = { 0 };
     int rc;
 
@@ -889,6 +895,7 @@ static inline int group_settle(struct group *g, bool from)
         return rc;
     assert_true(from || possibly);
     assert_true(from || settled.n_filled == 0);
+    assert_int_equal(source.n_progress, settled.n_filled + g->n_reports - n_reports);
     g->n_copied += settled.n_copied;
     g->n_followed += settled.n_followed;
     g->n_committed += settled.n_committed;

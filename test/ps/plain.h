@@ -354,7 +354,15 @@ static inline void plain_close(struct plain *p)
 struct plain_source {
     const struct plain *plain;
     uint64_t step;
+    uint32_t n_progress; /* calls of plain_progress() */
 };
+
+static inline int plain_progress(void *arg, struct err *err)
+{
+    (void)err;
+    ((struct plain_source *)arg)->n_progress++;
+    return 0;
+}
 
 static inline int plain_read(void *arg, uint32_t table, uint32_t part, uint64_t first, uint64_t n,
                              float *out, struct err *err)

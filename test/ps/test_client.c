@@ -178,7 +178,7 @@ static void train(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
                                  .optimizer = plain.type, .hyper = &plain.hyper,
                                  .average = plain.average, .staleness = plain.staleness };
     struct ps_port port = ps_comm_port(c, local);
-    struct plain_source source = { &plain, 0 };
+    struct plain_source source = { &plain, 0, 0 };
     struct ps_settlement s = { .source = plain_read, .arg = &source };
     struct replica *r = calloc(1, sizeof(*r));
     struct ps_leader *leader = NULL;

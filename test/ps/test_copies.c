@@ -25,7 +25,8 @@ static const uint32_t widths[] = { WIDTH };
 static const struct optim_hyper hyper = { .learning_rate = 0.1, .epsilon = 1e-8 };
 
 struct sent { /* the last message of the server */
-    uint32_t n;
+    uint32_t n, n_waits; /* of all; of WAIT */
+    uint32_t fails_at;   /* number of a message, from 1, that cannot be sent; 0: none */
     uint64_t words[4096];
     size_t bytes;
 };
@@ -33,14 +34,18 @@ struct sent { /* the last message of the server */
 static int keep(void *arg, uint32_t to, const struct iovec *parts, uint32_t n, struct err *err)
 {
     struct sent *s = arg;
+    uint32_t kind;
 
-    (void)err;
     assert_int_equal(to, LEADER);
     assert_int_equal(n, 1);
     assert_true(parts->iov_len <= sizeof(s->words));
+    if (s->n + 1 == s->fails_at)
+        return err_set(err, ERR_PEER, "the generation has ended");
     memcpy(s->words, parts->iov_base, parts->iov_len);
+    memcpy(&kind, (const uint8_t *)s->words + 4, sizeof(kind));
     s->bytes = parts->iov_len;
     s->n++;
+    s->n_waits += kind == PS_WAIT;
     return 0;
 }
 
@@ -60,9 +65,24 @@ static int pass(struct ps_server *s, struct ps_writer *w, struct err *err)
     return ps_server_handle(s, LEADER, w->data, w->n, err);
 }
 
-/* A server that awaits shards 0 to 2. */
-static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *sent,
-                                  struct ps_writer *w)
+/* Sends BEGIN: the server holds the shards `wanted`, and lacks those of `lacking`. */
+static int begin_with(struct ps_server *s, struct ps_writer *w, const uint64_t *wanted,
+                      const uint64_t *lacking, struct err *err)
+{
+    const struct ps_message begin = { .kind = PS_BEGIN };
+    const uint64_t none[PS_SET_WORDS] = { 0 };
+
+    ps_write_begin(w, &begin, 0);
+    ps_write_set(w, wanted);
+    ps_write_set(w, lacking);
+    ps_write_set(w, none);
+    write_step(w, 0);
+    return pass(s, w, err);
+}
+
+/* A server after SETUP. */
+static struct ps_server *with_table(const struct ps_setup_table *of, struct sent *sent,
+                                    struct ps_writer *w)
 {
     const struct ps_server_opts opts = { .n_threads = 1, .send = keep, .arg = sent };
     const struct ps_message setup = { .kind = PS_SETUP,
@@ -70,10 +90,8 @@ static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *
                                       .optimizer = OPTIM_ADAGRAD,
                                       .average = 0.5,
                                       .tables = of,
-                                      .n_tables = 1 },
-                            begin = { .kind = PS_BEGIN };
+                                      .n_tables = 1 };
     const char *names[] = { "table" };
-    const uint64_t shards[PS_SET_WORDS] = { 7 }, none[PS_SET_WORDS] = { 0 };
     struct ps_server *s = NULL;
 
     assert_int_equal(ps_server_open(&opts, &s, NULL), 0);
@@ -81,12 +99,17 @@ static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *
     ps_write_begin(w, &setup, 0);
     ps_write_setup(w, &setup, names);
     assert_int_equal(pass(s, w, NULL), 0);
-    ps_write_begin(w, &begin, 0);
-    ps_write_set(w, shards);
-    ps_write_set(w, shards);
-    ps_write_set(w, none);
-    write_step(w, 0);
-    assert_int_equal(pass(s, w, NULL), 0);
+    return s;
+}
+
+/* A server that awaits shards 0 to 2. */
+static struct ps_server *awaiting(const struct ps_setup_table *of, struct sent *sent,
+                                  struct ps_writer *w)
+{
+    const uint64_t shards[PS_SET_WORDS] = { 7 };
+    struct ps_server *s = with_table(of, sent, w);
+
+    assert_int_equal(begin_with(s, w, shards, shards, NULL), 0);
     assert_int_equal(last(sent).kind, PS_READY);
     return s;
 }
@@ -166,23 +189,31 @@ static void initial_shards_get_weights_alone_and_copied_shards_all_parts(void **
     free(sent);
 }
 
+static struct ps_setup_table generated_table(const struct table_fill *fill, uint64_t rows,
+                                             uint32_t width)
+{
+    return (struct ps_setup_table){ .rows = rows,
+                                    .width = width,
+                                    .rate_factor = 1,
+                                    .fill = fill->kind,
+                                    .stream = fill->stream,
+                                    .seed = fill->seed,
+                                    .scale = fill->scale };
+}
+
 /* At step 0 a server generates such a table without a message. */
 static void generated_rows_are_made_by_the_server_and_awaited_from_nobody(void **state)
 {
     const struct table_fill fill = table_fill_of(TABLE_NORMAL, 2, 5, "table");
-    struct ps_setup_table generated = table;
+    const struct ps_setup_table generated = generated_table(&fill, ROWS, WIDTH);
     struct sent *sent = calloc(1, sizeof(*sent));
     struct ps_writer w = { 0 };
-    struct ps_server *s = NULL;
+    struct ps_server *s = awaiting(&generated, sent, &w);
     float expected[ROWS * WIDTH];
 
     (void)state;
-    generated.fill = fill.kind;
-    generated.stream = fill.stream;
-    generated.seed = fill.seed;
-    generated.scale = fill.scale;
-    s = awaiting(&generated, sent, &w);
     assert_int_equal(last(sent).flag, 1); /* READY: nothing is awaited */
+    assert_int_equal(sent->n, 1);
     table_fill_rows(&fill, WIDTH, 0, ROWS, expected);
     for (uint32_t part = 0; part < 3; part++) {
         struct ps_message rows = pull_all(s, &w, sent, part);
@@ -190,6 +221,80 @@ static void generated_rows_are_made_by_the_server_and_awaited_from_nobody(void *
         for (uint64_t i = 0; i < ROWS * WIDTH; i++)
             assert_true(rows.sections[0].values[i] == (part == 1 ? 0 : expected[i]));
     }
+    ps_server_close(s);
+    ps_writer_fini(&w);
+    free(sent);
+}
+
+/* WAIT after each 32 MiB; a shard counts as 1 MiB more. */
+static void many_rows_are_generated_the_server_reports_that_it_works(void **state)
+{
+    static const struct {
+        uint64_t rows;
+        uint32_t width, n_waits;
+    } cases[] = {
+        { 64 * PS_SHARDS, 1, 32 },  /* all shards, 768 bytes in each */
+        { 3 * 64, 32768, 1 },       /* 24 MiB of rows, slots and averages in each of three shards */
+        { 3 * 64, 2 * 32768, 3 },   /* 48 MiB */
+        { 31 * 64, 1, 0 },          /* the others have no rows, and are not held */
+    };
+    const struct table_fill fill = table_fill_of(TABLE_NORMAL, 2, 5, "table");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct ps_setup_table of = generated_table(&fill, cases[i].rows, cases[i].width);
+        struct sent *sent = calloc(1, sizeof(*sent));
+        struct ps_writer w = { 0 };
+        struct ps_server *s = with_table(&of, sent, &w);
+        uint64_t shards[PS_SET_WORDS] = { 0 };
+
+        for (uint32_t k = 0; k < cases[i].rows / 64; k++)
+            ps_set_add(shards, k);
+        assert_int_equal(begin_with(s, &w, shards, shards, NULL), 0);
+        assert_int_equal(sent->n_waits, cases[i].n_waits);
+        assert_int_equal(sent->n, cases[i].n_waits + 1);
+        assert_int_equal(last(sent).kind, PS_READY);
+        ps_server_close(s);
+        ps_writer_fini(&w);
+        free(sent);
+    }
+}
+
+/* The generation ends meanwhile. The next one generates the rest, and all rows are those of an undisturbed one. */
+static void report_cannot_be_sent_the_server_stops_and_generates_the_rest_later(void **state)
+{
+    enum { ALL = 64 * PS_SHARDS };
+    const struct table_fill fill = table_fill_of(TABLE_NORMAL, 2, 5, "table");
+    const struct ps_setup_table of = generated_table(&fill, ALL, WIDTH);
+    struct sent *sent = calloc(1, sizeof(*sent));
+    struct ps_writer w = { 0 };
+    struct ps_server *s = with_table(&of, sent, &w);
+    struct ps_server_stats stats;
+    uint64_t shards[PS_SET_WORDS], lacking[PS_SET_WORDS];
+    float expected[ROWS * WIDTH];
+    struct ps_message rows;
+    struct err err;
+
+    (void)state;
+    memset(shards, 0xff, sizeof(shards));
+    memset(lacking, 0xff, sizeof(lacking));
+    sent->fails_at = 3;
+    assert_int_equal(begin_with(s, &w, shards, shards, &err), ERR_PEER);
+    assert_string_equal(err.text, "the generation has ended");
+    ps_server_stats(s, &stats);
+    assert_int_equal(stats.n_shards, 3 * 32);
+    sent->fails_at = 0;
+    ps_server_end(s);
+    assert_int_equal(ps_server_begin(s, 1, 1, SERVER, LEADER, NULL), 0);
+    for (uint32_t i = 0; i < stats.n_shards; i++)
+        ps_set_remove(lacking, i);
+    assert_int_equal(begin_with(s, &w, shards, lacking, NULL), 0);
+    assert_int_equal(sent->n_waits, 2 + 29);
+    assert_int_equal(last(sent).kind, PS_READY);
+    assert_int_equal(last(sent).flag, 1);
+    table_fill_rows(&fill, WIDTH, 0, ROWS, expected);
+    rows = pull_all(s, &w, sent, 0);
+    assert_memory_equal(rows.sections[0].values, expected, sizeof(expected));
     ps_server_close(s);
     ps_writer_fini(&w);
     free(sent);
@@ -233,6 +338,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(initial_shards_get_weights_alone_and_copied_shards_all_parts),
         cmocka_unit_test(generated_rows_are_made_by_the_server_and_awaited_from_nobody),
+        cmocka_unit_test(many_rows_are_generated_the_server_reports_that_it_works),
+        cmocka_unit_test(report_cannot_be_sent_the_server_stops_and_generates_the_rest_later),
         cmocka_unit_test(copy_that_is_not_the_next_one_is_refused),
     };
 
