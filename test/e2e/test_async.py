@@ -5,8 +5,10 @@ The bits of such steps depend on time, so most tests train the job of linear.py:
 synchronous job, whichever task applies which lanes when, if each lane of each step is applied once."""
 import json
 import os
+import random
 import signal
 import subprocess
+import time
 
 import clicks
 import ids
@@ -151,6 +153,44 @@ def parameters_move_between_ps_during_asynchronous_steps():
     group = of_linear(move_shards)
     expect_no_rollback(group)
     expect_weights(group.stop(), 40, complete=False)
+
+
+def kill_at_random(draw):
+    """Trains a job while random tasks are killed, also two at once and all holders of rows; each is started again."""
+    workers, ps, epochs = draw.choice((1, 2, 4)), draw.randint(1, 3), 20
+    phases = draw.choice(([], [{"mode": "sync", "until_step": 50}, {"mode": "async", "until_step": 200}, {"mode": "sync"}]))
+    group = Group(workers, ps, devices={"ps": "cpu:%d" % draw.randint(1, 3)}, fault="train.forward=delay:2@1+",
+                  parameter_server={"staleness": draw.randint(1, 4)}, train={"epochs": epochs, "phases": phases},
+                  checkpoint={"every_steps": draw.choice((8, 30))}, **GOES_ON)
+    kills = 0
+    while True:
+        codes = {name: group.now(name).p.poll() for name in group.names}
+        assert set(codes.values()) <= {None, 0, -signal.SIGKILL, 138}, "%s\n%s" % (codes, group.logs())
+        if 0 in codes.values():  # the job is complete
+            break
+        for name, code in codes.items():
+            if code is not None:
+                group.start(name)
+        time.sleep(draw.random() * 0.25)
+        name = draw.choice(group.names)
+        if kills < 40 and group.now(name).p.poll() is None:
+            group.now(name).signal(signal.SIGKILL)
+            kills += 1
+    codes = {group.now(name).wait() for name in group.names}  # a task that is dead now has no job to return to
+    assert codes <= {0, -signal.SIGKILL, 138}, group.logs()
+    expect_weights(group, epochs)
+    return kills
+
+
+@test
+def tasks_are_killed_at_random_each_lane_is_applied_once():
+    """TRAINERD_SOAK_SECONDS: how long; TRAINERD_SEED: of the first job."""
+    seed, end = int(os.environ.get("TRAINERD_SEED", "3")), time.monotonic() + float(os.environ.get("TRAINERD_SOAK_SECONDS", "5"))
+    while True:
+        print("# seed %d: %d kills" % (seed, kill_at_random(random.Random(seed))), flush=True)
+        seed += 1
+        if time.monotonic() > end:
+            break
 
 
 # ---- the bound ----

@@ -283,8 +283,8 @@ def status_and_metrics_of_a_ps_count_rows_by_their_age():
     group.start("ps 0")
     until_steps(group, 20)
     server = status(group, "ps 0")["server"]
-    assert server["staleness"] == 2 and len(server["rows_stale"]) == 5 and server["rows_stale"][2] > 1000, server
-    assert server["rows_stale"][3:] == [0, 0] and sum(server["rows_stale"]) <= server["rows_read"], server
+    assert server["staleness"] == 2 and len(server["rows_stale"]) == 17 and server["rows_stale"][2] > 1000, server
+    assert not any(server["rows_stale"][3:]) and sum(server["rows_stale"]) <= server["rows_read"], server
     text = subprocess.run([TRAINERCTL, "status", group.address("ps 0")], capture_output=True, text=True, timeout=60 * SLOW).stdout
     assert "staleness   steps read rows that are 2 steps older" in text, text
 
