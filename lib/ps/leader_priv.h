@@ -1,6 +1,7 @@
 /* leader_priv.h - shared by the files of the coordinator.
  *
- *   leader.c          opening, settlement, votes
+ *   leader.c          opening, votes
+ *   leader_settle.c   settlement
  *   leader_held.c     which servers hold the state of a settlement
  *   leader_message.c  messages
  *   leader_read.c     reads rows of tables */
@@ -14,6 +15,8 @@
 #include "ps/leader.h"
 #include "ps/message.h"
 #include "ps/units.h"
+
+enum { LEADER_NO_SERVER = UINT32_MAX };
 
 struct ps_leader {
     uint32_t n_tables, n_parts, *widths; /* owned [n_tables] */
