@@ -49,9 +49,14 @@ static bool copy_string(struct arena *memory, const char **s)
 bool group_view_copy(const struct group_view *v, struct arena *memory, struct group_view *out)
 {
     struct group_member *members = arena_array(memory, v->n_members, sizeof(*members));
+    struct group_piece *pieces = NULL;
 
-    if (members == NULL)
+    if (v->n_pieces > 0)
+        pieces = arena_array(memory, v->n_pieces, sizeof(*pieces));
+    if (members == NULL || (v->n_pieces > 0 && pieces == NULL))
         return false;
+    for (uint32_t i = 0; i < v->n_pieces; i++)
+        pieces[i] = v->pieces[i];
     for (uint32_t i = 0; i < v->n_members; i++) {
         struct group_member *m = &members[i];
 
@@ -62,5 +67,6 @@ bool group_view_copy(const struct group_view *v, struct arena *memory, struct gr
     }
     *out = *v;
     out->members = members;
+    out->pieces = pieces;
     return true;
 }

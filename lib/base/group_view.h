@@ -9,7 +9,7 @@
  *   rdzv (wire, completion)  all fields
  *   train, engine, comm      all fields, as received from rdzv
  *
- * Ownership: a view borrows its members and their strings. A callee that uses the view after its
+ * Ownership: a view borrows its members, their strings, and its pieces. A callee that uses the view after its
  * call returns copies it with group_view_copy(). Every view is constant after it was built, and is
  * then read by any thread. */
 #ifndef BASE_GROUP_VIEW_H
@@ -37,6 +37,13 @@ struct group_member { /* one task of a view */
     const char *host_key;     /* members with equal strings can share memory (comm_host_key()) */
 };
 
+/* Lanes (micro-batches) of a step that a rank of the communicator computes: an aligned block, whose size
+ * is a power of two. The rules of a division are in comm/pieces.h. */
+struct group_piece {
+    uint32_t rank;     /* of the replicas, which are numbered over the members in order */
+    uint32_t first, n; /* lanes [first, first + n) */
+};
+
 struct group_view {
     uint64_t generation; /* 0: no view */
     uint32_t n_members;
@@ -47,6 +54,10 @@ struct group_view {
     uint32_t newest_member; /* index of a member that holds newest_step; 0 if no member does */
     /* random, published with the view; 0 in the views of lib/member */
     uint8_t key[GROUP_KEY_BYTES];
+    /* [n_pieces] by first lane: who computes which lanes. n_pieces 0: the ranks have equal shares
+     * (comm_share()), as in all views of lib/member. */
+    const struct group_piece *pieces;
+    uint32_t n_pieces;
 };
 
 /* Returns the member with this rank of the cluster; NULL if the task is not in the view. */
@@ -59,7 +70,7 @@ uint32_t group_view_n_trainers(const struct group_view *v);
  * with the fewest storage failures. A parameter server never coordinates. */
 uint32_t group_view_choose_coordinator(const struct group_view *v);
 
-/* Copies the view with its members and strings into `memory`. NULL strings stay NULL. Returns false
+/* Copies the view with its members, strings and pieces into `memory`. NULL strings stay NULL. Returns false
  * if there is no memory; *out is then unchanged. */
 bool group_view_copy(const struct group_view *v, struct arena *memory, struct group_view *out);
 
