@@ -232,11 +232,12 @@ static struct comm_range place_aside(const struct work *w, const struct schedule
 static void add_aside(struct work *w, const struct schedule *s)
 {
     struct comm_range own = place_aside(w, s, (struct schedule_range){ s->self, s->self + 1 });
+    const uint32_t *leaves = w->c->topo.node_leaves;
     void *to = at(w, w->data, own.begin);
 
     for (uint32_t i = 0; i < s->n_nodes; i++)
         w->r->sources[i] = i == s->self ? to : w->r->aside + (size_t)i * COMM_ASIDE_BYTES;
-    reduce(&to, 1, w->r->sources, s->n_nodes, w->c->topo.node_leaves + w->scope.node,
+    reduce(&to, 1, w->r->sources, s->n_nodes, leaves != NULL ? leaves + w->scope.node : NULL,
            own.end - own.begin, (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
 }
 

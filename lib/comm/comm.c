@@ -61,13 +61,14 @@ static int make_rank(struct comm *c, uint32_t local)
     r->waits = calloc(t->n_members, sizeof(*r->waits));
     if (r->links == NULL || r->sources == NULL || r->targets == NULL || r->waits == NULL)
         return ERR_NOMEM;
-    if (coded_make_rank(c, r) < 0)
+    if (coded_make_rank(c, r) < 0 || pieced_make_rank(c, r) < 0)
         return ERR_NOMEM;
     if (r->n_links == 0)
         return 0;
     r->scratch = aligned_alloc(64, COMM_PIECE_BYTES);
+    sources = t->n_nodes > c->pieces.n_roots ? t->n_nodes : c->pieces.n_roots;
     if (t->kind == TOPOLOGY_DIRECT)
-        r->aside = aligned_alloc(64, (size_t)t->n_nodes * COMM_ASIDE_BYTES);
+        r->aside = aligned_alloc(64, (size_t)sources * COMM_ASIDE_BYTES);
     return r->scratch != NULL && (r->aside != NULL || t->kind != TOPOLOGY_DIRECT) ? 0 : ERR_NOMEM;
 }
 
@@ -119,8 +120,14 @@ static int make(struct comm *c, struct err *err)
 {
     const struct comm_opts *o = &c->opts;
     int rc = topology_init(&c->topo, o->view.members, o->view.n_members, o->shares,
-                           o->shared_memory, o->groups > 0, err);
+                           o->shared_memory,
+                           o->view.n_pieces > 0 ? TOPOLOGY_HOSTS
+                           : o->groups > 0      ? TOPOLOGY_LINKED
+                                                : TOPOLOGY_FASTEST,
+                           err);
 
+    if (rc == 0)
+        rc = pieced_make(c, err);
     if (rc < 0)
         return rc;
     rc = coded_make(c, err);
@@ -160,6 +167,7 @@ static void destroy(struct comm *c)
                 close(c->ranks[i].links[k].fd);
             }
         coded_free_rank(&c->ranks[i]);
+        pieced_free_rank(&c->ranks[i]);
         free(c->ranks[i].links);
         free(c->ranks[i].aside);
         free(c->ranks[i].sources);
@@ -180,6 +188,7 @@ static void destroy(struct comm *c)
     free(c->ranks);
     free(c->watch.lives);
     free(c->watch.polls);
+    piece_tree_fini(&c->pieces);
     topology_fini(&c->topo);
     pthread_mutex_destroy(&c->failure.lock);
     free(c);
@@ -191,6 +200,7 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     struct comm *c;
     int rc;
 
+    CHECK(opts->shares == NULL || opts->view.n_pieces == 0);
     CHECK(opts->view.self < opts->view.n_members &&
           (opts->listener != NULL || opts->view.n_members == 1));
     c = calloc(1, sizeof(*c));
@@ -238,6 +248,7 @@ int comm_connect(struct comm *c, struct err *err)
     if (!comm_begin(c) && !is_ours)
         rc = comm_failure(c, &why);
     c->opts.view.members = NULL; /* owned by the caller again */
+    c->opts.view.pieces = NULL;
     c->opts.shares = NULL;
     c->opts.arena = NULL;
     if (rc == 0)
@@ -345,6 +356,7 @@ int comm_divide(struct comm *c, uint32_t local, uint32_t first, uint32_t n, stru
     struct comm_rank *r = &c->ranks[local];
     int rc;
 
+    CHECK(c->pieces.n_pieces == 0);
     CHECK(local < c->n_ranks && !r->in_part && n > 0 && first <= r->rank && r->rank < first + n &&
           first + n <= c->topo.world);
     r->part = part_of(c, first, n);
@@ -406,8 +418,9 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
         r->call = what;
         r->limit_ns = c->deadline_ns * (r->patience > 0 ? r->patience : 1);
         r->deadline_ns = clock_ns() + r->limit_ns;
-        rc = what.what == COMM_ALL_REDUCE_CODED ? coded_all_reduce(c, r, data)
-                                                : collective(c, r, data);
+        rc = what.what == COMM_ALL_REDUCE_CODED    ? coded_all_reduce(c, r, data)
+             : what.what == COMM_ALL_REDUCE_PIECES ? pieced_all_reduce(c, r, data)
+                                                   : collective(c, r, data);
         r->torn = rc < 0;
     }
     atomic_store(&r->inside, false);
@@ -425,6 +438,35 @@ int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
         (struct comm_call){
             .what = COMM_ALL_REDUCE, .count = count, .dtype = (uint8_t)dtype, .op = (uint8_t)op },
         data, err);
+}
+
+/* Returns true if a rank has two pieces. */
+static bool has_second(const struct comm *c, uint32_t rank)
+{
+    for (uint32_t i = 0; i < c->pieces.n_pieces; i++)
+        if (c->pieces.pieces[i].rank == rank && c->pieces.is_second[i])
+            return true;
+    return false;
+}
+
+int comm_all_reduce_pieces(struct comm *c, uint32_t local, void *data, size_t stride, size_t count,
+                           enum tensor_dtype dtype, struct err *err)
+{
+    size_t bytes = count * tensor_dtype_bytes(dtype);
+
+    if (c->pieces.n_pieces == 0)
+        return comm_all_reduce(c, local, data, count, dtype, COMM_SUM, err);
+    CHECK(reduce_can(dtype, COMM_SUM) && local < c->n_ranks);
+    CHECK(stride % COMM_STRIDE_UNIT == 0 && stride / COMM_STRIDE_UNIT <= UINT32_MAX);
+    if (has_second(c, c->first_rank + local)) /* the second vector is in the arena, too */
+        (void)offset_of(c, (uint8_t *)data + stride, bytes);
+    return call(c, local,
+                (struct comm_call){ .what = COMM_ALL_REDUCE_PIECES,
+                                    .count = count,
+                                    .dtype = (uint8_t)dtype,
+                                    .op = COMM_SUM,
+                                    .stride = (uint32_t)(stride / COMM_STRIDE_UNIT) },
+                data, err);
 }
 
 int comm_all_reduce_coded(struct comm *c, uint32_t local, float *data, size_t count,

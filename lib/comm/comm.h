@@ -11,7 +11,10 @@
  * All of them add along the one binary tree over ranks, ((0+1)+(2+3))+..., in which a missing right
  * half is skipped: the bits of the result depend on the world only. If fewer ranks than a full
  * group do its work, each rank stands for its share of the leaves of that tree; the bits are then
- * those of the full group.
+ * those of the full group. If the view has pieces (comm/pieces.h), each rank stands for one or two
+ * blocks of leaves instead; comm_all_reduce_pieces() then sums along the tree. The nodes of the other
+ * calls are then the successive ranks of each host, and a comm_all_reduce() of floats rounds in another
+ * order.
  *
  * A member without replicas is a parameter server (ps). It takes part in no collective, shares no
  * memory and needs no arena: ranks, links and bits of the other members are those of the group
@@ -61,9 +64,9 @@ struct comm_loss {
 };
 
 struct comm_opts {
-    struct group_view view; /* generation, members, self; its key is not used */
+    struct group_view view; /* generation, members, self, pieces; its key is not used */
     const uint32_t *shares; /* [ranks] number of leaves of each rank (comm_share()), also for a ps;
-                               NULL: one each */
+                               NULL: one each, or the view has pieces */
     /* Groups of comm_all_reduce_coded(): a power of two, each with the same number of leaves, also a power of
        two. All nodes are then connected with all nodes. 0: that call is not made. Not used for a ps. */
     uint32_t groups;
@@ -172,6 +175,12 @@ struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count);
 /* In place: afterwards `data` of every rank contains the reduction over all ranks. */
 int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, enum comm_op op, struct err *err);
+/* As comm_all_reduce() with COMM_SUM, of sums over lanes: each rank passes the sum of each of its pieces,
+ * the first at `data`, the second `stride` bytes after it; afterwards `data` of every rank contains the
+ * sum along the tree over lanes, and the second vectors are undefined. stride: a multiple of 64; not used
+ * without pieces, where this is comm_all_reduce(). */
+int comm_all_reduce_pieces(struct comm *c, uint32_t local, void *data, size_t stride, size_t count,
+                           enum tensor_dtype dtype, struct err *err);
 /* How a vector is coded on the wire. */
 struct comm_coding {
     const struct code_map *map; /* of the whole gradient */
@@ -237,7 +246,7 @@ void comm_read_waits(const struct comm *c, uint32_t local, struct comm_wait *out
  * + n), which are a subtree of the tree over ranks (or over the leaves of the shares). A later call
  * replaces the division. Contains barriers. Errors: as comm_barrier(). */
 int comm_divide(struct comm *c, uint32_t local, uint32_t first, uint32_t n, struct err *err);
-/* Sets whether the calls of this rank run in its part; only comm_all_reduce() is allowed there.
+/* Sets whether the calls of this rank run in its part; only comm_all_reduce() is allowed there. Not with pieces.
  * Initially false. Called between two calls, after comm_divide(). */
 void comm_set_part(struct comm *c, uint32_t local, bool in_part);
 

@@ -17,6 +17,7 @@
  *   life.c        liveness of the members: the life lines, and the thread that watches them
  *   collective.c  the collectives, composed of these parts
  *   coded.c       the coded all-reduce, with coded_tree.c
+ *   pieced.c      the all-reduce of ranks with pieces of lanes, with piece_tree.c
  *   comm.c        opening, closing, entry points
  *
  * Failures: the thread that detects one calls comm_fail(). The first call wins; its text is the
@@ -36,6 +37,7 @@
 #include "comm/handshake_message.h"
 #include "comm/message.h"
 #include "comm/page.h"
+#include "comm/piece_tree.h"
 #include "comm/topology.h"
 
 struct sockaddr_storage;
@@ -108,11 +110,12 @@ struct comm_rank {
     uint32_t n_links;
     struct comm_link *links; /* owned [n_links] */
     uint8_t *scratch;      /* owned [COMM_PIECE_BYTES]; NULL without links */
-    uint8_t *aside;        /* owned [n_nodes][COMM_ASIDE_BYTES]; NULL unless the topology is
-                              direct */
+    uint8_t *aside;        /* owned [n_nodes, or roots of pieces][COMM_ASIDE_BYTES]; NULL unless the
+                              topology is direct */
     const void **sources;  /* owned [ranks of the node, or nodes if those are more] */
     void **targets;        /* owned, same size */
     struct coded *coded;   /* owned; NULL unless opts.groups > 0; see coded.c */
+    struct pieced *pieced; /* owned; NULL unless the view has pieces; see pieced.c */
     struct comm_call call; /* the present call */
     uint32_t arrivals;     /* number of arrivals at the barrier of the host */
     struct comm_part part; /* of this rank, after comm_divide() */
@@ -217,6 +220,7 @@ struct comm {
     uint32_t *lanes;         /* owned [world + 1]; rank r is the leaves [lanes[r], lanes[r + 1]); NULL unless
                                 opts.groups > 0 */
     uint32_t group_lanes;    /* leaves of a group; 0 unless opts.groups > 0 */
+    struct piece_tree pieces; /* of the view; empty: equal shares */
     char **names;            /* owned [n_members] */
     char text[192];          /* comm_describe() */
     struct comm_rank *ranks; /* owned [n_ranks]; each is used by its replica's thread */
@@ -332,6 +336,8 @@ int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n);
 /* Returns the buffer of a rank in the present call; NULL after comm_fail(), if it is not in the
  * rank's arena. */
 void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes);
+/* The same of the first or second piece of a rank. */
+void *host_piece(struct comm *c, struct comm_rank *r, uint32_t rank, bool is_second, size_t bytes);
 /* Returns the place of a rank for a small vector [COMM_SMALL_BYTES] in the present call of r; there is
  * one for odd and one for even calls. */
 void *host_small(struct comm *c, const struct comm_rank *r, uint32_t rank);
@@ -386,6 +392,15 @@ uint32_t coded_kept(const struct comm *c, const struct comm_rank *r, enum code_k
 struct comm_coded_bytes coded_bytes(const struct comm_rank *r);
 /* Performs r->call, a coded all-reduce, on `data`. Returns -1 after a failure. */
 int coded_all_reduce(struct comm *c, struct comm_rank *r, float *data);
+
+/* ---- pieced.c ---- */
+/* Finds the roots of the pieces. Errors: ERR_INPUT (pieces with compression or servers), ERR_NOMEM. */
+int pieced_make(struct comm *c, struct err *err);
+/* Allocates the buffers of a rank. Errors: ERR_NOMEM; then pieced_free_rank() is called nevertheless. */
+int pieced_make_rank(const struct comm *c, struct comm_rank *r);
+void pieced_free_rank(struct comm_rank *r);
+/* Performs r->call, an all-reduce of pieces, on `data`. Returns -1 after a failure. */
+int pieced_all_reduce(struct comm *c, struct comm_rank *r, void *data);
 
 /* ---- handshake.c ---- */
 /* Fills in the fds of c->lives and of the links of c->ranks, and shares the memory of the host.

@@ -59,6 +59,8 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
     }
     for (uint32_t r = 0; o->shares != NULL && !has_servers && r < world; r++)
         buf_printf(&b, " /%u", o->shares[r]);
+    for (uint32_t i = 0; i < o->view.n_pieces; i++)
+        buf_printf(&b, " %u:%u", o->view.pieces[i].rank, o->view.pieces[i].n);
     if (o->groups > 0 && !has_servers)
         buf_printf(&b, " *%u", o->groups);
     failed = b.failed;

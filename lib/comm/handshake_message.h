@@ -26,7 +26,7 @@
 struct err;
 
 enum {
-    HANDSHAKE_VERSION = 4, /* of these messages and of the messages that follow them (message.h) */
+    HANDSHAKE_VERSION = 5, /* of these messages and of the messages that follow them (message.h) */
     HANDSHAKE_NONCE_BYTES = 32,
     HANDSHAKE_HELLO_BYTES = 104,
     HANDSHAKE_CHALLENGE_BYTES = 80,

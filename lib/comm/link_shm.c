@@ -169,13 +169,15 @@ int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
     return 0;
 }
 
-void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes)
+void *host_piece(struct comm *c, struct comm_rank *r, uint32_t rank, bool is_second, size_t bytes)
 {
     const struct comm_memory *m = &c->shm.memory[c->topo.member_of[rank]];
     const struct comm_call *theirs = &slot_of(c, r, rank)->calls[r->call.number & 1];
     /* the value that is checked must be the value that is used */
     uint64_t offset = __atomic_load_n(&theirs->offset, __ATOMIC_RELAXED);
 
+    if (is_second)
+        offset += (uint64_t)__atomic_load_n(&theirs->stride, __ATOMIC_RELAXED) * COMM_STRIDE_UNIT;
     if (offset > m->bytes || bytes > m->bytes - offset) {
         comm_fail(c, ERR_PEER, c->topo.member_of[rank],
                   "%s: its data is at %llu, outside its arena of %zu bytes",
@@ -183,6 +185,11 @@ void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes
         return NULL;
     }
     return (void *)((uintptr_t)m->base + offset);
+}
+
+void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes)
+{
+    return host_piece(c, r, rank, false, bytes);
 }
 
 void *host_small(struct comm *c, const struct comm_rank *r, uint32_t rank)

@@ -56,11 +56,12 @@ int message_check_call(const struct comm_call *call, uint32_t world, struct err 
     bool is_broadcast = call->what == COMM_BROADCAST;
     bool is_plain = is_broadcast || call->what == COMM_BARRIER; /* bytes, not numbers */
     bool is_coded = call->what == COMM_ALL_REDUCE_CODED;
-    bool reduces = call->what == COMM_ALL_REDUCE || call->what == COMM_REDUCE_SCATTER;
+    bool reduces = call->what == COMM_ALL_REDUCE || call->what == COMM_REDUCE_SCATTER ||
+                   call->what == COMM_ALL_REDUCE_PIECES;
 
-    if (call->what > COMM_ALL_REDUCE_CODED)
+    if (call->what > COMM_ALL_REDUCE_PIECES)
         return err_set(err, ERR_PEER, "kind of call %u, expected at most %d", call->what,
-                       COMM_ALL_REDUCE_CODED);
+                       COMM_ALL_REDUCE_PIECES);
     if (is_plain   ? dtype != TENSOR_U8
         : is_coded ? dtype != TENSOR_F32
                    : !reduce_can(dtype, COMM_SUM))
@@ -72,9 +73,8 @@ int message_check_call(const struct comm_call *call, uint32_t world, struct err 
         return err_set(err, ERR_PEER,
                        "operation %u is not possible with element type %u in a call of kind %u",
                        call->op, call->dtype, call->what);
-    if (call->zero != 0 || call->reserved != 0)
-        return err_set(err, ERR_PEER, "reserved bytes of a call are %u and %u, expected 0",
-                       call->zero, call->reserved);
+    if (call->zero != 0)
+        return err_set(err, ERR_PEER, "the reserved byte of a call is %u, expected 0", call->zero);
     if (is_broadcast ? call->root >= world : call->root != 0)
         return err_set(err, ERR_PEER, "root is rank %u, expected %s", call->root,
                        is_broadcast ? "a rank of this world" : "0, since the call has no root");

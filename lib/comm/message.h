@@ -68,6 +68,8 @@ enum {
     LIFE_PAGE = UINT32_MAX,      /* PART: the memory is the page of the host */
 };
 
+enum { COMM_STRIDE_UNIT = 64 };
+
 enum comm_what {
     COMM_ALL_REDUCE = 0,
     COMM_REDUCE_SCATTER = 1,
@@ -75,6 +77,7 @@ enum comm_what {
     COMM_BROADCAST = 3,
     COMM_BARRIER = 4,
     COMM_ALL_REDUCE_CODED = 5,
+    COMM_ALL_REDUCE_PIECES = 6,
 };
 
 /* The call that a rank makes. The ranks compare their calls. The members of a host read this struct
@@ -88,16 +91,17 @@ struct comm_call {
     uint8_t op;      /* enum comm_op; of COMM_ALL_REDUCE_CODED enum code_kind */
     uint8_t zero;
     uint32_t root;     /* rank; 0 unless `what` is COMM_BROADCAST */
-    uint32_t reserved; /* 0 */
+    uint32_t stride;   /* of COMM_ALL_REDUCE_PIECES: COMM_STRIDE_UNIT bytes from the data of the first piece to
+                          that of the second; else 0. Not compared, and not sent to other hosts */
 };
 
-/* Validates the fields of a call that another rank wrote, except `offset`. `world`: number of
+/* Validates the fields of a call that another rank wrote, except `offset` and `stride`. `world`: number of
  * ranks. Errors: ERR_PEER. */
 int message_check_call(const struct comm_call *call, uint32_t world, struct err *err);
 
 void message_head_write(const struct comm_call *call, uint64_t tag,
                         uint8_t out[MESSAGE_HEAD_BYTES]);
-/* Reads and validates every field. Sets out->offset to 0. Errors: ERR_PEER; then *out and *tag are
+/* Reads and validates every field. Sets out->offset and out->stride to 0. Errors: ERR_PEER; then *out and *tag are
  * unchanged. */
 int message_head_read(const uint8_t in[MESSAGE_HEAD_BYTES], uint32_t world, struct comm_call *out,
                       uint64_t *tag, struct err *err);

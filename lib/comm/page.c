@@ -35,7 +35,7 @@ AT(comm_call, dtype, 21);
 AT(comm_call, op, 22);
 AT(comm_call, zero, 23);
 AT(comm_call, root, 24);
-AT(comm_call, reserved, 28);
+AT(comm_call, stride, 28);
 _Static_assert(sizeof(struct host_slot) == SLOT_BYTES && sizeof(struct comm_call) == 32,
                "page.h states these sizes");
 _Static_assert(sizeof(_Atomic uint32_t) == 4 && ATOMIC_INT_LOCK_FREE == 2,

@@ -27,7 +27,7 @@
  *                             16  u32     number
  *                             20  u8 x 4  what, dtype, op, zero
  *                             24  u32     root
- *                             28  u32     reserved
+ *                             28  u32     stride
  *     then  2 x PAGE_SMALL_BYTES each [n_slots]  places for small vectors: even calls, odd calls */
 #ifndef COMM_PAGE_H
 #define COMM_PAGE_H
@@ -42,7 +42,7 @@ struct err;
 
 enum {
     PAGE_MAGIC = 0x74726e70, /* "pnrt" */
-    PAGE_LAYOUT = 3,
+    PAGE_LAYOUT = 4,
     PAGE_SMALL_BYTES = 16 << 10,
 };
 /* Flags in host_slot.word; PAGE_STEP is its unit of arrivals. */

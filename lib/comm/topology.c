@@ -140,6 +140,16 @@ static void cut_nodes(struct topology *t, uint32_t first, uint32_t end)
     cut_nodes(t, cut, end);
 }
 
+/* Makes a node of all successive ranks of a host. */
+static void join_nodes(struct topology *t)
+{
+    for (uint32_t first = 0, end = 1; first < t->world; first = end++) {
+        while (end < t->world && same_host(t, first, end))
+            end++;
+        add_node(t, first, end);
+    }
+}
+
 static bool is_tree(const uint32_t *leaves, uint32_t first, uint32_t n)
 {
     uint32_t cut = n > 1 ? reduce_cut(leaves, first, n) : 0;
@@ -168,12 +178,14 @@ static int find_leaves(struct topology *t, const uint32_t *shares, struct err *e
     return 0;
 }
 
-static void find_nodes(struct topology *t, bool direct)
+static void find_nodes(struct topology *t, enum topology_nodes nodes)
 {
-    bool power = schedule_is_power(t->world) && t->leaves == NULL && !direct;
+    bool power = schedule_is_power(t->world) && t->leaves == NULL && nodes == TOPOLOGY_FASTEST;
     uint32_t block = power ? block_ranks(t) : 0, smallest = t->world;
 
-    if (!power)
+    if (nodes == TOPOLOGY_HOSTS)
+        join_nodes(t);
+    else if (!power)
         cut_nodes(t, 0, t->world);
     for (uint32_t r = 0; power && r < t->world; r += block)
         add_node(t, r, r + block);
@@ -186,13 +198,14 @@ static void find_nodes(struct topology *t, bool direct)
         if (topology_node_ranks(t, n) < smallest)
             smallest = topology_node_ranks(t, n);
     }
-    if (t->kind != TOPOLOGY_DIRECT)
+    if (t->kind != TOPOLOGY_DIRECT || nodes == TOPOLOGY_HOSTS)
         t->node_leaves = NULL;
     t->n_channels = smallest;
 }
 
 int topology_init(struct topology *t, const struct group_member *members, uint32_t n_members,
-                  const uint32_t *shares, bool shared_memory, bool direct, struct err *err)
+                  const uint32_t *shares, bool shared_memory, enum topology_nodes nodes,
+                  struct err *err)
 {
     struct topology made = { .n_members = n_members };
     int rc = count_points(&made, members, err);
@@ -203,12 +216,13 @@ int topology_init(struct topology *t, const struct group_member *members, uint32
         return err_set(err, ERR_NOMEM, "topology of %u ranks: out of memory", made.world);
     number_points(&made, members);
     find_hosts(&made, members, shared_memory);
+    CHECK(shares == NULL || nodes != TOPOLOGY_HOSTS);
     rc = find_leaves(&made, shares, err);
     if (rc < 0) {
         topology_fini(&made);
         return rc;
     }
-    find_nodes(&made, direct);
+    find_nodes(&made, nodes);
     *t = made;
     return 0;
 }

@@ -33,6 +33,14 @@
 struct group_member;
 struct err;
 
+/* Which ranks are to work together. */
+enum topology_nodes {
+    TOPOLOGY_FASTEST, /* as in the table above */
+    TOPOLOGY_LINKED,  /* as in the table, but all nodes have links with all nodes: never HALVING */
+    TOPOLOGY_HOSTS,   /* the ranks have pieces (piece_tree.h): ONE_NODE or DIRECT; a node is all successive
+                         ranks of a host, of which the sum need not be a subtree. No shares */
+};
+
 enum topology_kind { TOPOLOGY_ONE_NODE, TOPOLOGY_HALVING, TOPOLOGY_DIRECT };
 
 struct topology {
@@ -51,15 +59,16 @@ struct topology {
     uint32_t *leaves;     /* [world + 1]: rank r is the leaves [leaves[r], leaves[r + 1]); NULL: one
                              leaf each */
     uint32_t *node_leaves; /* [n_nodes + 1]: leaves of the nodes; NULL: equal nodes, a power of
-                              two */
+                              two; or TOPOLOGY_HOSTS: sums of nodes are no part of a tree */
     void *memory;         /* owned; contains all arrays */
 };
 
-/* shares: NULL, or [ranks] as in comm_opts. direct: all nodes are to have links with all nodes. Errors: ERR_INPUT (no member with ranks, a member with
+/* shares: NULL, or [ranks] as in comm_opts. Errors: ERR_INPUT (no member with ranks, a member with
  * neither ranks nor servers or with both, too many of them, shares that are not subtrees),
  * ERR_NOMEM. */
 int topology_init(struct topology *t, const struct group_member *members, uint32_t n_members,
-                  const uint32_t *shares, bool shared_memory, bool direct, struct err *err);
+                  const uint32_t *shares, bool shared_memory, enum topology_nodes nodes,
+                  struct err *err);
 void topology_fini(struct topology *t); /* idempotent */
 
 uint32_t topology_node_ranks(const struct topology *t, uint32_t node);

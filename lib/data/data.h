@@ -88,6 +88,8 @@ struct data_reader_opts {
     uint32_t lanes;      /* micro-batches of a step; divides global_batch */
     uint32_t first_lane; /* this replica's lanes: [first_lane, first_lane + n_lanes) */
     uint32_t n_lanes;
+    /* The last n_second of the n_lanes lanes are [second_lane, second_lane + n_second) instead; 0: none. */
+    uint32_t second_lane, n_second;
     uint64_t first_step; /* first global step of the stream, from 1 */
     uint64_t last_step;  /* last global step of the stream */
     uint32_t threads;    /* decode threads of this reader; 0: data_next() decodes */
@@ -113,7 +115,7 @@ struct data_batch { /* all pointers are owned by the reader */
 int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
                      struct data_reader **out, struct err *err);
 /* Waits for the next lane batch in order: step first_step with lanes first_lane, first_lane + 1,
- * ..., then the next step. *out is valid until data_release(); NULL at the end of the stream.
+ * ..., and those from second_lane on, then the next step. *out is valid until data_release(); NULL at the end of the stream.
  * Errors: ERR_CANCELED (data_reader_cancel() was called), ERR_CORRUPT or ERR_INPUT (a bad record;
  * the text contains file, offset, record number and the expected content), ERR_CHANGED, ERR_IO,
  * ERR_NOMEM. */

@@ -241,6 +241,14 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
     return rc;
 }
 
+/* Returns the number of the i-th lane of a step. */
+static uint32_t lane_of(const struct data_reader_opts *o, uint32_t i)
+{
+    uint32_t n_first = o->n_lanes - o->n_second;
+
+    return i < n_first ? o->first_lane + i : o->second_lane + (i - n_first);
+}
+
 /* Claims the next piece; false: no piece is available now. Caller holds the lock. */
 static bool claim(struct data_reader *r, struct piece *p)
 {
@@ -251,7 +259,7 @@ static bool claim(struct data_reader *r, struct piece *p)
         return false;
     p->slot = &r->slots[q % r->n_slots];
     p->step = r->opts.first_step + q / n_lanes;
-    p->lane = r->opts.first_lane + (uint32_t)(q % n_lanes);
+    p->lane = lane_of(&r->opts, (uint32_t)(q % n_lanes));
     if (r->claimed_at == 0) { /* the first piece of a new batch */
         p->slot->n_undecoded = r->lane_batch;
         p->slot->rc = 0;
@@ -322,7 +330,9 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
 
     CHECK(opts->lanes > 0 && opts->global_batch > 0 && opts->global_batch % opts->lanes == 0);
     CHECK(opts->n_lanes > 0 && opts->n_lanes <= opts->lanes &&
-          opts->first_lane <= opts->lanes - opts->n_lanes);
+          opts->n_second < opts->n_lanes &&
+          opts->first_lane <= opts->lanes - (opts->n_lanes - opts->n_second) &&
+          opts->second_lane <= opts->lanes - opts->n_second);
     CHECK(opts->prefetch > 0 && opts->first_step > 0);
     CHECK(data_steps_per_epoch(s, opts->global_batch, opts->pad) > 0);
     r = calloc(1, sizeof(*r));

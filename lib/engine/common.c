@@ -51,7 +51,7 @@ int engine_open_memory(struct engine *e, struct memory_opts *o, struct err *err)
     o->is_shared = opts->max_replicas > opts->n_devices;
     o->head_bytes = opts->head_bytes;
     o->control = opts->control_floats;
-    o->max_lanes = opts->max_lanes;
+    o->max_lanes = opts->max_piece > 0 ? opts->max_piece : opts->max_lanes;
     o->eval_words = e->eval_words;
     o->has_outer = opts->has_outer;
     rc = engine_memory_open(&e->memory, o, err);
@@ -83,5 +83,12 @@ void engine_append(char *text, size_t n, const char *fmt, ...)
 
 uint32_t lane_merges(const struct engine_replica *r, uint32_t i)
 {
-    return tree_merges(i, r->n_lanes);
+    uint32_t n_first = r->n_lanes - r->n_second;
+
+    return i < n_first ? tree_merges(i, n_first) : tree_merges(i - n_first, r->n_second);
+}
+
+uint32_t lane_base(const struct engine_replica *r, uint32_t i)
+{
+    return i < r->n_lanes - r->n_second ? 0 : 1;
 }

@@ -21,7 +21,9 @@ int engine_check_canceled(const struct engine *e, struct err *err); /* ERR_CANCE
 /* Appends to the string in text [n]; the result may be truncated. */
 void engine_append(char *text, size_t n, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* tree_merges() after the replica's lane i. */
+/* tree_merges() after the replica's lane i, in its piece. */
 uint32_t lane_merges(const struct engine_replica *r, uint32_t i);
+/* Returns the entry of the stack, and the arena, in which the sum of the piece of lane i is: 0 or 1. */
+uint32_t lane_base(const struct engine_replica *r, uint32_t i);
 
 #endif

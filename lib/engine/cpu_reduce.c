@@ -120,8 +120,8 @@ static int all_reduce(struct engine_replica *r, struct comm_range x, struct err 
 
     if (codes_are_on(e))
         return comm_all_reduce_coded(e->group.comm, r->local, data, x.end - x.begin, &coding, err);
-    return comm_all_reduce(e->group.comm, r->local, data, x.end - x.begin, TENSOR_F32, COMM_SUM,
-                           err);
+    return comm_all_reduce_pieces(e->group.comm, r->local, data, e->memory.grads_bytes,
+                                  x.end - x.begin, TENSOR_F32, err);
 }
 
 static int reduce_bucket(struct engine_replica *r, uint32_t i, struct trace_row *trace,
@@ -280,7 +280,7 @@ void reduce_ready(void *arg, size_t offset, size_t n)
     if (whole * floats <= d->added)
         return;
     last = r->n_lanes - 1;
-    reduce_add_lanes(r, last, lane_merges(r, last) + 1, whole * floats);
+    reduce_add_lanes(r, last, lane_base(r, last) + lane_merges(r, last) + 1, whole * floats);
     d->added = whole * floats;
     add_ready(d, (uint32_t)whole);
 }

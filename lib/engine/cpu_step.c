@@ -196,7 +196,7 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
         float *grads = r->arenas->grads[top];
         int rc;
 
-        run.lane = r->first_lane + i;
+        run.lane = engine_lane(r, i);
         rc = engine_check_canceled(e, err);
         if (rc == 0)
             rc = feed_lane(r, run.lane, err);

@@ -33,6 +33,12 @@ void tables_add(struct engine_replica *r, uint32_t to, uint32_t from, size_t beg
     tree_add_f32(sum + m->trained, part + m->trained, end - m->trained);
 }
 
+/* Sums that the replica contributes: one of each piece, in the arenas 0 and 1. */
+static uint32_t n_sums(const struct engine_replica *r)
+{
+    return r->n_second > 0 ? 2 : 1;
+}
+
 /* The marks of this replica become those of all replicas; rows that only others have are zero here.
  */
 static int join_marks(struct engine_replica *r, struct err *err)
@@ -42,26 +48,31 @@ static int join_marks(struct engine_replica *r, struct err *err)
     int rc;
 
     memcpy(all->marks, r->arenas->rows[0].marks, all->n_words * sizeof(*all->marks));
+    for (size_t i = 0; r->n_second > 0 && i < all->n_words; i++)
+        all->marks[i] |= r->arenas->rows[1].marks[i];
     rc = comm_all_reduce(e->group.comm, r->local, all->marks, all->n_words, TENSOR_I64, COMM_OR,
                          err);
     if (rc == 0 && !packed_is_valid(all))
         rc = err_set(err, ERR_PEER, "a task marked a row that its embedding table does not have");
-    if (rc == 0)
-        packed_add(&r->arenas->rows[0], r->arenas->grads[0] + e->memory.dense, all, NULL);
+    for (uint32_t s = 0; rc == 0 && s < n_sums(r); s++)
+        packed_add(&r->arenas->rows[s], r->arenas->grads[s] + e->memory.dense, all, NULL);
     return rc;
 }
 
 int tables_compact(struct engine_replica *r, size_t *end, struct err *err)
 {
     const struct memory *m = &r->engine->memory;
-    float *grads = r->arenas->grads[0];
     size_t tail = m->grads - m->trained;
     int rc = m->opts.n_tables > 0 ? join_marks(r, err) : 0;
 
     if (rc < 0)
         return rc;
     *end = m->dense + packed_floats(&r->arenas->rows[0]) + tail;
-    memmove(grads + *end - tail, grads + m->trained, tail * sizeof(*grads));
+    for (uint32_t s = 0; s < n_sums(r); s++) {
+        float *grads = r->arenas->grads[s];
+
+        memmove(grads + *end - tail, grads + m->trained, tail * sizeof(*grads));
+    }
     return 0;
 }
 
@@ -70,6 +81,8 @@ void tables_expand(struct engine_replica *r, size_t end)
     const struct memory *m = &r->engine->memory;
     size_t tail = m->grads - m->trained;
 
-    memmove(r->arenas->grads[0] + m->trained, r->arenas->grads[0] + end - tail,
-            tail * sizeof(float));
+    /* also of the second sum, so that what is between its parameters stays zero */
+    for (uint32_t s = 0; s < n_sums(r); s++)
+        memmove(r->arenas->grads[s] + m->trained, r->arenas->grads[s] + end - tail,
+                tail * sizeof(float));
 }

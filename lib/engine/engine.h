@@ -123,6 +123,9 @@ struct engine_opts {              /* borrowed until close() */
     size_t head_bytes;         /* of the region, for the caller */
     uint32_t control_floats;   /* of a gradient arena, ENGINE_WORDS included */
     uint32_t lanes, max_lanes; /* of the global batch; of a replica in any group */
+    uint32_t max_piece;        /* lanes of the largest share or piece of a replica; a second piece has at
+                                  most half of them. 0: replicas have one piece, of at most max_lanes.
+                                  Only on CPUs */
     uint32_t lane_batch;       /* samples of a lane */
 
     /* model and data */
@@ -180,8 +183,10 @@ struct engine_replica {
     struct place helper_place; /* of a thread that reduces for it; waits locally if there is none */
 
     /* The caller's: a generation. */
-    /* n_lanes: a subtree of the tree over all lanes (simd.h) */
-    uint32_t rank, first_lane, n_lanes;
+    uint32_t rank;
+    /* Lanes of the replica: n_lanes in one or two subtrees of the tree over all lanes (comm/pieces.h).
+     * The last n_second of them begin at second_lane; 0: there is one subtree, from first_lane on. */
+    uint32_t first_lane, n_lanes, second_lane, n_second;
     /* The caller's: a step. */
     double scale;            /* of the loss; the same in all replicas */
     float loss_scale;        /* scale / samples of the global batch */
@@ -308,8 +313,8 @@ struct engine_ops {
     void (*select)(struct engine_replica *r, float *model);
 
     /* ---- replica: a step ---- */
-    /* Gradients, statistics and loss of the replica's lanes, summed in arena 0 along the tree; the
-     * engine's control words are written, the caller's are 0. Enters PHASE_DATA and PHASE_LANE. May
+    /* Gradients, statistics and loss of the replica's lanes, summed in arena 0 along the tree, those of
+     * a second piece in arena 1; the engine's control words are written, the caller's are 0. Enters PHASE_DATA and PHASE_LANE. May
      * already reduce what is final. Errors: ERR_IO, ERR_CORRUPT, ERR_INPUT, ERR_DEVICE, ERR_PEER,
      * ERR_CANCELED. */
     int (*run_lanes)(struct engine_replica *r, uint64_t step, struct err *err);
@@ -350,7 +355,7 @@ struct engine_ops {
 
     /* ---- replica: other passes over data ---- */
     /* Loss and metrics of this replica's lanes of the evaluation data, summed along the tree in
-     * arenas->sums[0]. Enters PHASE_EVALUATION_DATA and PHASE_EVALUATE. */
+     * arenas->sums[0], those of a second piece in sums[1]. Enters PHASE_EVALUATION_DATA and PHASE_EVALUATE. */
     int (*evaluate)(struct engine_replica *r, struct err *err);
     /* Appends the name of a reduced gradient or statistic that contains NaN or infinity to `text`
      * [n]; appends nothing if all are finite. Arena 0 contains the gradients afterwards. */
@@ -361,6 +366,14 @@ struct engine_ops {
     int (*locate_nonfinite)(struct engine_replica *r, uint64_t step, struct engine_nonfinite *out,
                             struct err *err);
 };
+
+/* Returns the number of the i-th lane that the replica computes in a step. */
+static inline uint32_t engine_lane(const struct engine_replica *r, uint32_t i)
+{
+    uint32_t n_first = r->n_lanes - r->n_second;
+
+    return i < n_first ? r->first_lane + i : r->second_lane + (i - n_first);
+}
 
 /* Arena 0 of a replica: peers can read and write it. Free for the caller between bind() and the
  * first run_lanes(), in transfers before bind(), and after locate_nonfinite(); it must be zero

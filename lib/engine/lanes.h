@@ -2,7 +2,7 @@
  *
  * Lanes are added on a stack that works as a binary counter. So the order of additions depends on
  * lane numbers alone: four lanes give (0+1)+(2+3). After the last lane the rest is merged from the
- * right. Pure. */
+ * right. A second piece of lanes is added above the sum of the first one. Pure. */
 #ifndef ENGINE_LANES_H
 #define ENGINE_LANES_H
 

@@ -51,7 +51,7 @@ struct memory_opts {
     const struct packed_table *remote; /* compact tables (engine.h); borrowed */
     uint32_t n_remote;
     size_t remote_words; /* of marks */
-    uint32_t max_lanes;                /* of a replica */
+    uint32_t max_lanes;                /* of a piece of a replica */
     uint32_t eval_words;               /* doubles */
     const struct optim_def *optimizer;
     const struct optim_hyper *hyper;
@@ -81,7 +81,8 @@ struct memory {
     size_t slot;  /* floats of a slot of the optimizer here */
     size_t state_bytes;
     size_t model_bytes; /* of the state without the outer momentum */
-    /* gradient arenas of a replica: levels of its lane tree, at most */
+    /* gradient arenas of a replica: levels of its lane tree, at most. The sum of a second piece, of at most
+       half as many lanes, is in arena 1 */
     uint32_t depth;
     float *state;                  /* parameters, then slots, then the average */
     float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this slot */

@@ -82,7 +82,7 @@ static int all_lanes(struct engine_replica *r, double *per_lane, struct err *err
 
     for (uint64_t s = 1; s <= e->opts->eval_steps; s++)
         for (uint32_t i = 0; i < r->n_lanes; i++) {
-            int rc = lane_sums(r, s, r->first_lane + i, per_lane + (size_t)i * e->eval_words, err);
+            int rc = lane_sums(r, s, engine_lane(r, i), per_lane + (size_t)i * e->eval_words, err);
 
             if (rc == 0)
                 rc = engine_check_canceled(e, err);
@@ -249,7 +249,7 @@ int passes_locate_nonfinite(struct engine_replica *r, uint64_t step, struct engi
     *out = (struct engine_nonfinite){ .lane = o->lanes };
     plan_trace_nonfinite(r->plans->train, &culprit);
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes && !culprit.found; i++) {
-        run.lane = r->first_lane + i;
+        run.lane = engine_lane(r, i);
         rc = run_again(r, &run, &culprit, out, err);
     }
     plan_trace_nonfinite(r->plans->train, NULL);

@@ -155,6 +155,8 @@ static struct data_reader_opts reads(const struct engine_replica *r, uint64_t fi
 
     o.first_lane = r->first_lane;
     o.n_lanes = r->n_lanes;
+    o.second_lane = r->second_lane;
+    o.n_second = r->n_second;
     o.first_step = first;
     o.last_step = last;
     o.prefetch *= r->n_lanes;

@@ -16,7 +16,7 @@ int agree_connect(struct train *t, struct err *err)
     const struct train_generation *g = &t->generation.opts;
     struct comm_opts o = {
         .view = g->view,
-        .shares = t->generation.shares,
+        .shares = g->view.n_pieces == 0 ? t->generation.shares : NULL,
         .groups = t->opts->code.kind != CODE_NONE ? t->opts->code.groups : 0,
         .listener = g->listener,
         .arena = &t->engine->memory.region,

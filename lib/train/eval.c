@@ -95,8 +95,9 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     if (rc == 0)
         rc = fault_error("train.evaluated", err);
     if (rc == 0 && t->generation.comm != NULL)
-        rc = comm_all_reduce(t->generation.comm, r->local, r->device->arenas->sums[0],
-                             t->engine->eval_words, TENSOR_F64, COMM_SUM, err);
+        rc = comm_all_reduce_pieces(t->generation.comm, r->local, r->device->arenas->sums[0],
+                                    t->engine->memory.sums_bytes, t->engine->eval_words, TENSOR_F64,
+                                    err);
     if (rc < 0)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
     trace_add_until_now(r->device->trace, TRACE_EVALUATION, 0, begin);

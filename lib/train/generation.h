@@ -28,7 +28,8 @@ struct generation {
     struct engine *engine;       /* borrowed; its waits end early too */
     struct train_generation opts; /* of the last train_start(); its view is a copy in `memory` */
     struct arena memory;
-    uint32_t *shares;            /* owned; [replicas of the full cluster] lanes of each rank */
+    uint32_t *shares;            /* owned; [replicas of the full cluster] lanes of each rank, if they are equal:
+                                    the view has no pieces */
     struct comm *comm;           /* owned; NULL: not connected, or nothing to connect */
     /* guards comm's lifetime against train_abort(), and the result */
     pthread_mutex_t lock;

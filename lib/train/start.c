@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "engine/trace.h"
+#include "train/division.h"
 #include "train/health.h"
 #include "train/replica.h"
 #include "train/sample_log.h"
@@ -104,25 +105,7 @@ static int check_view(const struct train *t, const struct group_view *v, struct 
             "which must not be discarded",
             (unsigned long long)v->newest_step, v->members[v->self].name,
             (unsigned long long)state_held(&t->state));
-    return 0;
-}
-
-/* Each rank gets the lanes (micro-batches) of its share, in the order of the ranks. */
-static void place_lanes(struct train *t)
-{
-    const struct generation *g = &t->generation;
-    uint32_t first_rank = generation_first_rank(g, g->opts.view.self), lane = 0;
-
-    for (uint32_t i = 0; i < first_rank; i++)
-        lane += g->shares[i];
-    for (uint32_t i = 0; i < t->opts->n_devices; i++) {
-        struct engine_replica *r = t->replicas[i].device;
-
-        r->rank = first_rank + i;
-        r->first_lane = lane;
-        r->n_lanes = g->shares[r->rank];
-        lane += r->n_lanes;
-    }
+    return division_check(o, v, world, err);
 }
 
 static void describe_group(struct train *t)
@@ -174,7 +157,10 @@ int start_generation(struct train *t, const struct train_generation *opts, train
     if (rc < 0)
         return rc;
     t->generation.on_end = on_end;
-    place_lanes(t);
+    for (uint32_t i = 0; i < o->n_devices; i++)
+        division_place(&t->generation.opts.view, t->generation.shares,
+                       generation_first_rank(&t->generation, opts->view.self) + i,
+                       t->replicas[i].device);
     sample_log_group(t->samples, opts->view.generation, opts->key, sizeof(opts->key));
     health_begin(t);
     describe_group(t);

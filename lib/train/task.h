@@ -1,7 +1,7 @@
 /* task.h - what the files of the protocol share: the object behind train.h, and the thread of a
  * replica.
  *
- * Types alone. Files below the protocol (model, state, generation, events, live, groups, weights,
+ * Types alone. Files below the protocol (model, state, generation, division, events, live, groups, weights,
  * tensors, loss_scale, sample_log, phases, outer_math) do not include it. The files of the protocol, each of which may
  * include those above it and never the reverse:
  *

@@ -17,6 +17,7 @@
 #include "op/op.h"
 #include "ps/wants.h"
 #include "train/coding.h"
+#include "train/division.h"
 #include "train/groups.h"
 #include "train/health.h"
 #include "train/open.h"
@@ -66,18 +67,6 @@ static uint32_t reading_threads(const struct train_opts *o, uint32_t lane_batch)
                : 1;
 }
 
-/* Returns the largest share of lanes that a replica can have. It decreases with the size of the
- * group, so the smallest allowed group determines it. */
-static uint32_t most_lanes(const struct train_opts *o, uint32_t *shares)
-{
-    uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;
-
-    comm_share(o->lanes, world, shares);
-    for (uint32_t i = 0; i < world; i++)
-        most = shares[i] > most ? shares[i] : most;
-    return most;
-}
-
 static enum engine_overlap overlap_of(enum train_overlap o)
 {
     switch (o) {
@@ -123,7 +112,6 @@ static void describe_engine(struct train *t)
         .head_bytes = (size_t)AGREE_BYTES * o->n_devices,
         .control_floats = (uint32_t)(CONTROL_WORDS + health_words(o)),
         .lanes = o->lanes,
-        .max_lanes = most_lanes(o, t->generation.shares),
         .lane_batch = m->lane_batch,
         .graph = m->graph,
         .plan = &m->plan,
@@ -155,6 +143,7 @@ static void describe_engine(struct train *t)
         .on_lane = o->sample_log != NULL ? on_lane : NULL,
         .arg = t,
     };
+    division_limit(o, &t->engine_opts);
 }
 
 /* ---- opening ---- */

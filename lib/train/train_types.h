@@ -140,6 +140,9 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
     uint32_t replicas;            /* of the full cluster; at most lanes */
     uint32_t min_replicas;        /* of the smallest group that may train; 0: replicas */
+    /* Replicas may have unequal pieces of lanes (comm/pieces.h), which takes one more arena of gradients.
+     * On CPUs, without parameter servers, compressed gradients and local SGD. */
+    bool balances;
     /* of tables too: the same weights, slower; for comparisons. Not with lazy */
     bool whole_gradients;
 

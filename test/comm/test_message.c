@@ -93,7 +93,7 @@ static void head_is_read_as_it_was_written(void **state)
     assert_int_equal(message_head_read(reduce_head, WORLD, &c, &tag, &err), 0);
     assert_true(c.count == 0x05060708 && c.offset == 0 && c.number == 0x01020304 &&
                 c.what == COMM_ALL_REDUCE && c.dtype == TENSOR_F32 && c.op == COMM_MAX &&
-                c.zero == 0 && c.root == 0 && c.reserved == 0);
+                c.zero == 0 && c.root == 0 && c.stride == 0);
     assert_true(tag == 0x1112131415161718);
     assert_int_equal(message_head_read(broadcast_head, WORLD, &c, &tag, &err), 0);
     assert_true(c.count == 3 && c.number == 9 && c.what == COMM_BROADCAST && c.dtype == TENSOR_U8 &&
@@ -132,7 +132,7 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 3, 'h', "magic" },
         { 15, 0x80, "elements are not possible" },             /* more than memory can be */
         { 15, 0x20, "elements are not possible" },             /* nor does count * 4 */
-        { 24, 6, "kind of call 6, expected at most 5" },
+        { 24, 7, "kind of call 7, expected at most 6" },
         { 24, 255, "kind of call 255" },
         { 25, 0, "element type 0 is not possible" },           /* no type */
         { 25, 2, "element type 2 is not possible" },           /* uint8 cannot be added */
@@ -140,7 +140,7 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 26, 2, "operation 2 is not possible" },              /* or: not of floats */
         { 26, 3, "operation 3 is not possible" },
         { 26, 255, "operation 255 is not possible" },
-        { 27, 1, "reserved bytes of a call are 1 and 0, expected 0" },
+        { 27, 1, "the reserved byte of a call is 1, expected 0" },
         { 28, 1, "root is rank 1, expected 0" },
         { 31, 1, "root is rank 16777216, expected 0" },
         { 0, 0, NULL } });
@@ -164,14 +164,14 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 0, 0, NULL } });
 }
 
-static void call_in_the_page_with_reserved_bytes_is_rejected(void **state)
+static void call_in_the_page_with_a_reserved_byte_is_rejected(void **state)
 {
     struct comm_call call = { .what = COMM_BARRIER, .dtype = TENSOR_U8 };
     struct err err;
 
     (void)state;
     assert_int_equal(message_check_call(&call, WORLD, &err), 0);
-    call.reserved = 1;
+    call.zero = 1;
     assert_int_equal(message_check_call(&call, WORLD, &err), ERR_PEER);
 }
 
@@ -380,7 +380,7 @@ int main(void)
         cmocka_unit_test(head_is_written_as_the_layout_states),
         cmocka_unit_test(head_is_read_as_it_was_written),
         cmocka_unit_test(head_with_an_invalid_field_is_rejected),
-        cmocka_unit_test(call_in_the_page_with_reserved_bytes_is_rejected),
+        cmocka_unit_test(call_in_the_page_with_a_reserved_byte_is_rejected),
         cmocka_unit_test(channel_head_is_written_and_read_as_the_layout_states),
         cmocka_unit_test(channel_head_with_an_invalid_field_is_rejected),
         cmocka_unit_test(life_message_is_written_as_the_layout_states),

@@ -26,7 +26,7 @@ static void page_begins_with_the_fields_that_identify_it(void **state)
 {
     static const uint8_t head[24] = {
         'p',  'n',  'r',  't', /* magic */
-        3,    0,    0,    0,   /* layout */
+        4,    0,    0,    0,   /* layout */
         0xc0, 0x82, 0x01, 0,   /* 320 + 3 * 32896 = 99008 bytes */
         0,    0,    0,    0,   /* likewise */
         3,    0,    0,    0,   /* slots */
@@ -53,8 +53,8 @@ static void page_with_an_invalid_field_is_rejected(void **state)
         const char *why;
     } cases[] = {
         { 0, 'P', "magic 0x74726e50, expected 0x74726e70" },
-        { 4, 0, "layout 0, expected 3" },
-        { 4, 2, "layout 2, expected 3" },
+        { 4, 0, "layout 0, expected 4" },
+        { 4, 2, "layout 2, expected 4" },
         { 8, 0xc1, "99009 bytes, expected 99008" },
         { 15, 1, "expected 99008" },
         { 16, 2, "it has 2 slots, expected 3" },

@@ -36,7 +36,7 @@ static void lay_out(struct topology *t, const char *text, const uint32_t *shares
                                       .n_devices = (uint32_t)ranks };
         at += used;
     }
-    assert_int_equal(topology_init(t, m, n, shares, shared_memory, false, NULL), 0);
+    assert_int_equal(topology_init(t, m, n, shares, shared_memory, TOPOLOGY_FASTEST, NULL), 0);
 }
 
 /* Expects "nodes 0 2 4; 2 channels" and the description. */
@@ -69,7 +69,7 @@ static void requested_direct_exchange_connects_all_nodes_along_the_same_tree(voi
             .name = "worker", .host_key = hosts[i], .data_address = "127.0.0.1:1", .n_devices = 2
         };
     }
-    assert_int_equal(topology_init(&t, m, 4, NULL, true, true, NULL), 0);
+    assert_int_equal(topology_init(&t, m, 4, NULL, true, TOPOLOGY_LINKED, NULL), 0);
     assert_int_equal(t.kind, TOPOLOGY_DIRECT);
     assert_int_equal(t.n_nodes, 4);
     assert_int_equal(t.n_channels, 2);
@@ -83,7 +83,7 @@ static void requested_direct_exchange_connects_all_nodes_along_the_same_tree(voi
             assert_true(peers[i] % 2 == r % 2 && peers[i] / 2 != r / 2);
     }
     topology_fini(&t);
-    assert_int_equal(topology_init(&t, m, 1, NULL, true, true, NULL), 0);
+    assert_int_equal(topology_init(&t, m, 1, NULL, true, TOPOLOGY_LINKED, NULL), 0);
     assert_int_equal(t.kind, TOPOLOGY_ONE_NODE);
     topology_fini(&t);
 }
@@ -153,18 +153,18 @@ static void shares_define_the_subtrees(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(topology_init(&t, m, 3, uneven, true, false, NULL), 0);
+    assert_int_equal(topology_init(&t, m, 3, uneven, true, TOPOLOGY_FASTEST, NULL), 0);
     assert_int_equal(t.kind, TOPOLOGY_DIRECT);
     assert_int_equal(t.n_nodes, 2); /* 1 + 1 is a subtree on one host */
     assert_int_equal(t.node_leaves[1], 2);
     assert_int_equal(t.node_leaves[2], 4);
     topology_fini(&t);
-    assert_int_equal(topology_init(&t, m, 3, tail, true, false, NULL), 0);
+    assert_int_equal(topology_init(&t, m, 3, tail, true, TOPOLOGY_FASTEST, NULL), 0);
     assert_int_equal(t.n_nodes, 2);
     topology_fini(&t);
-    assert_int_equal(topology_init(&t, m, 3, crooked, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 3, crooked, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "subtrees"));
-    assert_int_equal(topology_init(&t, m, 2, threes, true, false, &err), ERR_INPUT); /* 6 are 4 + 2 */
+    assert_int_equal(topology_init(&t, m, 2, threes, true, TOPOLOGY_FASTEST, &err), ERR_INPUT); /* 6 are 4 + 2 */
     lay_out(&t, "A2 B2", twos, true);
     assert_int_equal(t.kind, TOPOLOGY_HALVING); /* as without shares */
     topology_fini(&t);
@@ -189,7 +189,7 @@ static void leaves_are_divided_into_subtrees_as_equal_as_possible(void **state)
             assert_int_equal(all, full);
             assert_true(most < 2 * ((full + world - 1) / world) || world == 1 || full < 3);
             m.n_devices = world;
-            assert_int_equal(topology_init(&t, &m, 1, shares, true, false, NULL), 0);
+            assert_int_equal(topology_init(&t, &m, 1, shares, true, TOPOLOGY_FASTEST, NULL), 0);
             topology_fini(&t);
         }
 }
@@ -286,16 +286,16 @@ static void big_worlds_are_consistent_and_bounded(void **state)
                 .name = "w", .host_key = host[i], .data_address = "", .n_devices = ranks[k]
             };
         }
-        assert_int_equal(topology_init(&t, m, 64, NULL, true, false, NULL), 0);
+        assert_int_equal(topology_init(&t, m, 64, NULL, true, TOPOLOGY_FASTEST, NULL), 0);
         check_invariants(&t);
         topology_fini(&t);
     }
     m[5].n_devices = UINT32_MAX;
-    assert_int_equal(topology_init(&t, m, 64, NULL, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 64, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "4096"));
     m[5].n_devices = 0;
-    assert_int_equal(topology_init(&t, m, 64, NULL, true, false, &err), ERR_INPUT);
-    assert_int_equal(topology_init(&t, m, 0, NULL, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 64, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 0, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
 }
 
 /* ---- parameter servers ---- */
@@ -421,20 +421,20 @@ static void group_needs_a_rank_and_members_of_one_kind(void **state)
     char text[192];
 
     (void)state;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), 0);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, TOPOLOGY_FASTEST, &err), 0);
     assert_string_equal(topology_describe(&t, text, sizeof(text)),
                         "1 rank: 1 member, shared memory, binary tree; 3 servers");
     topology_fini(&t);
-    assert_int_equal(topology_init(&t, m + 1, 1, NULL, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m + 1, 1, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "without replicas"));
     m[1].n_devices = 1;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "ps has 1 replicas and 3 servers"));
     m[1].n_devices = 0;
     m[1].n_servers = COMM_MAX_SERVERS + 1;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
     m[1].n_servers = 0;
-    assert_int_equal(topology_init(&t, m, 2, NULL, true, false, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 2, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
 }
 
 int main(void)

@@ -1,0 +1,99 @@
+/* division.c - see division.h. */
+#include "train/division.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/group_view.h"
+#include "comm/comm.h"
+#include "comm/pieces.h"
+#include "engine/engine.h"
+#include "train/train_types.h"
+
+/* Returns the largest equal share of lanes that a replica can have. It decreases with the size of the
+ * group, so the smallest allowed group determines it. */
+static uint32_t max_share(const struct train_opts *o)
+{
+    uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;
+    uint32_t *shares = calloc(world, sizeof(*shares));
+
+    CHECK(shares != NULL);
+    comm_share(o->lanes, world, shares);
+    for (uint32_t i = 0; i < world; i++)
+        most = shares[i] > most ? shares[i] : most;
+    free(shares);
+    return most;
+}
+
+/* A fast replica can have twice the share of an equal division: one more arena of gradients. */
+uint32_t division_max_piece(const struct train_opts *opts)
+{
+    uint32_t share = max_share(opts), most = 1;
+
+    while (most < 2 * share && most * 2 <= opts->lanes)
+        most *= 2;
+    return most;
+}
+
+void division_limit(const struct train_opts *opts, struct engine_opts *out)
+{
+    uint32_t share = max_share(opts), piece = division_max_piece(opts);
+
+    out->max_lanes = share;
+    out->max_piece = 0;
+    if (!opts->balances)
+        return;
+    out->max_piece = piece > share ? piece : share;
+    /* two pieces have less than twice the lanes of the larger one */
+    out->max_lanes = 2 * out->max_piece - 1 < opts->lanes ? 2 * out->max_piece - 1 : opts->lanes;
+}
+
+int division_check(const struct train_opts *opts, const struct group_view *v, uint32_t world,
+                   struct err *err)
+{
+    if (v->n_pieces == 0)
+        return 0;
+    if (!opts->balances || world < 2)
+        return err_set(err, ERR_INPUT,
+                       "the group divides the lanes into pieces; expected equal shares, since %s",
+                       world < 2 ? "it has one replica" : "this job does not balance lanes");
+    return pieces_check(v->pieces, v->n_pieces, opts->lanes, world, division_max_piece(opts), err);
+}
+
+static void place_share(const uint32_t *shares, struct engine_replica *out)
+{
+    out->first_lane = 0;
+    for (uint32_t r = 0; r < out->rank; r++)
+        out->first_lane += shares[r];
+    out->n_lanes = shares[out->rank];
+}
+
+static void place_pieces(const struct group_view *v, struct engine_replica *out)
+{
+    out->n_lanes = 0;
+    for (uint32_t i = 0; i < v->n_pieces; i++) {
+        const struct group_piece *p = &v->pieces[i];
+
+        if (p->rank != out->rank)
+            continue;
+        if (out->n_lanes == 0) {
+            out->first_lane = p->first;
+        } else {
+            out->second_lane = p->first;
+            out->n_second = p->n;
+        }
+        out->n_lanes += p->n;
+    }
+}
+
+void division_place(const struct group_view *v, const uint32_t *shares, uint32_t rank,
+                    struct engine_replica *out)
+{
+    out->rank = rank;
+    out->second_lane = out->n_second = 0;
+    if (v->n_pieces > 0)
+        place_pieces(v, out);
+    else
+        place_share(shares, out);
+}

@@ -1,0 +1,26 @@
+/* division.h - which lanes (micro-batches) each replica of a group computes: equal shares (comm_share()),
+ * or the pieces of the view (comm/pieces.h). Pure functions of options and view. */
+#ifndef TRAIN_DIVISION_H
+#define TRAIN_DIVISION_H
+
+#include <stdint.h>
+
+struct engine_opts;
+struct engine_replica;
+struct err;
+struct group_view;
+struct train_opts;
+
+/* Returns the lanes of the largest piece that a replica may have, if opts->balances: a power of two. The
+ * memory for gradients is made for it. */
+uint32_t division_max_piece(const struct train_opts *opts);
+/* Sets max_lanes and max_piece of *out. */
+void division_limit(const struct train_opts *opts, struct engine_opts *out);
+/* Validates the pieces of a view of `world` replicas. Errors: ERR_INPUT. */
+int division_check(const struct train_opts *opts, const struct group_view *v, uint32_t world,
+                   struct err *err);
+/* Sets rank and lanes of a replica. shares: of the ranks; not used if the view has pieces. */
+void division_place(const struct group_view *v, const uint32_t *shares, uint32_t rank,
+                    struct engine_replica *out);
+
+#endif
