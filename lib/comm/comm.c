@@ -119,12 +119,12 @@ static int make_lives(struct comm *c)
 static int make(struct comm *c, struct err *err)
 {
     const struct comm_opts *o = &c->opts;
-    int rc = topology_init(&c->topo, o->view.members, o->view.n_members, o->shares,
-                           o->shared_memory,
-                           o->view.n_pieces > 0 ? TOPOLOGY_HOSTS
-                           : o->groups > 0      ? TOPOLOGY_LINKED
-                                                : TOPOLOGY_FASTEST,
-                           err);
+    int rc =
+        topology_init(&c->topo, o->view.members, o->view.n_members, o->shares, o->shared_memory,
+                      o->view.n_pieces > 0 ? TOPOLOGY_HOSTS
+                      : o->groups > 0      ? TOPOLOGY_LINKED
+                                           : TOPOLOGY_FASTEST,
+                      err);
 
     if (rc == 0)
         rc = pieced_make(c, err);

@@ -15,7 +15,8 @@ static int allocate(struct piece_tree *t, uint32_t world, uint32_t n_nodes)
     size_t n = t->n_pieces;
     /* root_leaves and roots_of are as long as if every piece were a root */
     size_t words = 3 * n + 2 + n_nodes + 1;
-    char *p = calloc(1, n * (sizeof(*t->pieces) + sizeof(*t->roots) + 1) + words * sizeof(uint32_t) + world);
+    char *p = calloc(1, n * (sizeof(*t->pieces) + sizeof(*t->roots) + 1) +
+                            words * sizeof(uint32_t) + world);
 
     if (p == NULL)
         return ERR_NOMEM;

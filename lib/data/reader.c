@@ -329,8 +329,7 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
     int rc;
 
     CHECK(opts->lanes > 0 && opts->global_batch > 0 && opts->global_batch % opts->lanes == 0);
-    CHECK(opts->n_lanes > 0 && opts->n_lanes <= opts->lanes &&
-          opts->n_second < opts->n_lanes &&
+    CHECK(opts->n_lanes > 0 && opts->n_lanes <= opts->lanes && opts->n_second < opts->n_lanes &&
           opts->first_lane <= opts->lanes - (opts->n_lanes - opts->n_second) &&
           opts->second_lane <= opts->lanes - opts->n_second);
     CHECK(opts->prefetch > 0 && opts->first_step > 0);

@@ -100,7 +100,7 @@ static void sum_doubles(struct run *u, size_t count)
             for (size_t i = 0; i < count; i++)
                 ((double *)(u->data + which * STRIDE))[i] =
                     tree_f64(pieces[p].first, pieces[p].n, i, u->round),
-                                                       which += i + 1 == count;
+                                              which += i + 1 == count;
     EXPECT(comm_all_reduce_pieces(u->c, u->local, data, STRIDE, count, TENSOR_F64, &err) == 0, "%s",
            err.text);
     for (size_t i = 0; i < count; i++)
@@ -121,7 +121,8 @@ static void make_other_calls(struct run *u)
     EXPECT(comm_all_reduce(u->c, u->local, data, 3000, TENSOR_I64, COMM_OR, &err) == 0, "%s",
            err.text);
     for (size_t i = 0; i < 3000; i++)
-        EXPECT(data[i] == ((((int64_t)1 << world) - 1) | (int64_t)1 << (20 + i % 7)), "element %zu", i);
+        EXPECT(data[i] == ((((int64_t)1 << world) - 1) | (int64_t)1 << (20 + i % 7)), "element %zu",
+               i);
     for (size_t i = 0; i < 10; i++)
         numbers[i] = (double)((u->rank + i) % world);
     EXPECT(comm_all_reduce(u->c, u->local, data, 10, TENSOR_F64, COMM_MAX, &err) == 0, "%s",
@@ -278,7 +279,8 @@ static void pieces_that_are_no_division_are_refused(void **state)
         o.view.n_pieces = i == 0 ? 1 : 2;
         o.groups = i == 1 ? 2 : 0;
         assert_int_equal(comm_open(&o, &c, &err), i < 2 ? ERR_INPUT : 0);
-        assert_non_null(i < 2 ? strstr(err.text, i == 0 ? "rank 1 has no lanes" : "compression") : "");
+        assert_non_null(i < 2 ? strstr(err.text, i == 0 ? "rank 1 has no lanes" : "compression")
+                              : "");
     }
     comm_close(c);
     cast_fini(&k);

@@ -12,6 +12,8 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "base/rng.h"
+#include "comm/pieces.h"
 #include "train/sample_check.h"
 #include "train/troupe.h"
 
@@ -40,6 +42,7 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.replicas = 4; /* of the full cluster; most scenes use fewer */
     f->opts.min_replicas = 1;
     f->opts.lanes = 4 * LANES_EACH;
+    f->opts.balances = !fixture_on_gpus();
     f->opts.global_batch = 352; /* 4 steps an epoch */
     f->opts.data.eval = "config/digits/digits-test-*.tfrecord";
     f->opts.run.eval_every_epochs = 1;
@@ -176,6 +179,62 @@ static void group_shrunk_and_grown_has_equal_bits_in_every_step(void **state)
         assert_non_null(strstr(k->stage->tasks[0].notes, "received the state after step "));
         expect_told(k, 2, 1, layouts[i]);
         expect_told(k, 3, 1, layouts[i]);
+        expect_same_end(k, layouts[i]);
+        troupe_free(k);
+    }
+}
+
+static int by_lane(const void *a, const void *b)
+{
+    const struct group_piece *x = a, *y = b;
+
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Divides the lanes at random among the ranks. */
+static void divide(struct troupe *k, uint32_t *at)
+{
+    const struct rng_key key = { .seed = 20261127 };
+    uint32_t lanes = 4 * LANES_EACH;
+    struct err err;
+
+    do {
+        uint32_t mask = rng_u32(&key, (*at)++) % lanes;
+        double seconds[TASKS_MAX];
+
+        for (uint32_t i = 0; i < k->n; i++)
+            seconds[i] = 1 + rng_u32(&key, (*at)++) % 7;
+        k->n_pieces = pieces_plan(seconds, k->n, lanes, lanes, k->pieces);
+        for (uint32_t i = 0; i < k->n_pieces; i++)
+            k->pieces[i].first ^= mask & ~(k->pieces[i].n - 1);
+        qsort(k->pieces, k->n_pieces, sizeof(*k->pieces), by_lane);
+    } while (k->n_pieces <= k->n ||
+             pieces_check(k->pieces, k->n_pieces, lanes, k->n, lanes, &err) < 0);
+}
+
+/* Each generation has another division; evaluations and checksums are part of the job. */
+static void lanes_divided_unevenly_have_equal_bits_in_every_step(void **state)
+{
+    static const char *const layouts[] = { "AAA", "ABC", "AAB", "ABA" };
+    uint32_t at = 0;
+
+    (void)state;
+    if (fixture_on_gpus())
+        return; /* replicas on GPUs have equal shares */
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        struct troupe *k = new_troupe(layouts[i], 1);
+
+        for (uint64_t step = 3; step <= 9; step += 3) {
+            divide(k, &at);
+            troupe_start_with(k, 1, SLOWLY);
+            troupe_until(k, step);
+            troupe_pause(k, 0);
+            assert_int_equal(k->tasks[1].last.end, TRAIN_PAUSED);
+        }
+        divide(k, &at);
+        assert_int_equal(troupe_to_the_end(k), 1);
+        for (uint32_t t = 0; t < k->n; t++)
+            expect_told(k, t, 1, layouts[i]);
         expect_same_end(k, layouts[i]);
         troupe_free(k);
     }
@@ -635,6 +694,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(group_shrunk_and_grown_has_equal_bits_in_every_step),
+        cmocka_unit_test(lanes_divided_unevenly_have_equal_bits_in_every_step),
         cmocka_unit_test(single_remaining_task_completes_the_job),
         cmocka_unit_test(replicas_with_unequal_shares_have_equal_bits),
         cmocka_unit_test(fault_at_any_point_loses_no_bit),

@@ -222,7 +222,8 @@ static void job_free(struct job *j)
     free(j);
 }
 
-static void run(struct job *j)
+/* pieces: of the lanes of the replicas; n_pieces 0: equal shares. */
+static void run_pieces(struct job *j, const struct group_piece *pieces, uint32_t n_pieces)
 {
     struct group_member self = {
         .name = "local", .host_key = "here", .data_address = "", .n_devices = j->opts.n_devices
@@ -230,6 +231,8 @@ static void run(struct job *j)
     struct train_generation g = { .view.generation = 1,
                                   .view.members = &self,
                                   .view.n_members = 1,
+                                  .view.pieces = pieces,
+                                  .view.n_pieces = n_pieces,
                                   .shared_memory = true,
                                   .deadline_ms = 20000 };
     struct cancel cancel = { 0 };
@@ -244,6 +247,11 @@ static void run(struct job *j)
     pthread_mutex_unlock(&j->lock);
     if (j->end != TRAIN_COMPLETE)
         fail_msg("%s", j->text);
+}
+
+static void run(struct job *j)
+{
+    run_pieces(j, NULL, 0);
 }
 
 static void expect_same(const struct job *a, const struct job *b)
@@ -325,6 +333,39 @@ static void replicas_with_several_slots_have_equal_bits(void **state)
             expect_same(whole, j);
             job_free(j);
         }
+    job_free(whole);
+}
+
+/* A replica with two pieces contributes two sums, each with marks of its own. */
+static void replicas_with_two_pieces_of_lanes_have_equal_bits(void **state)
+{
+    static const struct {
+        uint32_t replicas, n;
+        struct group_piece pieces[6];
+    } rows[] = {
+        { 2, 4, { { 1, 0, 8 }, { 0, 8, 4 }, { 1, 12, 2 }, { 0, 14, 2 } } },
+        { 2, 3, { { 0, 0, 8 }, { 1, 8, 4 }, { 0, 12, 4 } } },
+        { 3, 6, { { 2, 0, 4 }, { 0, 4, 4 }, { 1, 8, 4 }, { 2, 12, 2 }, { 1, 14, 1 }, { 0, 15, 1 } } },
+        { 3, 5, { { 0, 0, 8 }, { 1, 8, 4 }, { 2, 12, 2 }, { 1, 14, 1 }, { 0, 15, 1 } } },
+    };
+    struct job *whole = job_new(1, 16);
+
+    (void)state;
+    whole->opts.whole_gradients = true;
+    run(whole);
+    for (size_t i = 0; i < 4 * COUNT_OF(rows); i++) {
+        struct job *j = job_new(rows[i / 4].replicas, 16);
+
+        j->opts.balances = true;
+        j->opts.whole_gradients = i % 2 == 0;
+        if (i % 4 >= 2) {
+            j->opts.overlap = TRAIN_OVERLAP_ALWAYS;
+            j->opts.bucket_bytes = 64 * sizeof(float);
+        }
+        run_pieces(j, rows[i / 4].pieces, rows[i / 4].n);
+        expect_same(whole, j);
+        job_free(j);
+    }
     job_free(whole);
 }
 
@@ -534,6 +575,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gradients_packed_or_whole_have_equal_bits_on_any_number_of_replicas),
         cmocka_unit_test(gradients_reduced_in_buckets_have_equal_bits),
         cmocka_unit_test(replicas_with_several_slots_have_equal_bits),
+        cmocka_unit_test(replicas_with_two_pieces_of_lanes_have_equal_bits),
         cmocka_unit_test(optimizers_with_packed_gradients_equal_whole_gradients),
         cmocka_unit_test(lazy_rows_have_equal_bits_on_any_number_of_replicas),
         cmocka_unit_test(lazy_rows_unsupported_are_refused),

@@ -30,6 +30,8 @@ struct order {
     enum order_kind kind;
     uint64_t generation, newest_step;
     uint32_t n_members, members[TASKS_MAX], self, newest_member;
+    struct group_piece pieces[2 * TASKS_MAX]; /* of the lanes */
+    uint32_t n_pieces;                        /* 0: equal shares */
     uint64_t wait_ms; /* SAVE */
     char fault[96]; /* armed before the generation begins; "": no fault */
 };
@@ -72,6 +74,8 @@ struct troupe {
     char folder[64];
     uint64_t generation;
     uint32_t first; /* task that leads the next generation */
+    struct group_piece pieces[2 * TASKS_MAX]; /* of the lanes in the generations that follow */
+    uint32_t n_pieces;                        /* 0: equal shares */
     struct comm_listener *listeners[TASKS_MAX];
     char names[TASKS_MAX][16], hosts[TASKS_MAX][2], addresses[TASKS_MAX][80];
     struct actor {
@@ -154,6 +158,8 @@ static inline void player_start(struct player *p, const struct order *o)
                                   .shared_memory = k->shared_memory,
                                   .deadline_ms = DEADLINE_MS,
                                   .view.newest_step = o->newest_step,
+                                  .view.pieces = o->pieces,
+                                  .view.n_pieces = o->n_pieces,
                                   .view.newest_member = o->newest_member };
     struct err err;
 
@@ -372,6 +378,8 @@ static inline void troupe_start_with(struct troupe *k, uint32_t faulty, const ch
 {
     struct order o = { .kind = ORDER_START, .generation = ++k->generation };
 
+    memcpy(o.pieces, k->pieces, sizeof(o.pieces));
+    o.n_pieces = k->n_pieces;
     for (uint32_t at = 0; at < k->n; at++) {
         uint32_t i = (k->first + at) % k->n;
         const struct actor *a = &k->tasks[i];
