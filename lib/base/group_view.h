@@ -20,7 +20,10 @@
 
 struct arena;
 
-enum { GROUP_KEY_BYTES = 32 };
+enum {
+    GROUP_KEY_BYTES = 32,
+    GROUP_MAX_PIECES = 1024, /* of a view: two for each of 512 ranks */
+};
 
 struct group_member { /* one task of a view */
     uint32_t rank;             /* of the task in the cluster specification */

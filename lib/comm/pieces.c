@@ -17,6 +17,8 @@
 
 enum { AMOUNTS_MAX = 91 /* of PIECES_MAX_LANES = 2^12: 13 powers, and 13 * 12 / 2 sums */ };
 
+_Static_assert(PIECES_PER_RANK *PIECES_MAX_RANKS == GROUP_MAX_PIECES, "a plan fits into a view");
+
 struct plan {
     const double *seconds; /* [world] */
     uint32_t world, lanes;

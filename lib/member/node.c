@@ -213,6 +213,12 @@ static void node_opened(struct member_node *n, const struct member_event *e, uin
     node_training_stopped(n, now_ms);
 }
 
+static void node_regroup(struct member_node *n, const struct member_event *e, uint64_t now_ms)
+{
+    if (n->state == MEMBER_LEADING && n->own.is_connected && !node_has_leaving_task(n))
+        node_start_pause(n, e->text, now_ms);
+}
+
 static void node_stop(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     bool everywhere = e->everywhere;
@@ -372,7 +378,7 @@ static node_event_fn *const handlers[] = {
     [MEMBER_EV_PAUSED] = node_paused,       [MEMBER_EV_ABORTED] = node_paused,
     [MEMBER_EV_COMPLETE] = node_complete,   [MEMBER_EV_FAILED] = node_failed,
     [MEMBER_EV_SAVED] = node_saved,         [MEMBER_EV_LEASE] = node_lease,
-    [MEMBER_EV_STORAGE] = node_storage,
+    [MEMBER_EV_STORAGE] = node_storage,     [MEMBER_EV_REGROUP] = node_regroup,
 };
 
 void member_node_handle(struct member_node *n, const struct member_event *e, uint64_t now_ms)

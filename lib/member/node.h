@@ -390,6 +390,8 @@ enum member_event_kind {
     MEMBER_EV_FAILED,    /* generation, held, failure, loss (NULL: unknown), text */
     MEMBER_EV_SAVED,     /* ok, text */
     MEMBER_EV_LEASE,     /* lease */
+    MEMBER_EV_REGROUP,   /* text: why. A leader whose view trains ends it at the next step boundary and
+                            publishes another one, as for a task that joins; else ignored */
     MEMBER_EV_STORAGE,   /* text: reason why this task cannot write a checkpoint, or the lease
                             without which it cannot continue. Reported at least every
                             MEMBER_STORAGE_MS while the failure lasts; a leader then hands

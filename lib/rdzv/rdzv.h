@@ -192,6 +192,12 @@ const struct member_node *rdzv_node(const struct rdzv *r);
  * copied. Allowed inside on_action(). Ignored after END. */
 void rdzv_report(struct rdzv *r, const struct member_event *e);
 
+/* A leader: the group of the present view divides the lanes like this from the next step boundary on, in
+ * every view of the same processes that this task publishes (comm/pieces.h); n_pieces 0: equal shares.
+ * `why` is the cause of the next view. Ignored if this task does not lead, or the view does not train. */
+void rdzv_divide(struct rdzv *r, const struct group_piece *pieces, uint32_t n_pieces,
+                 const char *why);
+
 void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error);
 
 /* A key of the job file whose value changed. */

@@ -285,6 +285,10 @@ void rdzv_probes_free(struct rdzv_probes *w);
 struct rdzv_views *rdzv_views_new(struct rdzv *r);
 /* Copies a complete view, which was received and validated, and sets `self` in the copy. */
 void rdzv_views_store(struct rdzv_views *v, const struct group_view *from);
+/* The views of exactly these processes that this task publishes have these pieces from now on; n_pieces 0:
+ * equal shares. */
+void rdzv_views_divide(struct rdzv_views *v, const struct group_view *members,
+                       const struct group_piece *pieces, uint32_t n_pieces);
 /* Returns the view of the node with key and connection data: as received, or, if this task
  * publishes the view, from the JOINs of the members and with a new key. NULL: neither is available.
  * Valid until the next call of this function. */

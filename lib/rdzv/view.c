@@ -11,6 +11,8 @@
 
 struct rdzv_views {
     struct rdzv *r;
+    struct arena division_memory;
+    struct group_view division; /* whose members have these pieces, in every view that they form */
     struct arena memory;    /* of `view` */
     struct group_view view; /* generation 0: no view */
 };
@@ -24,15 +26,31 @@ void rdzv_views_store(struct rdzv_views *v, const struct group_view *from)
     v->view.self = self != NULL ? (uint32_t)(self - from->members) : 0;
 }
 
-static bool is_same(const struct group_view *a, const struct group_view *b)
+static bool has_same_members(const struct group_view *a, const struct group_view *b)
 {
-    if (a->generation != b->generation || a->n_members != b->n_members)
+    if (a->n_members != b->n_members)
         return false;
     for (uint32_t i = 0; i < b->n_members; i++)
         if (a->members[i].rank != b->members[i].rank ||
             a->members[i].incarnation != b->members[i].incarnation)
             return false;
     return true;
+}
+
+static bool is_same(const struct group_view *a, const struct group_view *b)
+{
+    return a->generation == b->generation && has_same_members(a, b);
+}
+
+void rdzv_views_divide(struct rdzv_views *v, const struct group_view *members,
+                       const struct group_piece *pieces, uint32_t n_pieces)
+{
+    struct group_view from = *members;
+
+    from.pieces = pieces;
+    from.n_pieces = n_pieces;
+    arena_fini(&v->division_memory);
+    CHECK(group_view_copy(&from, &v->division_memory, &v->division));
 }
 
 /* Stores a view that this task publishes, with a new key. Returns false if one of its members never
@@ -55,6 +73,10 @@ static bool complete(struct rdzv_views *v, const struct group_view *from)
     }
     if (is_own) {
         view.members = members;
+        if (has_same_members(&v->division, from)) {
+            view.pieces = v->division.pieces;
+            view.n_pieces = v->division.n_pieces;
+        }
         CHECK(rng_os(view.key, sizeof(view.key)) ==
               0); /* cannot fail after the kernel has booted */
         rdzv_views_store(v, &view);
@@ -82,5 +104,6 @@ void rdzv_views_free(struct rdzv_views *v)
     if (v == NULL)
         return;
     arena_fini(&v->memory);
+    arena_fini(&v->division_memory);
     free(v);
 }

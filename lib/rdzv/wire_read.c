@@ -367,6 +367,35 @@ static int read_view_member(const struct reader *r, const Trainerd__V1__Member *
     return 0;
 }
 
+/* Successive blocks of the lanes from 0 on; lib/train validates them against the lanes of the job. */
+static int read_pieces(const struct reader *r, const Trainerd__V1__View *m, struct group_view *out)
+{
+    uint32_t n_ranks = 0, at = 0;
+    struct group_piece *pieces;
+
+    for (uint32_t i = 0; i < out->n_members; i++)
+        n_ranks += out->members[i].n_devices;
+    if (m->n_pieces > GROUP_MAX_PIECES)
+        return err_set(r->err, ERR_INPUT, "%zu pieces, expected at most %d", m->n_pieces,
+                       GROUP_MAX_PIECES);
+    pieces = arena_array(&r->w->arena, m->n_pieces + 1, sizeof(*pieces));
+    CHECK(pieces != NULL);
+    for (uint32_t i = 0; i < m->n_pieces; i++) {
+        const Trainerd__V1__Piece *p = m->pieces[i];
+
+        if (p->rank >= n_ranks || p->first != at || p->lanes == 0 || p->lanes > UINT32_MAX - at)
+            return err_set(r->err, ERR_INPUT,
+                           "pieces[%u]: %u lanes from %u on rank %u, expected 1 or more from %u on one of "
+                           "%u ranks",
+                           i, p->lanes, p->first, p->rank, at, n_ranks);
+        pieces[i] = (struct group_piece){ .rank = p->rank, .first = p->first, .n = p->lanes };
+        at += p->lanes;
+    }
+    out->pieces = pieces;
+    out->n_pieces = (uint32_t)m->n_pieces;
+    return 0;
+}
+
 static int read_view(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__View *m = body;
@@ -417,6 +446,8 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
     v->coordinator = group_view_choose_coordinator(v);
     memcpy(v->key, m->key.data, sizeof(v->key));
     out->view = v;
+    if (read_pieces(r, m, v) < 0)
+        return ERR_INPUT;
     return read_reason(r, "reason", m->reason, out);
 }
 

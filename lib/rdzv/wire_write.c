@@ -209,6 +209,15 @@ static void *write_view(const struct writer *w, const struct member_msg *m)
         v->members[i] = write_member(w, &f->members[i]);
     v->key.data = (uint8_t *)f->key;
     v->key.len = sizeof(f->key);
+    v->n_pieces = f->n_pieces;
+    v->pieces = arena_array(w->a, f->n_pieces + 1, sizeof(*v->pieces));
+    CHECK(v->pieces != NULL);
+    for (uint32_t i = 0; i < f->n_pieces; i++) {
+        v->pieces[i] = NEW(w, piece);
+        v->pieces[i]->rank = f->pieces[i].rank;
+        v->pieces[i]->first = f->pieces[i].first;
+        v->pieces[i]->lanes = f->pieces[i].n;
+    }
     v->newest_step = f->newest_step;
     v->newest_member = f->newest_member;
     v->reason = sentence(w, m->text);

@@ -154,6 +154,43 @@ static void probe_open_no_second_probe_is_started(void **state)
     member_node_free(r.node);
 }
 
+static void leader_asked_to_regroup_pauses_once_and_publishes_the_same_members(void **state)
+{
+    struct rig r = rig_of_two();
+    uint64_t before = r.generation;
+
+    (void)state;
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_REGROUP, .text = "lanes move" });
+    assert_int_equal(r.n[MEMBER_PAUSE], 1);
+    assert_string_equal(r.said, "lanes move");
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_REGROUP, .text = "again" });
+    assert_int_equal(r.n[MEMBER_PAUSE], 1); /* the view already ends */
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_PAUSED, .generation = before, .held = 7 });
+    assert_int_equal(r.n[MEMBER_TRAIN], 1);
+    hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = before, .held = 7 });
+    assert_int_equal(r.n[MEMBER_TRAIN], 2);
+    assert_int_equal(r.generation, before + 1);
+    assert_int_equal(r.n_members, 2);
+    assert_int_equal(r.n[MEMBER_ABORT], 0);
+    /* the view is not connected yet */
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_REGROUP, .text = "too early" });
+    assert_int_equal(r.n[MEMBER_PAUSE], 1);
+    member_node_free(r.node);
+}
+
+static void task_that_leaves_has_priority_over_a_regrouping(void **state)
+{
+    struct rig r = rig_of_two();
+
+    (void)state;
+    hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_LEAVE, .code = 143 });
+    assert_int_equal(r.n[MEMBER_PAUSE], 1);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_REGROUP, .text = "lanes move" });
+    assert_int_equal(r.n[MEMBER_PAUSE], 1);
+    assert_string_not_equal(r.said, "lanes move");
+    member_node_free(r.node);
+}
+
 /* SIGSTOP, or a suspended host: the messages that arrived meanwhile are handled before the next
  * tick. */
 static void suspended_task_deadline_of_the_abort_is_extended(void **state)
@@ -483,6 +520,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(probe_open_no_second_probe_is_started),
+        cmocka_unit_test(leader_asked_to_regroup_pauses_once_and_publishes_the_same_members),
+        cmocka_unit_test(task_that_leaves_has_priority_over_a_regrouping),
         cmocka_unit_test(suspended_task_deadline_of_the_abort_is_extended),
         cmocka_unit_test(view_does_not_connect_task_ends_with_the_reason),
         cmocka_unit_test(straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows),

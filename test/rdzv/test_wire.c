@@ -221,6 +221,8 @@ static void assert_same_view(const struct group_view *a, const struct group_view
     assert_true(a->generation == b->generation && a->n_members == b->n_members);
     assert_true(a->newest_step == b->newest_step && a->newest_member == b->newest_member);
     assert_memory_equal(a->key, b->key, sizeof(a->key));
+    assert_int_equal(a->n_pieces, b->n_pieces);
+    assert_memory_equal(a->pieces, b->pieces, a->n_pieces * sizeof(*a->pieces));
     for (uint32_t i = 0; i < a->n_members; i++) {
         const struct group_member *m = &a->members[i], *o = &b->members[i];
 
@@ -342,7 +344,10 @@ static void leader_message_survives_the_wire(void **state)
           .host_key = "y",
           .held = 5 },
     };
+    static const struct group_piece pieces[] = { { 2, 0, 8 }, { 0, 8, 4 }, { 1, 12, 4 } };
     static const struct group_view view = { .generation = 8,
+                                            .pieces = pieces,
+                                            .n_pieces = 3,
                                             .members = members,
                                             .n_members = 2,
                                             .key = { 1, 2, 3 },
@@ -462,6 +467,7 @@ static void text_of_any_bytes_arrives_clean(void **state)
 struct view_fixture {
     Trainerd__V1__Task tasks[2];
     Trainerd__V1__Member members[2], *at[2];
+    Trainerd__V1__Piece pieces[2], *pieces_at[GROUP_MAX_PIECES + 1];
     uint8_t key[GROUP_KEY_BYTES];
     Trainerd__V1__View view;
     Trainerd__V1__LeaderMessage m;
@@ -480,6 +486,16 @@ static void good_view(struct view_fixture *f)
         f->members[i].step_held = 4 + i;
         f->at[i] = &f->members[i];
     }
+    for (uint32_t i = 0; i < 2; i++) {
+        trainerd__v1__piece__init(&f->pieces[i]);
+        f->pieces[i].rank = 1 - i;
+        f->pieces[i].first = 4 * i;
+        f->pieces[i].lanes = 4;
+    }
+    for (uint32_t i = 0; i <= GROUP_MAX_PIECES; i++)
+        f->pieces_at[i] = &f->pieces[i % 2];
+    f->view.pieces = f->pieces_at;
+    f->view.n_pieces = 2;
     f->view.generation = 3;
     f->view.members = f->at;
     f->view.n_members = 2;
@@ -519,6 +535,12 @@ static void invalid_view_is_refused_with_the_field(void **state)
         { 17, "View: members[1]: n_servers: 65 with 0 devices, expected 0, or 1 to 64 without devices" },
         { 18, "View: members[1]: n_devices: 0, expected 1 to 4096" },
         { 19, "View: newest_step 5, held by members[1]: that member holds 0, the newest held is 4" },
+        { 20, "View: 1025 pieces, expected at most 1024" },
+        { 21, "View: pieces[1]: 4 lanes from 4 on rank 2, expected 1 or more from 4 on one of 2 ranks" },
+        { 22, "View: pieces[1]: 4 lanes from 5 on rank 0, expected 1 or more from 4 on one of 2 ranks" },
+        { 23, "View: pieces[0]: 0 lanes from 0 on rank 1, expected 1 or more from 0 on one of 2 ranks" },
+        { 24, "View: pieces[1]: 4294967292 lanes from 4 on rank 0, expected 1 or more from 4 on one of 2 "
+              "ranks" },
     };
     struct view_fixture f;
 
@@ -595,6 +617,21 @@ static void invalid_view_is_refused_with_the_field(void **state)
             f.members[1].n_devices = 0;
             f.members[1].n_servers = 2;
             f.members[1].step_held = 0;
+            break;
+        case 20:
+            f.view.n_pieces = GROUP_MAX_PIECES + 1;
+            break;
+        case 21:
+            f.pieces[1].rank = 2;
+            break;
+        case 22:
+            f.pieces[1].first = 5;
+            break;
+        case 23:
+            f.pieces[0].lanes = 0;
+            break;
+        case 24:
+            f.pieces[1].lanes = UINT32_MAX - 3;
             break;
         default:
             break;
