@@ -32,6 +32,7 @@ struct advisor {
     uint64_t *judged;            /* owned [n] number of the window that was judged last */
 
     struct advice_state state;
+    bool has_judged; /* since the last call of advisor_judged() */
     struct rdzv_advice list[RDZV_ADVICE_MAX]; /* present */
     uint32_t n_list;
     struct rdzv_advice logged[ADVICE_KINDS]; /* the last one of each kind that was logged */
@@ -158,6 +159,7 @@ static void judge(struct advisor *a)
 {
     const struct advice_group g = { a->tasks, a->n };
 
+    a->has_judged = true;
     a->n_list = advice_judge(&a->state, &a->s->conf->advice, &g, clock_wall_us(), a->list);
     for (uint32_t i = 0; i < a->n; i++)
         if (a->tasks[i].window != NULL)
@@ -206,6 +208,15 @@ void advisor_tick(struct advisor *a, const struct rdzv *z)
         memcpy(a->list, list, a->n_list * sizeof(*list));
     }
     publish(a);
+}
+
+bool advisor_judged(struct advisor *a, struct advice_group *out)
+{
+    bool has_judged = a->has_judged;
+
+    *out = (struct advice_group){ a->tasks, a->n };
+    a->has_judged = false;
+    return has_judged;
 }
 
 void advisor_progress(const struct advisor *a, struct rdzv_progress *p)

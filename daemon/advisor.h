@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct advice_group;
 struct advisor;
 struct group_view;
 struct metrics;
@@ -28,6 +29,9 @@ void advisor_begin(struct advisor *a, const struct group_view *view);
 void advisor_step(struct advisor *a, const struct train_step_report *s);
 /* Takes what is new, judges and logs. z NULL: this task has no group. */
 void advisor_tick(struct advisor *a, const struct rdzv *z);
+/* Returns true once after this task judged windows as the leader, and sets *out to them: valid until the next
+ * tick. The window of a task that has none is NULL. */
+bool advisor_judged(struct advisor *a, struct advice_group *out);
 /* Sets window, advice and n_advice of *p; the data is that of the last tick at any time. */
 void advisor_progress(const struct advisor *a, struct rdzv_progress *p);
 

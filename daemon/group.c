@@ -11,7 +11,9 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "daemon/advice.h"
 #include "daemon/advisor.h"
+#include "daemon/balancer.h"
 #include "daemon/certificates.h"
 #include "daemon/net_test.h"
 #include "daemon/reload.h"
@@ -230,7 +232,7 @@ static int netcheck(void *arg, const struct rdzv_netcheck *q, struct rdzv_netche
 
 static void on_status(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a)
 {
-    status_complete(arg, s, a);
+    status_complete(arg, s, &((struct run *)arg)->group->view, a);
 }
 
 static void on_tested(void *arg, uint64_t round, const struct member_loss *loss)
@@ -367,12 +369,23 @@ static void on_stored(struct run *r)
     rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_STORAGE });
 }
 
+static void balance(struct run *r, enum member_node_state state)
+{
+    struct group *g = r->group;
+    struct advice_group windows;
+
+    if (advisor_judged(r->advisor, &windows) && state == MEMBER_LEADING &&
+        g->view.generation == member_node_view(rdzv_node(g->rdzv))->generation)
+        balancer_judge(g->balancer, &windows, &g->view, g->rdzv);
+}
+
 static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
     lock_retry(r);
     advisor_tick(r->advisor, r->group->rdzv);
+    balance(r, state);
     group_watch_storage(r, state);
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();

@@ -21,6 +21,7 @@
 #include "daemon/path_tests.h"
 #include "daemon/run_priv.h"
 
+struct balancer;
 struct certificates;
 struct net_test;
 
@@ -57,6 +58,7 @@ struct group {
 
     struct path_tests tests;
     struct net_test *net_test; /* owned */
+    struct balancer *balancer; /* owned */
     struct group_lease lease;
 };
 

@@ -419,6 +419,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (rc == 0)
             rc = settle_train(s, err);
         if (rc == 0)
+            settle_balance(s);
+        if (rc == 0)
             rc = settle_evaluator(s, err);
     }
     if (rc < 0)
@@ -465,8 +467,10 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     buf_json(out, s->devices_from);
     if (s->conf != NULL) {
         buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
-        if (!s->is_ps)
+        if (!s->is_ps) {
             settled_print_lanes(s, out);
+            settled_print_balance(s, out);
+        }
     }
     if (s->ps != NULL)
         settled_print_ps(s, out);

@@ -71,6 +71,8 @@ struct settled {
     uint32_t replicas;       /* of the full cluster; 0 on a ps task */
     struct settled_lanes lanes;
     double learning_rate; /* peak, after scaling */
+    bool balances;        /* this task moves lanes between tasks, if it leads */
+    char balance[192];    /* "auto", or "off: " and why */
     uint32_t min_world;   /* training tasks that may continue without the others; default: all */
     struct security security;
     char task_name[64];      /* "worker 1"; "local" without a cluster */
@@ -94,6 +96,10 @@ uint64_t settle_most_samples(const struct conf *c, uint64_t replicas);
 int settle_lanes(struct settled *s, struct err *err); /* Errors: ERR_INPUT, ERR_NOMEM */
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n);
 void settled_print_lanes(const struct settled *s, struct buf *out);
+
+/* settle_balance.c: whether lanes move between tasks; after settle_lanes(). */
+void settle_balance(struct settled *s);
+void settled_print_balance(const struct settled *s, struct buf *out);
 
 /* settle_loss.c: losses, metrics and their labels. */
 int settle_losses(struct settled *s, struct err *err);

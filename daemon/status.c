@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/group_view.h"
 #include "comm/comm.h"
 #include "daemon/memory_watch.h"
 #include "daemon/report.h"
@@ -39,8 +40,17 @@ static uint32_t replicas_of(const Trainerd__V1__StatusReply *s)
     return n;
 }
 
-/* The lanes of each member, as comm_share() divides them. The tasks are in the order of their ranks. */
-static void fill_lanes(Trainerd__V1__StatusReply *s, struct arena *a)
+static void add_pieces(const struct group_view *v, uint32_t n, uint32_t *lanes)
+{
+    memset(lanes, 0, n * sizeof(*lanes));
+    for (uint32_t i = 0; i < v->n_pieces; i++)
+        if (v->pieces[i].rank < n)
+            lanes[v->pieces[i].rank] += v->pieces[i].n;
+}
+
+/* The lanes of each member: those of its pieces, if the view has pieces, else as comm_share() divides
+ * them. The tasks are in the order of their ranks. */
+static void fill_lanes(Trainerd__V1__StatusReply *s, const struct group_view *view, struct arena *a)
 {
     uint32_t n = replicas_of(s), at = 0, *shares;
 
@@ -48,7 +58,10 @@ static void fill_lanes(Trainerd__V1__StatusReply *s, struct arena *a)
         return;
     shares = arena_array(a, n, sizeof(*shares));
     CHECK(shares != NULL);
-    comm_share(s->lanes, n, shares);
+    if (view->generation != s->generation || view->n_pieces == 0)
+        comm_share(s->lanes, n, shares);
+    else
+        add_pieces(view, n, shares);
     for (size_t i = 0; i < s->n_tasks; i++)
         for (uint32_t k = 0; is_in_view(s->tasks[i]) && k < s->tasks[i]->n_devices; k++)
             s->tasks[i]->lanes += shares[at++];
@@ -119,10 +132,11 @@ static void fill_memory(const struct run *r, Trainerd__V1__StatusReply *s, struc
     s->memory->warning = m->warning;
 }
 
-void status_complete(struct run *r, Trainerd__V1__StatusReply *s, struct arena *a)
+void status_complete(struct run *r, Trainerd__V1__StatusReply *s, const struct group_view *view,
+                     struct arena *a)
 {
     report_describe(r->report, s, a);
-    fill_lanes(s, a);
+    fill_lanes(s, view, a);
     fill_server(r, s, a);
     fill_memory(r, s, a);
 }
@@ -163,5 +177,5 @@ void status_describe_alone(struct run *r, Trainerd__V1__StatusReply *s, struct a
     }
     s->tasks = make(a, sizeof(*s->tasks));
     s->tasks[s->n_tasks++] = t;
-    status_complete(r, s, a);
+    status_complete(r, s, &(struct group_view){ .generation = 0 }, a);
 }

@@ -8,6 +8,7 @@
 
 struct Trainerd__V1__StatusReply;
 struct arena;
+struct group_view;
 struct err;
 struct metrics;
 struct run;
@@ -17,7 +18,8 @@ struct status_pages;
 /* ---- status.c ---- */
 
 /* Adds what only the daemon knows: lanes, evaluation, checkpoints. */
-void status_complete(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a);
+void status_complete(struct run *r, struct Trainerd__V1__StatusReply *s,
+                     const struct group_view *view, struct arena *a);
 /* What rdzv_describe() fills in, for a task without a group (alone, or an evaluator), whose only task is
  * itself; calls status_complete(). */
 void status_describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, struct arena *a);

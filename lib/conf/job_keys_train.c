@@ -7,6 +7,7 @@ static const struct conf_word precisions[] = {
     { "bfloat16", PLAN_BFLOAT16 },
     { "float16", PLAN_FLOAT16 },
 };
+static const struct conf_word balances[] = { { "auto", CONF_BALANCE_AUTO }, { "off", CONF_BALANCE_OFF } };
 static const struct conf_word non_finites[] = {
     { "skip", TRAIN_SKIP },
     { "stop", TRAIN_STOP },
@@ -88,6 +89,16 @@ static const struct conf_key rows[] = {
   .doc = "The time that the remaining tasks wait for a lost task before they continue, if there are at least "
          "min_world of them; a task that returns later joins between two steps. At most train.deadline_seconds. "
          "Default: 10, at most half of train.deadline_seconds." },
+{ "/elastic", "balance", ENUM, AT(elastic.balance), FREE, WORDS(balances), .fallback = "auto",
+  .doc = "auto: if tasks compute lanes at unequal speeds, the leader moves lanes from slow to fast tasks between "
+         "two steps; results do not change. It needs several lanes for each replica: at least 4 are useful. Only "
+         "on CPUs, without parameter_server, communication.compression and local SGD. off: equal shares." },
+{ "/elastic", "balance_gain", F64, AT(elastic.balance_gain), FREE, .min = 0.01, .max = 1, .fallback = "0.1",
+  .doc = "Lanes move if that is predicted to save at least this part of a step, in each of three successive "
+         "windows (health.advice.window_steps, window_seconds)." },
+{ "/elastic", "balance_seconds", F64, AT(elastic.balance_seconds), FREE, .max = 86400, .fallback = "60",
+  .doc = "The least time between two moves. It doubles, up to 16 minutes, whenever less than half of the "
+         "predicted gain came." },
 
 { "", "detection", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "The detection of failures. The death of a process is detected at once, independent of these keys: its "

@@ -17,6 +17,7 @@
 #include "opts/train.h"
 
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
+enum conf_balance { CONF_BALANCE_AUTO, CONF_BALANCE_OFF };
 enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
 
 enum conf_best { CONF_BEST_AUTO, CONF_BEST_MIN, CONF_BEST_MAX };
@@ -98,10 +99,14 @@ struct conf {
         double grace_seconds;    /* for the running step and the save after SIGTERM */
     } train;
 
-    /* while tasks are missing; not part of the digest, because results do not depend on it */
+    /* while tasks are missing, or unequally fast; not part of the digest, because results do not depend on
+       it */
     struct {
         uint32_t min_world;    /* tasks; 0: the full cluster */
         double rejoin_seconds; /* wait for a lost task; at most deadline_seconds */
+        enum conf_balance balance;
+        double balance_gain;    /* least part of a step that a move of lanes is predicted to save */
+        double balance_seconds; /* least time between two moves */
     } elastic;
 
     struct { /* detection of failures; not part of the digest */

@@ -1,0 +1,70 @@
+/* balance.h - decides when lanes (micro-batches) move from slow to fast tasks. Pure: time is a
+ * parameter.
+ *
+ * The leader passes one window of each task at a time. Lanes move if a division planned from the medians
+ * of three successive windows (comm/pieces.h) saves at least `gain` of a step in each of the three, so a
+ * task that is slow for one window moves nothing. Three windows after a move the time of a step is
+ * compared with the prediction, and so is what the move saves at the speeds of then. If less than half of the
+ * gain came, the least time between two moves
+ * doubles, up to BALANCE_MAX_SECONDS; else it is `seconds` again. If nothing came, as where messages and
+ * not lanes decide the time, and the time is still no better after that wait, the former division returns. */
+#ifndef DAEMON_BALANCE_H
+#define DAEMON_BALANCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/group_view.h"
+#include "comm/pieces.h"
+
+enum {
+    BALANCE_WINDOWS = 3,
+    BALANCE_WARM_UP = 20, /* steps of a generation; windows that begin earlier are ignored */
+    BALANCE_MAX_SECONDS = 960,
+};
+
+struct balance_limits {
+    double gain;    /* least predicted saving, part of a step */
+    double seconds; /* least time between two moves */
+};
+
+struct balance_window { /* of a group; borrowed during the call */
+    uint64_t generation, steps;
+    double step_seconds;               /* of a step of the slowest task */
+    const double *seconds;             /* [world] of a lane on each rank, > 0 */
+    uint32_t world, lanes, most;       /* most: lanes of the largest piece */
+    const struct group_piece *pieces;  /* [n_pieces] present division; n_pieces 0: equal shares */
+    uint32_t n_pieces;
+};
+
+struct balance_division {
+    uint32_t n; /* 0: equal shares */
+    struct group_piece pieces[GROUP_MAX_PIECES];
+};
+
+struct balance { /* initially zeroed */
+    uint64_t generation, steps;        /* steps of this generation so far */
+    uint32_t n_windows;                /* kept, at most BALANCE_WINDOWS */
+    double seconds[BALANCE_WINDOWS][PIECES_MAX_RANKS], step_seconds[BALANCE_WINDOWS];
+    bool has_moved;
+    uint64_t moved_ms;
+    double patience; /* seconds between moves; 0: as in the limits */
+    /* The last move. */
+    bool is_open;         /* not compared with its prediction yet */
+    bool may_return;      /* nothing of its gain came */
+    double before, after; /* seconds of a step: measured before it, predicted */
+    struct balance_division former, present;
+};
+
+struct balance_move {
+    bool returns;         /* to the former division */
+    double before, after; /* seconds of a step: measured, predicted; if it returns: before the last move,
+                             and now */
+    struct balance_division to;
+};
+
+/* Judges a window. Returns true if the lanes shall move; the caller then regroups. */
+bool balance_judge(struct balance *b, const struct balance_limits *limits,
+                   const struct balance_window *w, uint64_t now_ms, struct balance_move *out);
+
+#endif
