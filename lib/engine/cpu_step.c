@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/clones.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "data/data.h"
 #include "engine/codes.h"
 #include "engine/common.h"
@@ -146,8 +147,10 @@ static int run_plan(struct engine_replica *r, const struct op_run *run, float *g
 {
     struct plan *plan = r->plans->train;
     uint64_t before = trace_clock(r->trace);
-    int rc = forward(r, plan, run, err);
+    int rc = fault_error("train.lane", err);
 
+    if (rc == 0)
+        rc = forward(r, plan, run, err);
     if (rc == 0) {
         trace_calls(r->trace, false, run->lane, before);
         before = trace_clock(r->trace);

@@ -47,6 +47,7 @@
  *   train.state_recv     after each chunk that arrived (fail: a bit changed on the way)
  *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
  *   train.forward        before a step
+ *   train.lane           before a lane is computed on a CPU
  *   train.bucket         before each bucket, the last one too (of a GPU: before the lane that sums
  *                        the others, and before the last bucket)
  *   train.inner          local SGD: after each step of a period

@@ -16,7 +16,7 @@ BATCH = 48  # divisible by the lanes of 2, 3 and 4 tasks
 
 def make_job(tasks, **advice):
     return digits_job(workdir(), train={"epochs": 100000, "lanes": 2 * tasks, "global_batch_size": BATCH, "log_every_steps": 1},
-                      health={"advice": {**WINDOW, **advice}})
+                      health={"advice": {**WINDOW, **advice}}, elastic={"balance": "off"})
 
 
 def works(ms):
