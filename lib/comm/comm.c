@@ -440,15 +440,6 @@ int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
         data, err);
 }
 
-/* Returns true if a rank has two pieces. */
-static bool has_second(const struct comm *c, uint32_t rank)
-{
-    for (uint32_t i = 0; i < c->pieces.n_pieces; i++)
-        if (c->pieces.pieces[i].rank == rank && c->pieces.is_second[i])
-            return true;
-    return false;
-}
-
 int comm_all_reduce_pieces(struct comm *c, uint32_t local, void *data, size_t stride, size_t count,
                            enum tensor_dtype dtype, struct err *err)
 {
@@ -458,7 +449,7 @@ int comm_all_reduce_pieces(struct comm *c, uint32_t local, void *data, size_t st
         return comm_all_reduce(c, local, data, count, dtype, COMM_SUM, err);
     CHECK(reduce_can(dtype, COMM_SUM) && local < c->n_ranks);
     CHECK(stride % COMM_STRIDE_UNIT == 0 && stride / COMM_STRIDE_UNIT <= UINT32_MAX);
-    if (has_second(c, c->first_rank + local)) /* the second vector is in the arena, too */
+    if (piece_tree_has_two(&c->pieces, c->first_rank + local)) /* the second vector is in the arena, too */
         (void)offset_of(c, (uint8_t *)data + stride, bytes);
     return call(c, local,
                 (struct comm_call){ .what = COMM_ALL_REDUCE_PIECES,

@@ -111,6 +111,14 @@ void piece_tree_fini(struct piece_tree *t)
     *t = (struct piece_tree){ 0 };
 }
 
+bool piece_tree_has_two(const struct piece_tree *t, uint32_t rank)
+{
+    for (uint32_t i = 0; i < t->n_pieces; i++)
+        if (t->pieces[i].rank == rank && t->is_second[i])
+            return true;
+    return false;
+}
+
 uint32_t piece_tree_n_roots(const struct piece_tree *t, uint32_t node)
 {
     return t->node_roots[node + 1] - t->node_roots[node];

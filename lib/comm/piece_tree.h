@@ -41,6 +41,7 @@ int piece_tree_init(struct piece_tree *t, const struct group_piece *pieces, uint
                     const uint32_t *node_of, uint32_t world, uint32_t n_nodes, struct err *err);
 void piece_tree_fini(struct piece_tree *t); /* idempotent */
 
+bool piece_tree_has_two(const struct piece_tree *t, uint32_t rank); /* pieces */
 uint32_t piece_tree_n_roots(const struct piece_tree *t, uint32_t node);
 /* Returns the index of root i of a node. */
 uint32_t piece_tree_root(const struct piece_tree *t, uint32_t node, uint32_t i);

@@ -11,12 +11,10 @@
 #include "engine/engine.h"
 #include "train/train_types.h"
 
-/* Returns the largest equal share of lanes that a replica can have. It decreases with the size of the
- * group, so the smallest allowed group determines it. */
-static uint32_t max_share(const struct train_opts *o)
+/* Returns the largest equal share of the lanes among `world` replicas. */
+static uint32_t max_share(const struct train_opts *o, uint32_t world)
 {
-    uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;
-    uint32_t *shares = calloc(world, sizeof(*shares));
+    uint32_t most = 1, *shares = calloc(world, sizeof(*shares));
 
     CHECK(shares != NULL);
     comm_share(o->lanes, world, shares);
@@ -29,7 +27,7 @@ static uint32_t max_share(const struct train_opts *o)
 /* A fast replica can have twice the share of an equal division: one more arena of gradients. */
 uint32_t division_max_piece(const struct train_opts *opts)
 {
-    uint32_t share = max_share(opts), most = 1;
+    uint32_t share = max_share(opts, opts->replicas), most = 1;
 
     while (most < 2 * share && most * 2 <= opts->lanes)
         most *= 2;
@@ -38,7 +36,9 @@ uint32_t division_max_piece(const struct train_opts *opts)
 
 void division_limit(const struct train_opts *opts, struct engine_opts *out)
 {
-    uint32_t share = max_share(opts), piece = division_max_piece(opts);
+    /* an equal share decreases with the size of the group: the smallest allowed group has the largest */
+    uint32_t least = opts->min_replicas > 0 ? opts->min_replicas : opts->replicas;
+    uint32_t share = max_share(opts, least), piece = division_max_piece(opts);
 
     out->max_lanes = share;
     out->max_piece = 0;

@@ -12,7 +12,8 @@ struct group_view;
 struct train_opts;
 
 /* Returns the lanes of the largest piece that a replica may have, if opts->balances: a power of two. The
- * memory for gradients is made for it. */
+ * memory for gradients is made for it. It follows from the full cluster, because tasks can have different
+ * numbers for the smallest group. */
 uint32_t division_max_piece(const struct train_opts *opts);
 /* Sets max_lanes and max_piece of *out. */
 void division_limit(const struct train_opts *opts, struct engine_opts *out);

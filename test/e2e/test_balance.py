@@ -113,4 +113,5 @@ def lanes_stay_if_the_job_says_so_and_check_states_why():
     assert not any(moves(t) for t in tasks) and len(tasks[0].events("view")) == 1, tasks[0].log()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -592,6 +592,14 @@ void sim_stop(struct sim *s, uint32_t rank, bool everywhere)
     sim_drain(s, rank);
 }
 
+void sim_regroup(struct sim *s, uint32_t rank)
+{
+    if (s->tasks[rank].node == NULL || s->tasks[rank].is_stopped || s->is_broken)
+        return;
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_REGROUP, .text = "lanes move" });
+    sim_drain(s, rank);
+}
+
 void sim_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text)
 {
     for (uint32_t i = 0; i < s->opts.world && kind == MEMBER_FAIL_INPUT; i++)

@@ -74,6 +74,7 @@ void sim_pause(struct sim *s, uint32_t rank);                 /* SIGSTOP: its cl
 void sim_continue(struct sim *s, uint32_t rank);              /* SIGCONT: the messages that waited
                                                                  arrive at once */
 void sim_stop(struct sim *s, uint32_t rank, bool everywhere); /* SIGTERM; Control.Stop */
+void sim_regroup(struct sim *s, uint32_t rank); /* if it leads: its view ends, and another one follows */
 void sim_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text);
 /* The training of the task hangs; its process continues. */
 void sim_stuck(struct sim *s, uint32_t rank);

@@ -27,6 +27,7 @@ enum fault {
     STUCK,
     DEVICE,
     STORAGE_RELEASED,
+    REGROUP,
     FAULTS,
 };
 /* Relative frequencies of the faults. */
@@ -49,6 +50,7 @@ static const uint8_t weights[FAULTS] = {
     [STUCK] = 1,
     [DEVICE] = 2,
     [STORAGE_RELEASED] = 3,
+    [REGROUP] = 4,
 };
 
 static uint64_t below(struct sim *s, uint64_t n)
@@ -142,6 +144,10 @@ static void one_fault(struct sim *s)
         break;
     case STORAGE_RELEASED:
         sim_storage(s, SIM_ALL, SIM_STORAGE_FINE);
+        break;
+    case REGROUP:
+        for (uint32_t i = 0; i < world; i++)
+            sim_regroup(s, i); /* the leader, or two that believe to lead */
         break;
     case FAULTS:
         break;

@@ -39,7 +39,7 @@ static void memory_of_a_balanced_job_has_one_more_arena(void **state)
     static const struct {
         uint32_t replicas, least, lanes, piece, max_lanes, max_piece;
     } rows[] = {
-        { 4, 4, 64, 32, 63, 32 }, { 4, 0, 64, 32, 63, 32 }, { 4, 1, 64, 64, 64, 64 },
+        { 4, 4, 64, 32, 63, 32 }, { 4, 0, 64, 32, 63, 32 }, { 4, 1, 64, 32, 64, 64 },
         { 3, 3, 6, 4, 6, 4 },     { 2, 1, 6, 4, 6, 6 },     { 4, 4, 4, 2, 3, 2 },
         { 2, 2, 2, 2, 2, 2 },
     };
