@@ -83,22 +83,20 @@ static bool has_waited(const struct balance *b, uint64_t now_ms)
 static bool plan(const struct balance *b, const struct balance_limits *limits,
                  const struct balance_window *w, struct balance_move *out)
 {
-    double seconds[PIECES_MAX_RANKS], least;
+    double seconds[PIECES_MAX_RANKS], saved[BALANCE_WINDOWS], usual;
 
     for (uint32_t r = 0; r < w->world; r++)
         seconds[r] = median_of_three(b->seconds[0][r], b->seconds[1][r], b->seconds[2][r]);
     out->to.n = pieces_plan(seconds, w->world, w->lanes, w->most, out->to.pieces);
-    least = saving(b, 0, w, &out->to);
     for (uint32_t i = 0; i < BALANCE_WINDOWS; i++) {
-        double saved = saving(b, i, w, &out->to);
-
-        if (saved < limits->gain * b->step_seconds[i])
+        saved[i] = saving(b, i, w, &out->to);
+        if (saved[i] < limits->gain * b->step_seconds[i])
             return false;
-        least = saved < least ? saved : least;
     }
+    usual = median_of_three(saved[0], saved[1], saved[2]);
     out->returns = false;
     out->before = median_step(b);
-    out->after = out->before - least > 0 ? out->before - least : 0;
+    out->after = out->before - usual > 0 ? out->before - usual : 0;
     return true;
 }
 

@@ -240,6 +240,37 @@ static void lanes_divided_unevenly_have_equal_bits_in_every_step(void **state)
     }
 }
 
+static void task_with_pieces_killed_in_an_all_reduce_loses_no_bit(void **state)
+{
+    static const char *const faults[] = { "train.lane=kill@9", "train.bucket=kill@3",
+                                          "comm.write=kill@4", "train.reduce=kill@2",
+                                          "train.evaluated=kill@1" };
+    static const char *const layouts[] = { "AAA", "ABB" };
+    uint32_t at = 1000;
+
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT_OF(faults) && !fixture_on_gpus(); i++) {
+        struct troupe *k = new_troupe(layouts[i % 2], 1);
+
+        divide(k, &at);
+        troupe_start_with(k, 1, faults[i / 2]);
+        troupe_wait(k);
+        if (k->tasks[1].pid != 0)
+            fail_msg("%s in %s: it lives", faults[i / 2], layouts[i % 2]);
+        k->n_pieces = 0; /* of two tasks */
+        troupe_start_with(k, 2, SLOWLY);
+        troupe_until(k, 8);
+        troupe_pause(k, 0);
+        troupe_enter(k, 1);
+        divide(k, &at);
+        assert_int_equal(troupe_to_the_end(k), 1);
+        expect_told(k, 0, 1, faults[i / 2]);
+        expect_told(k, 2, 1, faults[i / 2]);
+        expect_same_end(k, faults[i / 2]);
+        troupe_free(k);
+    }
+}
+
 static void single_remaining_task_completes_the_job(void **state)
 {
     struct troupe *k = new_troupe("AABB", 1);
@@ -695,6 +726,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(group_shrunk_and_grown_has_equal_bits_in_every_step),
         cmocka_unit_test(lanes_divided_unevenly_have_equal_bits_in_every_step),
+        cmocka_unit_test(task_with_pieces_killed_in_an_all_reduce_loses_no_bit),
         cmocka_unit_test(single_remaining_task_completes_the_job),
         cmocka_unit_test(replicas_with_unequal_shares_have_equal_bits),
         cmocka_unit_test(fault_at_any_point_loses_no_bit),
