@@ -281,16 +281,17 @@ static void note_async(const struct train *t)
 /* Each step of delay multiplies the largest stable learning rate by less than 1. */
 static void warn_staleness(const struct train *t)
 {
-    uint32_t k = ps_staleness_of(t->opts->ps_tables);
+    uint32_t bound = ps_bound_of(t->opts->ps_tables);
+    uint32_t k = bound > 0 ? bound : ps_staleness_of(t->opts->ps_tables);
     double rate = t->opts->optimizer.schedule.learning_rate;
     char text[512];
 
     if (k <= 2)
         return;
     snprintf(text, sizeof(text),
-             "/parameter_server/staleness: with rows that are %u steps older, learning rates diverge that are stable "
+             "/parameter_server/staleness: with rows that are %s%u steps older, learning rates diverge that are stable "
              "with 0; if the loss of this job grows with the learning rate %g, first try %g, the rate / (%u + 1)",
-             k, rate, rate / (k + 1), k);
+             bound > 0 ? "up to " : "", k, rate, rate / (k + 1), k);
     events_warn(&t->events, 0, text);
 }
 

@@ -257,7 +257,15 @@ def gradient_is_not_finite_the_job_stops_after_a_complete_step():
     group.verify()
 
 
-# ---- refused ----
+# ---- refused, and warnings ----
+
+@test
+def large_bound_is_a_warning_that_names_a_rate():
+    for k, is_warned in ((2, False), (4, True)):
+        group = Group(1, 1, parameter_server={"staleness": k}).finish()
+        assert ("with rows that are up to 4 steps older" in group.notes()) == is_warned, group.notes()
+        assert not is_warned or "learning rate 0.125, first try 0.025" in group.notes(), group.notes()
+
 
 @test
 def what_asynchronous_steps_do_not_support_is_refused_with_its_place():
