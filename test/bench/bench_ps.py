@@ -20,6 +20,7 @@ RATE_ROUNDS, RATE_STEPS, RATE_LIMIT, RATE_PEER = 5, 100, 2e6, 3
 DENSE, DENSE_STEPS = 6_250_000, 20  # floats
 DLRM_ROWS, DLRM_QUICK_ROWS, DLRM_WIDTH, DLRM_TABLES = 1_000_000, 1000, 16, 26
 STEP_ROUNDS, STEP_WARM, STEP_STEPS, STEP_BATCH, STEP_LIMIT = 3, 10, 60, 2048, 1.5
+LATE_MS, LATE_WARM, LATE_STEPS, LATE_GAIN = 40, 16, 96, 1.25
 START_ROUNDS, START_ROWS, START_STEPS, START_LIMIT = 15, 1000, 40, 0.100
 COPY_BYTES, KILL_ROUNDS, KILL_LIMIT, COPY_LIMIT = 100 * MB, 7, 0.050, 0.300
 START_SECONDS, FAULT_SECONDS = 300, 30
@@ -99,7 +100,7 @@ class Clicks:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def job(self, with_ps, **train):
+    def job(self, with_ps, settings=None, **train):
         job = {
             "name": "clicks",
             "model": {"onnx": "dlrm.onnx", "inputs": {"dense": "dense", "sparse": "sparse"},
@@ -112,7 +113,7 @@ class Clicks:
             "elastic": {"min_world": WORKERS, "rejoin_seconds": 0},
         }
         if with_ps:
-            job["parameter_server"] = {"tables": "auto", "min_shard_bytes": 1024, "replicas": 2}
+            job["parameter_server"] = settings or {"tables": "auto", "min_shard_bytes": 1024, "replicas": 2}
         path = self.path("ps.json" if with_ps else "without.json")
         with open(path, "w") as f:
             json.dump(job, f)
@@ -120,10 +121,10 @@ class Clicks:
 
 
 class Cluster:
-    """Workers, then ps. The caller ends them with close()."""
+    """Workers, then ps. `faults`: of each worker, as TRAINERD_FAULT. The caller ends them with close()."""
 
-    def __init__(self, job, workers, servers):
-        self.job, self.workers, self.ports = job, workers, kit.free_ports(workers + servers)
+    def __init__(self, job, workers, servers, faults=()):
+        self.job, self.workers, self.ports, self.faults = job, workers, kit.free_ports(workers + servers), faults
         self.tasks = [None] * len(self.ports)
         for i in range(len(self.ports)):
             self.start(i)
@@ -131,8 +132,9 @@ class Cluster:
     def start(self, i):
         kind, index = ("worker", i) if i < self.workers else ("ps", i - self.workers)
         extra = {"ps": ["127.0.0.1:%d" % p for p in self.ports[self.workers:]]} if len(self.ports) > self.workers else None
+        env = {"TRAINERD_FAULT": self.faults[i]} if i < len(self.faults) else None
         self.tasks[i] = kit.Task(self.job, kit.tf_config(self.ports[:self.workers], index, kind=kind, extra=extra),
-                                 ("--devices", "cpu:1"), name="%s %d" % (kind, index))
+                                 ("--devices", "cpu:1"), env, name="%s %d" % (kind, index))
 
     def close(self):
         for t in self.tasks:
@@ -140,9 +142,9 @@ class Cluster:
                 t.kill()
 
 
-def run(job, servers):
+def run(job, servers, faults=()):
     """Runs a job of two workers to its end; returns the first worker's records of steps."""
-    cluster = Cluster(job, WORKERS, servers)
+    cluster = Cluster(job, WORKERS, servers, faults)
     try:
         kit.expect_codes(cluster.tasks, [0] * len(cluster.tasks), START_SECONDS)
         return cluster.tasks[0].events("step")
@@ -167,6 +169,25 @@ def steps(table, folder):
     us, without = Side("trainerd with a ps", lambda: side(1)), Side("trainerd", lambda: side(0))
     table.interleave(STEP_ROUNDS, us, without)
     table.row("step of DLRM, 26 x %d rows, 1 ps" % rows, "<= %.1f x" % STEP_LIMIT, make)
+
+
+# ---- late workers ----
+
+def late(table, folder):
+    """Each worker is late in every eighth step, in turn: synchronous steps wait each time, asynchronous ones do not."""
+    faults = [",".join("train.forward=delay:%d@%d" % (LATE_MS, step) for step in range(first, LATE_WARM + LATE_STEPS, 8))
+              for first in (4, 8)]
+    clicks = Clicks(folder, DLRM_QUICK_ROWS, STEP_BATCH)
+
+    def side(settings):
+        job = clicks.job(True, {"dense": "ps", **settings}, steps=LATE_WARM + LATE_STEPS, global_batch_size=256)
+        at = {r["step"]: r["_at"] for r in run(job, 1, faults)}
+        return {None: (at[LATE_WARM + LATE_STEPS] - at[LATE_WARM]) / LATE_STEPS}
+
+    us = Side("bounded, 4", lambda: side({"staleness_kind": "bounded", "staleness": 4}))
+    synchronous = Side("synchronous", lambda: side({}))
+    table.interleave(STEP_ROUNDS, us, synchronous)
+    table.faster("steps with late workers, asynchronous beside synchronous", us, synchronous, at_least=LATE_GAIN)
 
 
 # ---- start ----
@@ -255,6 +276,6 @@ def losses(table, folder):
 
 def ps(table, folder):
     rates(table)
-    for part in (start, losses, steps):
+    for part in (start, losses, steps, late):
         with tempfile.TemporaryDirectory(dir=folder) as d:
             table.group(part.__name__, lambda t, d=d, part=part: part(t, d))
