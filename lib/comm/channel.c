@@ -154,7 +154,7 @@ static bool deliver(struct comm_end *e, struct comm_message *out)
         e->turn = k + 1;
         *out = (struct comm_message){ .from = e->links[k].peer,
                                       .bytes = e->delivered->bytes,
-                                      .data = e->delivered->data };
+                                      .data = e->delivered->is_placed ? NULL : e->delivered->data };
         return true;
     }
     return false;
@@ -223,7 +223,7 @@ void comm_exchange(struct comm *c, uint32_t local, uint8_t **data, size_t *capac
     struct channel_buffer *b = c->ends[local].delivered, given = { .data = *data,
                                                                    .capacity = *capacity };
 
-    CHECK(b != NULL);
+    CHECK(b != NULL && !b->is_placed);
     *data = b->data;
     *capacity = b->capacity;
     b->data = given.data;
@@ -347,6 +347,19 @@ static uint32_t channel_to(const struct comm *c, uint32_t to)
         return to - t->world;
     }
     return to < c->first_point ? to : to - c->n_ends; /* without the servers of this ps */
+}
+
+void comm_place(struct comm *c, uint32_t local, uint32_t from, const struct iovec *places,
+                uint32_t n)
+{
+    struct channel *ch;
+
+    CHECK(local < c->n_ends);
+    ch = &c->ends[local].channels[channel_to(c, from)];
+    ch->places = places;
+    ch->place_bytes = 0;
+    for (uint32_t i = 0; i < n; i++)
+        ch->place_bytes += places[i].iov_len;
 }
 
 int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *parts,

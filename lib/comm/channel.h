@@ -35,7 +35,7 @@ enum { COMM_MESSAGE_MAX = 256 << 20 }; /* bytes of a message; a peer that sends 
 struct comm_message {
     uint32_t from; /* point */
     size_t bytes;
-    const uint8_t *data; /* [bytes], aligned to 64 bytes; not NULL */
+    const uint8_t *data; /* [bytes], aligned to 64 bytes; NULL: they are in the places of comm_place() */
 };
 
 uint32_t comm_servers(const struct comm *c);     /* of all ps */
@@ -64,6 +64,11 @@ int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *p
  * ones cause no allocation. */
 int comm_receive(struct comm *c, uint32_t local, struct comm_message *out, uint64_t timeout_ms,
                  struct err *err);
+/* Receives a message without a copy: the next one from this point that has as many bytes as the places together,
+ * and has not begun to arrive, is written to them; others are received as always. The places are borrowed until
+ * comm_receive() returns that message, the next call for this point, or comm_close(). */
+void comm_place(struct comm *c, uint32_t local, uint32_t from, const struct iovec *places,
+                uint32_t n);
 /* Takes the memory of the message that comm_receive() returned last, so the message stays valid, and gives
  * *data [*capacity], from aligned_alloc(64, ) or an earlier call, for later messages; *data NULL: none. */
 void comm_exchange(struct comm *c, uint32_t local, uint8_t **data, size_t *capacity);

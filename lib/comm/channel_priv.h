@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <sys/uio.h>
+
 #include "comm/comm_priv.h"
 
 enum { CHANNEL_AHEAD_BYTES = 4096 };
@@ -15,6 +17,7 @@ struct channel_buffer {
     struct channel_buffer *next;
     size_t bytes, capacity;
     uint8_t *data; /* owned; aligned to 64 bytes */
+    bool is_placed; /* the bytes of the message are in the places of comm_place(), not in `data` */
 };
 
 struct channel {
@@ -22,6 +25,10 @@ struct channel {
     struct channel_buffer *current;      /* owned; being received; NULL: its head is not complete */
     struct channel_buffer *idle;         /* owned; the list of unused buffers */
     size_t n_in;                         /* bytes received of `current` */
+    const struct iovec *places;          /* borrowed; of the next message with place_bytes bytes; NULL: none */
+    size_t place_bytes;
+    const struct iovec *place;           /* of the next byte of a message that is placed */
+    size_t place_at;                     /* bytes of that place that were received */
     size_t ahead_at, ahead_end;          /* the bytes [ahead_at, ahead_end) of `ahead` are unused */
     uint64_t n_messages;                 /* received so far */
     uint64_t ended_ns;                   /* when the connection ended; 0: it is open */

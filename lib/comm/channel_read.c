@@ -1,8 +1,8 @@
 /* channel_read.c - receives the bytes of the channels of a local end, and makes messages of them.
  *
  * The bytes before a head is complete are received into `ahead`, so that a small message needs one
- * system call. The rest of a large message is received directly into its buffer. Complete messages
- * wait in the queue of their channel; their buffers are used again. */
+ * system call. The rest of a large message is received directly into its buffer, or into the places of
+ * comm_place(). Complete messages wait in the queue of their channel; their buffers are used again. */
 #include "comm/channel_priv.h"
 
 #include <errno.h>
@@ -89,6 +89,25 @@ static void end_channel(struct comm_end *e, uint32_t k)
     (void)epoll_ctl(e->ready_fd, EPOLL_CTL_DEL, e->links[k].fd, NULL);
 }
 
+/* Returns the place of the next byte of the present message, which is not complete; *room: bytes that it has. */
+static uint8_t *next_place(struct channel *ch, size_t *room)
+{
+    if (!ch->current->is_placed) {
+        *room = ch->current->bytes - ch->n_in;
+        return ch->current->data + ch->n_in;
+    }
+    for (; ch->place_at == ch->place->iov_len; ch->place++)
+        ch->place_at = 0;
+    *room = ch->place->iov_len - ch->place_at;
+    return (uint8_t *)ch->place->iov_base + ch->place_at;
+}
+
+static void pass(struct channel *ch, size_t n)
+{
+    ch->n_in += n;
+    ch->place_at += n;
+}
+
 /* Returns the number of bytes received; 0: none until epoll reports more; -1 after comm_fail(). */
 static ssize_t receive_some(struct comm *c, struct comm_end *e, uint32_t k, void *to, size_t bytes)
 {
@@ -121,20 +140,34 @@ static int begin_message(struct comm *c, struct comm_end *e, uint32_t k)
     struct channel *ch = &e->channels[k];
     uint32_t point = e->links[k].peer;
     size_t bytes, present;
+    bool is_placed;
     struct err err;
 
     if (message_channel_read(ch->ahead + ch->ahead_at, &bytes, &err) < 0)
         return comm_fail(c, ERR_PEER, c->topo.member_of[point], "%s sent an invalid message: %s",
                          comm_rank_text(c, point).text, err.text);
     ch->ahead_at += MESSAGE_CHANNEL_BYTES;
-    ch->current = buffer_acquire(ch, bytes);
+    is_placed = ch->places != NULL && bytes == ch->place_bytes;
+    ch->current = buffer_acquire(ch, is_placed ? 0 : bytes);
     if (ch->current == NULL)
         return comm_fail(c, ERR_NOMEM, c->self, "%s: a message of %zu bytes from %s: out of memory",
                          c->names[c->self], bytes, comm_rank_text(c, point).text);
+    ch->current->bytes = bytes;
+    ch->current->is_placed = is_placed;
+    ch->n_in = ch->place_at = 0;
+    if (is_placed) {
+        ch->place = ch->places;
+        ch->places = NULL;
+    }
     present = ch->ahead_end - ch->ahead_at < bytes ? ch->ahead_end - ch->ahead_at : bytes;
-    memcpy(ch->current->data, ch->ahead + ch->ahead_at, present);
-    ch->ahead_at += present;
-    ch->n_in = present;
+    for (size_t room; present > 0; present -= room) {
+        uint8_t *to = next_place(ch, &room);
+
+        room = room < present ? room : present;
+        memcpy(to, ch->ahead + ch->ahead_at, room);
+        ch->ahead_at += room;
+        pass(ch, room);
+    }
     return 0;
 }
 
@@ -163,9 +196,10 @@ static ssize_t receive_next(struct comm *c, struct comm_end *e, uint32_t k, size
     ssize_t n;
 
     if (ch->current != NULL) {
-        rest = ch->current->bytes - ch->n_in;
-        n = receive_some(c, e, k, ch->current->data + ch->n_in, rest < most ? rest : most);
-        ch->n_in += n > 0 ? (size_t)n : 0;
+        uint8_t *to = next_place(ch, &rest);
+
+        n = receive_some(c, e, k, to, rest < most ? rest : most);
+        pass(ch, n > 0 ? (size_t)n : 0);
         return n;
     }
     rest = ch->ahead_end - ch->ahead_at; /* less than a head */

@@ -66,6 +66,9 @@ static void free_peers(struct ps_client *c)
 {
     for (uint32_t i = 0; i < c->n_peers; i++) {
         ps_writer_fini(&c->peers[i].out);
+        ps_writer_fini(&c->peers[i].reply);
+        free(c->peers[i].places);
+        free(c->peers[i].head);
         free(c->peers[i].slots);
     }
     free(c->peers);

@@ -8,6 +8,7 @@
 #ifndef PS_CLIENT_PRIV_H
 #define PS_CLIENT_PRIV_H
 
+#include "opts/ps.h"
 #include "ps/client.h"
 #include "ps/message.h"
 #include "ps/port.h"
@@ -29,6 +30,10 @@ struct client_peer {
     float *values;
     uint32_t *slots;    /* owned; of the rows of PULL, in order */
     size_t n_slots, room_slots;
+    struct ps_writer reply; /* owned; the head and the sections that ROWS must have, of dense parameters */
+    struct iovec *places;   /* owned; of those, then of the values */
+    uint32_t n_places, room_places;
+    uint8_t *head;          /* owned [ps_writer_bytes(&reply)]; those that ROWS has */
     bool owes;          /* ROWS, or HELD */
     uint64_t held[PS_SET_WORDS]; /* shards with all their rows */
 };
@@ -45,6 +50,7 @@ struct ps_client {
     float **values;             /* owned [n_tables] */
     struct client_order *order, *spare; /* owned [of the largest room] */
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
+    float rest[PS_DENSE_WIDTH]; /* receives what follows the last float of a dense parameter */
 
     /* the generation */
     struct ps_port port;

@@ -15,6 +15,8 @@ struct ps_port {
     int (*send)(const struct ps_port *p, uint32_t to, const struct iovec *parts, uint32_t n,
                 struct err *err);
     int (*receive)(const struct ps_port *p, struct comm_message *out, struct err *err);
+    /* As comm_place(). NULL: the user of the port has no dense parameters. */
+    void (*place)(const struct ps_port *p, uint32_t from, const struct iovec *places, uint32_t n);
     void *arg; /* borrowed */
     uint32_t local;
 };

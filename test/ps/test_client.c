@@ -269,6 +269,8 @@ static void trainers_and_servers_train_to_the_bits_of_whole_tables(void **state)
 
 /* A rank, and a ps with two threads: server 0 (point 1) has the even shards, server 1 the odd ones. */
 struct fake {
+    const struct iovec *places[3]; /* of the points */
+    uint32_t n_places[3];
     struct ps_writer answers[ANSWERS];
     uint32_t from[ANSWERS], n_answers, next, n_sent;
     uint32_t n_queries, pulls_from; /* the point of the last PULL */
@@ -291,6 +293,33 @@ static int fake_send(const struct ps_port *p, uint32_t to, const struct iovec *p
     return 0;
 }
 
+static void fake_place(const struct ps_port *p, uint32_t from, const struct iovec *places,
+                       uint32_t n)
+{
+    struct fake *f = p->arg;
+
+    assert_true(from == 1 || from == 2);
+    f->places[from] = places;
+    f->n_places[from] = n;
+}
+
+/* Writes a message to the places of its point, if it has their size. */
+static bool put_into_places(struct fake *f, uint32_t from, const uint8_t *data, size_t bytes)
+{
+    size_t all = 0;
+
+    for (uint32_t i = 0; i < f->n_places[from]; i++)
+        all += f->places[from][i].iov_len;
+    if (f->n_places[from] == 0 || all != bytes)
+        return false;
+    for (uint32_t i = 0; i < f->n_places[from]; i++) {
+        memcpy(f->places[from][i].iov_base, data, f->places[from][i].iov_len);
+        data += f->places[from][i].iov_len;
+    }
+    f->n_places[from] = 0;
+    return true;
+}
+
 static int fake_receive(const struct ps_port *p, struct comm_message *out, struct err *err)
 {
     struct fake *f = p->arg;
@@ -299,12 +328,14 @@ static int fake_receive(const struct ps_port *p, struct comm_message *out, struc
     if (f->next == f->n_answers)
         return err_set(err, ERR_TIMEOUT, "no more answers");
     *out = (struct comm_message){ .from = f->from[f->next++], .bytes = w->n, .data = w->data };
+    if (out->from < 3 && put_into_places(f, out->from, out->data, out->bytes))
+        out->data = NULL;
     return 0;
 }
 
 static struct ps_port fake_port(struct fake *f)
 {
-    return (struct ps_port){ .send = fake_send, .receive = fake_receive, .arg = f };
+    return (struct ps_port){ .send = fake_send, .receive = fake_receive, .place = fake_place, .arg = f };
 }
 
 static void fake_fini(struct fake *f)
@@ -476,6 +507,8 @@ static void dense_parameters_are_joined_from_their_blocks(void **state)
         { { 1, PS_ROWS, 6, 2, { 0, 1 }, 1, { 0, 64 } }, answers[1] }, /* another part */
         { answers[0], { 2, PS_ROWS, 6, 2, { 0, 1 }, 0, { 0, 2 } } },  /* more rows */
         { answers[0], answers[0] },                                  /* twice */
+        { answers[0], { 0, PS_ROWS, 6, 2, { 0, 1 }, 0, { 0, 1 } } }, /* a rank */
+        { answers[0], { 2, PS_ROWS, 6, 2, { 0, 0 }, 0, { 0, 1 } } }, /* a table twice, of the same size */
     };
     enum { N = 64 * PS_DENSE_WIDTH + 10 };
     float *out = calloc(N + 1, sizeof(*out));
