@@ -19,6 +19,8 @@ static const struct code_def *def_of(enum code_kind kind)
 
 const char *code_name(enum code_kind kind)
 {
+    if (code_keeps_residuals(kind))
+        return kind == CODE_TOP_K ? "top_k" : "power_sgd";
     return def_of(kind)->name;
 }
 

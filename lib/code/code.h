@@ -43,9 +43,10 @@ struct code_key {
     uint32_t place;
 };
 
-/* The functions below: `kind` is not CODE_NONE. */
+const char *code_name(enum code_kind kind); /* "int8"; not of CODE_NONE */
 
-const char *code_name(enum code_kind kind); /* "int8" */
+/* The functions below: `kind` codes blocks. */
+
 /* Bytes of a coded block: below CODE_RAW_BYTES, and a multiple of 4. */
 size_t code_block_bytes(enum code_kind kind);
 /* Encodes n blocks. `element`: index of x[0] in the whole gradient, a multiple of CODE_BLOCK, below

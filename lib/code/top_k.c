@@ -1,0 +1,168 @@
+/* top_k.c - see top_k.h. The k-th largest absolute value of a block is found by its bits, from the highest down
+ * (radix selection); non-negative floats have the order of their bits. */
+#include "code/top_k.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clones.h"
+#include "code/code_priv.h"
+
+enum { DIGIT_MAX = 1 << 11, INDEX_BITS = 12 };
+
+_Static_assert(TOP_K_BLOCK == 1 << INDEX_BITS, "an index has 12 bits");
+
+/* The 31 bits of an absolute value in three digits. */
+static const struct {
+    uint32_t shift, bits;
+} digits[] = { { 20, 11 }, { 10, 10 }, { 0, 10 } };
+
+uint32_t top_k_sent(double fraction, size_t n)
+{
+    double k = ceil(fraction * (double)n);
+
+    CHECK(fraction > 0 && fraction <= 1 && n > 0 && n <= TOP_K_BLOCK);
+    return k < 1 ? 1 : k > (double)n ? (uint32_t)n : (uint32_t)k;
+}
+
+static size_t block_bytes(uint32_t k)
+{
+    return ((size_t)k * sizeof(float) + (k * INDEX_BITS + 7) / 8 + 3) / 4 * 4;
+}
+
+size_t top_k_bytes(double fraction, size_t n)
+{
+    size_t bytes = n / TOP_K_BLOCK * block_bytes(top_k_sent(fraction, TOP_K_BLOCK));
+
+    return n % TOP_K_BLOCK == 0 ? bytes
+                                : bytes + block_bytes(top_k_sent(fraction, n % TOP_K_BLOCK));
+}
+
+CLONES static void sizes_of(const float *restrict x, size_t n, uint32_t *restrict sizes)
+{
+    for (size_t i = 0; i < n; i++)
+        sizes[i] = code_bits(x[i]) & 0x7fffffffu;
+}
+
+/* Returns the k-th largest of the sizes. *ties: how many of those that are equal to it belong to the k largest. */
+static uint32_t threshold(const uint32_t *sizes, size_t n, uint32_t k, uint32_t *ties)
+{
+    uint32_t found = 0, counts[DIGIT_MAX];
+
+    for (size_t d = 0; d < COUNT_OF(digits); d++) {
+        uint32_t shift = digits[d].shift, bits = digits[d].bits, mask = (1u << bits) - 1,
+                 digit = mask;
+
+        memset(counts, 0, sizeof(counts));
+        for (size_t i = 0; i < n; i++)
+            counts[sizes[i] >> shift & mask] += sizes[i] >> shift >> bits == found;
+        while (counts[digit] < k)
+            k -= counts[digit--];
+        found = found << bits | digit;
+    }
+    *ties = k;
+    return found;
+}
+
+/* Two indices are in three bytes: the second one begins in the middle of the second byte. */
+static void put_index(uint8_t *indices, uint32_t i, uint32_t index)
+{
+    uint8_t *at = indices + i / 2 * 3 + i % 2;
+
+    if (i % 2 == 0) {
+        at[0] = (uint8_t)index;
+        at[1] = (uint8_t)(index >> 8);
+    } else {
+        at[0] = (uint8_t)(at[0] | (index & 15u) << 4);
+        at[1] = (uint8_t)(index >> 4);
+    }
+}
+
+static uint32_t get_index(const uint8_t *indices, uint32_t i)
+{
+    const uint8_t *at = indices + i / 2 * 3 + i % 2;
+
+    return i % 2 == 0 ? at[0] | (at[1] & 15u) << 8 : (uint32_t)at[0] >> 4 | (uint32_t)at[1] << 4;
+}
+
+static void encode_nonfinite(uint32_t k, uint8_t *out)
+{
+    for (uint32_t i = 0; i < k; i++) {
+        code_put_f32(out + i * sizeof(float), code_nan());
+        put_index(out + k * sizeof(float), i, i);
+    }
+}
+
+static void encode_block(float *x, size_t n, uint32_t k, uint8_t *out)
+{
+    uint32_t sizes[TOP_K_BLOCK], least, ties, sent = 0;
+
+    memset(out, 0, block_bytes(k));
+    if (!code_is_finite(code_max(x, n))) {
+        encode_nonfinite(k, out);
+        return;
+    }
+    sizes_of(x, n, sizes);
+    least = threshold(sizes, n, k, &ties);
+    for (size_t i = 0; i < n; i++) {
+        if (sizes[i] < least || (sizes[i] == least && ties == 0))
+            continue;
+        ties -= sizes[i] == least;
+        code_put_f32(out + sent * sizeof(float), x[i]);
+        put_index(out + k * sizeof(float), sent++, (uint32_t)i);
+        x[i] = 0;
+    }
+    CHECK(sent == k);
+}
+
+static size_t block_at(size_t at, size_t n)
+{
+    return n - at < TOP_K_BLOCK ? n - at : TOP_K_BLOCK;
+}
+
+void top_k_encode(double fraction, float *x, size_t n, uint8_t *out)
+{
+    size_t m;
+
+    for (size_t at = 0; at < n; at += m) {
+        uint32_t k;
+
+        m = block_at(at, n);
+        k = top_k_sent(fraction, m);
+        encode_block(x + at, m, k, out);
+        out += block_bytes(k);
+    }
+}
+
+static void decode_block(const uint8_t *in, size_t n, uint32_t k, float *y)
+{
+    bool is_valid = true;
+
+    memset(y, 0, n * sizeof(*y));
+    for (uint32_t i = 0; i < k; i++) {
+        uint32_t index = get_index(in + k * sizeof(float), i);
+
+        if (index < n)
+            y[index] = code_get_f32(in + i * sizeof(float));
+        else
+            is_valid = false;
+    }
+    if (!is_valid)
+        y[0] = code_nan();
+}
+
+void top_k_decode(double fraction, const uint8_t *in, size_t n, float *y)
+{
+    size_t m;
+
+    for (size_t at = 0; at < n; at += m) {
+        uint32_t k;
+
+        m = block_at(at, n);
+        k = top_k_sent(fraction, m);
+        decode_block(in, m, k, y + at);
+        in += block_bytes(k);
+    }
+}
