@@ -38,7 +38,7 @@
  *            "job_digest", "model_digest", "data_digest", "name", "complete", "written_at",
  *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
- *            "phase", "groups", "outer_step", "has_outer_momentum", "staleness", "compression",
+ *            "phase", "groups", "outer_step", "has_outer_momentum", "staleness", "residual_groups", "compression",
  *            with shard files "shards": {"files": 16, "rows": the rule that divides the rows, with dynamic tables
  *            "ids": their rule},
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
@@ -86,6 +86,7 @@ struct ckpt_meta {
     uint64_t outer_step; /* outer steps completed */
     bool has_outer_momentum; /* a slot of every trained parameter */
     uint32_t staleness; /* older versions of tables, which are slots too */
+    uint32_t residual_groups; /* groups of lanes whose residuals are slots; 0: none are kept */
     /* the code of the gradients of all steps so far; "none": the job decided against its code; "": it has none */
     char compression[16];
 };

@@ -60,6 +60,7 @@ static const struct member {
     OPTION(outer_step, U64),
     OPTION(has_outer_momentum, FLAG),
     OPTION(staleness, U32),
+    OPTION(residual_groups, U32),
     { "compression", TEXT, offsetof(struct ckpt_meta, compression), sizeof(((struct ckpt_meta *)0)->compression), true },
 };
 

@@ -51,6 +51,11 @@ int conf_check_compression(const struct json *doc, const struct conf *c, struct 
         rc = json_error(doc, code, err,
                         "compression concerns the all-reduce between workers, but /parameter_server/dense is "
                         "\"ps\": use \"workers\" there, or \"none\" here");
+    if (rc == 0 && c->has_ps && code_keeps_residuals(c->communication.code.kind))
+        rc = json_error(doc, code, err,
+                        "\"%s\" returns to a copy of the state after a failure, and /parameter_server has rows that "
+                        "cannot return: remove that section, or use a code without residuals, such as \"int8\", here",
+                        code->valuestring);
     for (uint32_t i = 0; rc == 0 && i < c->run.n_phases; i++)
         if (c->run.phases[i].mode == TRAIN_LOCAL_SGD)
             rc = json_error(doc, code, err,

@@ -12,6 +12,8 @@ static const struct conf_word codes[] = {
     { "float16", CODE_FLOAT16 },
     { "int8", CODE_INT8 },
     { "int4", CODE_INT4 },
+    { "top_k", CODE_TOP_K },
+    { "power_sgd", CODE_POWER_SGD },
 };
 static const struct conf_word code_whens[] = {
     { "always", CODE_ALWAYS },
@@ -40,7 +42,9 @@ static const struct conf_word best_modes[] = {
 
 #define IS_CODED                                                                                   \
     .when = { "code",                                                                              \
-              BIT(CODE_BFLOAT16) | BIT(CODE_FLOAT16) | BIT(CODE_INT8) | BIT(CODE_INT4) }
+              BIT(CODE_BFLOAT16) | BIT(CODE_FLOAT16) | BIT(CODE_INT8) | BIT(CODE_INT4) |           \
+                  BIT(CODE_TOP_K) | BIT(CODE_POWER_SGD) }
+#define KEEPS_RESIDUALS .when = { "code", BIT(CODE_TOP_K) | BIT(CODE_POWER_SGD) }
 
 /* clang-format off */
 static const struct conf_key rows[] = {
@@ -75,13 +79,27 @@ static const struct conf_key rows[] = {
 { "/communication/compression", "code", ENUM, AT(communication.code.kind), REQUIRED, WORDS(codes),
   .doc = "bfloat16: 2 bytes for each number, rounded to nearest. float16: 2.02 bytes, with a scale for each 256 numbers. "
          "int8: 1.02 bytes, with a scale for each 256 numbers. int4: 0.56 bytes, with a scale for each 64 numbers, rounded "
-         "up or down at random. none: float32." },
+         "up or down at random. top_k: the largest numbers of each 4096 as float32, 5.5 bytes for each of them. "
+         "power_sgd: a matrix as the product of two with few columns. These two keep what they do not send, and add it "
+         "to the gradient of the next step. none: float32." },
 { "/communication/compression", "groups", U32, AT(communication.code.groups), REQUIRED, .lo = 1, .hi = 65536, IS_CODED,
   .doc = "The number of groups; a power of two that is at most train.lanes. The sum of the gradients of a group is "
-         "compressed once, and the sum of all groups once; inside a group gradients are float32." },
+         "compressed once, and the sum of all groups once; inside a group gradients are float32. top_k and power_sgd "
+         "compress the sum of a group alone, and need at least one group for each replica." },
 { "/communication/compression", "min_bytes", U64, AT(communication.code.min_bytes), .hi = 1000000000000,
   .fallback = "65536", IS_CODED,
-  .doc = "Gradients of parameters with fewer bytes stay float32; embedding tables always do." },
+  .doc = "Gradients of parameters with fewer bytes stay float32; embedding tables always do, and with power_sgd "
+         "parameters of one dimension." },
+{ "/communication/compression", "fraction", F64, AT(communication.code.fraction), ABOVE_MIN, .max = 1,
+  .fallback = "0.01", .when = { "code", BIT(CODE_TOP_K) },
+  .doc = "The share of the numbers of each 4096 that top_k sends, rounded up." },
+{ "/communication/compression", "rank", U32, AT(communication.code.rank), .lo = 1, .hi = CODE_MAX_RANK,
+  .fallback = "4", .when = { "code", BIT(CODE_POWER_SGD) },
+  .doc = "The number of columns of each factor of power_sgd." },
+{ "/communication/compression", "copy_every_steps", U32, AT(communication.code.copy_every_steps), FREE, .lo = 1,
+  .hi = 1000000000, .fallback = "100", KEEPS_RESIDUALS,
+  .doc = "Each task keeps a copy of the whole state after every so many steps, and after each step with a checkpoint. "
+         "When a task is lost, the others return to the newest copy and train the steps after it again." },
 { "/communication/compression", "when", ENUM, AT(communication.code.when), WORDS(code_whens), .fallback = "always", IS_CODED,
   .doc = "always: also in tasks that send nothing, with the same results. network: if the first step of the job is "
          "reduced between hosts; decided once and kept in checkpoints." },

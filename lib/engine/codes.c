@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "engine/common.h"
 #include "engine/cpu_types.h"
+#include "engine/residual.h"
 #include "graph/graph.h"
 
 static const struct code_settings *settings(const struct engine *e)
@@ -37,7 +38,8 @@ static void leave_small_raw(struct engine *e)
 
 int codes_open(struct engine *e, struct err *err)
 {
-    if (settings(e) == NULL || settings(e)->kind == CODE_NONE)
+    if (settings(e) == NULL || settings(e)->kind == CODE_NONE ||
+        code_keeps_residuals(settings(e)->kind))
         return 0;
     CHECK(settings(e)->groups > 0 && e->opts->lanes % settings(e)->groups == 0);
     e->codes = calloc(1, sizeof(*e->codes));
@@ -62,8 +64,12 @@ void codes_note(const struct engine *e)
     size_t dense = graph_dense_floats(e->opts->graph);
     char text[256];
 
-    if (e->codes == NULL)
+    if (e->codes == NULL && !residual_exists(e))
         return;
+    if (residual_is_on(e)) {
+        residual_note(e);
+        return;
+    }
     if (codes_are_on(e))
         snprintf(text, sizeof(text),
                  "gradients are coded as %s between %u groups of %u lanes: %.1f %% of the numbers are in "
@@ -124,11 +130,11 @@ bool codes_ends_group(const struct engine_replica *r, uint32_t lane, uint32_t *m
 {
     uint32_t group;
 
-    if (!codes_are_on(r->engine))
+    if (!codes_are_on(r->engine) && !residual_is_on(r->engine))
         return false;
     group = group_lanes(r->engine);
     *merges = (uint32_t)__builtin_ctz(group);
-    return r->n_lanes > group && (lane + 1) % group == 0;
+    return (r->n_lanes > group || residual_is_on(r->engine)) && (lane + 1) % group == 0;
 }
 
 void codes_round_group(const struct engine_replica *r, uint64_t step, uint32_t lane, float *grads,

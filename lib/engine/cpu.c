@@ -15,6 +15,7 @@
 #include "engine/cpu_update.h"
 #include "engine/passes.h"
 #include "engine/plans.h"
+#include "engine/residual.h"
 #include "engine/tables.h"
 #include "engine/trace_types.h"
 #include "graph/graph.h"
@@ -36,6 +37,7 @@ static void cpu_close(struct engine *e)
         free(c);
     }
     codes_close(e);
+    residual_close(e);
     engine_fini(e);
     free(e);
 }
@@ -93,6 +95,8 @@ static int cpu_open(const struct engine_opts *opts, struct engine **out, struct 
         tables_layout(opts, !opts->whole_gradients, &m);
         rc = open_remote(e, &m, err);
     }
+    if (rc == 0)
+        rc = residual_open(e, &m, err);
     if (rc == 0)
         rc = engine_open_memory(e, &m, err);
     if (rc == 0)
@@ -188,6 +192,8 @@ static int cpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
 
     (void)held;
     if (rc == 0)
+        rc = residual_begin(r, err);
+    if (rc == 0)
         rc = reduce_open(r, err);
     if (rc < 0)
         return rc;
@@ -212,6 +218,7 @@ static int cpu_end(struct engine_replica *r, struct err *err)
     (void)err;
     reduce_close(r);
     codes_free(r);
+    residual_end(r);
     plans_close_readers(r);
     return 0;
 }

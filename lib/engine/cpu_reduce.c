@@ -34,6 +34,7 @@
 #include "engine/common.h"
 #include "engine/cpu_tables.h"
 #include "engine/cpu_types.h"
+#include "engine/residual.h"
 #include "engine/trace.h"
 
 /* ---- borders of buckets ---- */
@@ -63,7 +64,9 @@ static size_t bucket_floats(const struct engine *e)
 
 uint32_t reduce_buckets(const struct engine *e)
 {
-    return e->opts->remote_dense ? 1 : (uint32_t)(e->memory.dense / bucket_floats(e)) + 1;
+    return e->opts->remote_dense || residual_exists(e)
+               ? 1
+               : (uint32_t)(e->memory.dense / bucket_floats(e)) + 1;
 }
 
 /* The last bucket contains the rest of the gradients, and everything after them; of remote parameters only what
@@ -96,6 +99,10 @@ static void note_decision(const struct engine *e)
         snprintf(text, sizeof(text),
                  "gradients are reduced while backward computes, in %u buckets of %s",
                  reduce_buckets(e), size);
+    else if (residual_exists(e))
+        snprintf(text, sizeof(text),
+                 "gradients are reduced after backward: the largest numbers, or the factors, of a parameter are "
+                 "known when its gradient is complete");
     else if (reduce_buckets(e) == 1)
         snprintf(text, sizeof(text),
                  "gradients are reduced after backward: they are smaller than a bucket of %s",
@@ -118,6 +125,8 @@ static int all_reduce(struct engine_replica *r, struct comm_range x, struct err 
                                         .codes = codes_kept(r) };
     float *data = r->arenas->grads[0] + x.begin;
 
+    if (residual_is_on(e))
+        return residual_reduce(r, x.end, err);
     if (codes_are_on(e))
         return comm_all_reduce_coded(e->group.comm, r->local, data, x.end - x.begin, &coding, err);
     return comm_all_reduce_pieces(e->group.comm, r->local, data, e->memory.grads_bytes,
@@ -257,7 +266,9 @@ void reduce_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, siz
     bool rounds = codes_ends_group(r, lane, &in_group);
 
     for (uint32_t m = 0; m <= merges; m++, top--) {
-        if (rounds && m == in_group)
+        if (rounds && m == in_group && residual_is_on(r->engine))
+            residual_take_group(r, lane, r->arenas->grads[top - 1]);
+        else if (rounds && m == in_group)
             codes_round_group(r, cpu_of(r)->reducer.step, lane, r->arenas->grads[top - 1], begin,
                               end);
         if (m < merges)
@@ -308,6 +319,8 @@ int reduce_rest(struct engine_replica *r, struct err *err)
         rc = reduce_bucket(r, r->n_buckets - 1, NULL, err);
     if (rc == 0)
         tables_expand(r, d->end);
+    if (residual_is_on(r->engine))
+        residual_count(r, &r->coded_bytes, &r->coded_plain_bytes);
     if (codes_are_on(r->engine)) {
         struct comm_coded_bytes now = comm_coded_bytes(r->engine->group.comm, r->local);
 

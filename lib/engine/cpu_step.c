@@ -13,6 +13,7 @@
 #include "engine/common.h"
 #include "engine/cpu_reduce.h"
 #include "engine/plans.h"
+#include "engine/residual.h"
 #include "engine/trace.h"
 #include "graph/graph.h"
 #include "op/op.h"
@@ -225,6 +226,8 @@ int cpu_reduce(struct engine_replica *r, uint64_t step, struct err *err)
     place_bucket(&r->place, step, r->n_buckets - 1);
     if (r->engine->group.comm != NULL)
         rc = reduce_rest(r, err);
+    else if (residual_is_on(r->engine))
+        rc = residual_reduce(r, r->engine->memory.grads, err);
     else
         codes_round_all(r, step);
     now = clock_ns();

@@ -13,6 +13,8 @@
 #include "device/device.h"
 #include "engine/engine.h"
 
+struct residual_work;
+
 struct reducer {  /* cpu_reduce.c */
     size_t added; /* the replica's: floats of the last lane that are added to the others */
     /* the replica's: floats of the packed arena, where the last bucket ends */
@@ -40,6 +42,7 @@ struct kept_codes {
 
 struct cpu {
     struct kept_codes codes;
+    struct residual_work *residual; /* owned; of a generation whose code keeps residuals; else NULL */
     struct device_mem work, eval_work; /* owned; activations of the two plans */
     struct reducer reducer;
 };

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "engine/residual.h"
 #include "graph/graph.h"
 
 static struct optim_state state_of(const struct engine_replica *r)
@@ -69,6 +70,8 @@ int cpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
     const struct optim_state state = state_of(r);
 
     (void)err;
+    if (residual_is_on(e))
+        residual_apply(r);
     if (e->memory.delayed != NULL) {
         if (r->local == 0)
             engine_memory_delay(&e->memory);

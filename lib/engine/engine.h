@@ -39,6 +39,7 @@
 
 #include "engine/memory.h"
 #include "engine/place.h"
+#include "engine/residual_layout.h"
 
 struct cancel;
 struct code_map;
@@ -224,6 +225,7 @@ struct engine_group {
     bool compares;            /* peers compare gradients: replicas of this task need not */
     bool overlap;             /* agreed: reduce while backward computes; before bind() */
     bool codes;               /* agreed: gradients are coded; before bind() */
+    const uint32_t *shares;   /* lanes of each rank */
     uint32_t lanes;           /* that a reduction adds up: of the global batch, or of a group */
     /* Up to this step some task may trace. GPUs then launch no captured graphs, because either all
      * GPUs of the group launch them or none. Set before bind(). */
@@ -242,6 +244,7 @@ struct engine {
     /* [n_devices] the share of the last step's time without work; NULL: unknown */
     double *device_idle;
     struct code_map *codes; /* owned; CPU: the blocks of the gradient that are coded; NULL: the job codes none */
+    struct residual_layout residual; /* CPU: owned; what a code with residuals codes */
     struct engine_group group;
 };
 

@@ -39,6 +39,10 @@ static size_t lay_out_state(struct memory *m)
         m->outer = m->own.base != NULL ? (float *)m->own.base + at : NULL;
         at += m->trained;
     }
+    if (o->residual_floats > 0) {
+        m->residual = m->own.base != NULL ? (float *)m->own.base + at : NULL;
+        at += o->residual_floats;
+    }
     return at;
 }
 
@@ -79,6 +83,7 @@ static void lay_out_replica(const struct memory *m, struct arenas *a, char *at)
         a->remote[d] =
             packed_init(o->remote, o->n_remote, o->remote_words, remote_at + d * m->remote_bytes);
     }
+    a->exchange = (float *)(remote_at + m->depth * m->remote_bytes);
     a->all_rows =
         packed_init(o->tables, o->n_tables, o->table_words, marks_at + m->depth * m->marks_bytes);
 }
@@ -136,10 +141,11 @@ int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct 
     m->sums_bytes = align_up(opts->eval_words * sizeof(double));
     m->marks_bytes = align_up(packed_bytes(opts->n_tables, opts->table_words));
     m->remote_bytes = align_up(packed_bytes(opts->n_remote, opts->remote_words));
+    m->exchange_bytes = align_up(opts->exchange_floats * sizeof(float));
     m->region_bytes =
-        m->replicas_at +
-        opts->n_replicas * (m->depth * (m->grads_bytes + m->sums_bytes) +
-                            (m->depth + 1) * m->marks_bytes + m->depth * m->remote_bytes);
+        m->replicas_at + opts->n_replicas * (m->depth * (m->grads_bytes + m->sums_bytes) +
+                                             (m->depth + 1) * m->marks_bytes +
+                                             m->depth * m->remote_bytes + m->exchange_bytes);
     m->arenas = calloc(opts->n_replicas, sizeof(*m->arenas));
     if (m->arenas == NULL)
         return err_set(err, ERR_NOMEM, "memory for gradients: out of memory");

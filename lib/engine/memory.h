@@ -1,12 +1,13 @@
 /* memory.h - the host's memory of a task: the state, and the region for gradients.
  *
- *   own      state: parameters | slot 0 | slot 1 | ... | average | delayed 1 | ... | outer momentum
+ *   own      state: parameters | slot 0 | slot 1 | ... | average | delayed 1 | ... | outer momentum | residuals
  *   region   head: the caller's
  *            per replica: `depth` gradient arenas (parameters' layout | control words |
  *                         values of the marked slots of remote tables)
  *                         `depth` rows of evaluation sums
  *                         `depth` + 1 sets of marks of tables
  *                         `depth` sets of marks of remote tables
+ *                         floats that codes with residuals exchange
  *
  * The state is the content of a checkpoint, and is sent to a task with an older one. It is private:
  * no peer can write to it, not even a peer that was believed dead and wakes up; and it can have
@@ -57,6 +58,7 @@ struct memory_opts {
     const struct optim_hyper *hyper;
     bool has_average;
     bool has_outer; /* local SGD: the state has an outer momentum */
+    size_t residual_floats, exchange_floats; /* codes with residuals: of the state, of the region (residual.h) */
     uint32_t n_delayed; /* older versions of the parameters [delayed_at, trained) */
     size_t delayed_at;
     bool no_slots; /* other tasks keep the slots of the optimizer */
@@ -68,6 +70,7 @@ struct arenas {                          /* of a replica, in the region */
     struct packed all_rows;              /* during the reduction: the marks of all replicas */
     struct packed remote[MEMORY_MAX_TREE]; /* of each: the slots that have a gradient */
     double *sums[MEMORY_MAX_TREE];       /* of evaluations, eval_words each */
+    float *exchange; /* [exchange_floats] */
 };
 
 struct memory {
@@ -75,6 +78,7 @@ struct memory {
     struct device_mem own, region;
     size_t region_bytes, replicas_at;            /* the first replica's part begins there */
     size_t grads_bytes, sums_bytes, marks_bytes, remote_bytes; /* of one of each */
+    size_t exchange_bytes;
     size_t params, trained, dense;               /* as in the options */
     size_t grads; /* floats of a gradient arena, control words included */
     size_t remote_at; /* floats before the values of remote tables in a gradient arena */
@@ -92,6 +96,7 @@ struct memory {
     size_t delayed_floats; /* of one version */
     float *outer;   /* momentum of the outer optimizer, of the trained parameters, in the held state;
                        NULL: none */
+    float *residual; /* [residual_floats]; NULL: none */
     /* the step of this state; older than that of the devices until engine sync() */
     uint64_t step;
     void *head;            /* of the region */

@@ -17,7 +17,8 @@ int agree_connect(struct train *t, struct err *err)
     struct comm_opts o = {
         .view = g->view,
         .shares = g->view.n_pieces == 0 ? t->generation.shares : NULL,
-        .groups = t->opts->code.kind != CODE_NONE ? t->opts->code.groups : 0,
+        /* codes with residuals use the calls of float32 */
+        .groups = code_keeps_residuals(t->opts->code.kind) ? 0 : t->opts->code.groups,
         .listener = g->listener,
         .arena = &t->engine->memory.region,
         .shared_memory = g->shared_memory,

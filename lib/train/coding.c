@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "ckpt/ckpt.h"
 #include "code/code.h"
 #include "device/device.h"
 #include "train/agree_message.h"
@@ -29,7 +30,34 @@ int coding_check(const struct train_opts *o, struct err *err)
                        "/communication/compression/groups: %u groups cannot have equal aligned blocks of %u "
                        "lanes: use a power of two of lanes that is at least the number of groups",
                        groups, lanes);
+    if (code_keeps_residuals(o->code.kind) && groups < o->replicas)
+        return err_set(err, ERR_INPUT,
+                       "/communication/compression/groups: %s keeps a residual for each whole group, and %u groups "
+                       "are too few for %u replicas: use a power of two that is at least %u",
+                       code_name(o->code.kind), groups, o->replicas, o->replicas);
     return 0;
+}
+
+uint32_t coding_residual_groups(const struct train_opts *o)
+{
+    return code_keeps_residuals(o->code.kind) ? o->code.groups : 0;
+}
+
+int coding_check_resume(const struct train_opts *o, const struct ckpt_meta *meta, const char *path,
+                        struct err *err)
+{
+    uint32_t groups = coding_residual_groups(o);
+    bool is_other = groups > 0 && strcmp(meta->compression, "none") != 0 &&
+                    strcmp(meta->compression, code_name(o->code.kind)) != 0;
+
+    if (meta->residual_groups == 0 || (meta->residual_groups == groups && !is_other))
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "%s has the residuals of %u groups of the code \"%s\", and the job has %u groups with residuals of "
+                   "the code \"%s\": write the code and the groups of the checkpoint to "
+                   "/communication/compression, or use another checkpoint directory",
+                   path, meta->residual_groups, meta->compression, groups,
+                   o->code.kind != CODE_NONE ? code_name(o->code.kind) : "none");
 }
 
 void coding_adopt(struct train *t, const struct agreement *a)

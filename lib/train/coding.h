@@ -17,6 +17,7 @@
 #include "train/state.h"
 
 struct agreement;
+struct ckpt_meta;
 struct err;
 struct train;
 struct train_opts;
@@ -32,5 +33,12 @@ enum coding coding_fact(const struct train *t);
 /* The decision in a manifest: "" undecided, or no compression; "none" off; the code's name: on. */
 const char *coding_text(const struct train_opts *o, enum coding c);
 enum coding coding_from_text(const struct train_opts *o, const char *text);
+
+/* Groups whose residuals the state has; 0: none. */
+uint32_t coding_residual_groups(const struct train_opts *o);
+/* Refuses a checkpoint at `path` with residuals that the job cannot continue. One without residuals is accepted:
+ * they begin at zero. Errors: ERR_INPUT. */
+int coding_check_resume(const struct train_opts *o, const struct ckpt_meta *meta, const char *path,
+                        struct err *err);
 
 #endif

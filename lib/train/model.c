@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/data.h"
 #include "engine/memory.h"
+#include "engine/residual_layout.h"
 #include "ps/wants.h"
 #include "train/events.h"
 #include "train/train_types.h"
@@ -409,8 +410,18 @@ void model_close_initial(struct model *m, struct graph *graph)
 
 int model_name_tensors(struct model *m, const struct memory *mem, struct err *err)
 {
+    struct residual_layout layout;
+    struct tensors_residual residual = {
+        .layout = &layout,
+        .at = mem->residual != NULL ? (size_t)(mem->residual - mem->state) : SIZE_MAX,
+    };
+    int rc = residual_layout_open(&layout, m->graph, &m->opts->code, err);
+
     parts_layout(&m->parts, mem, ps_staleness_of(m->opts->ps_tables));
-    return tensors_name(&m->tensors, &m->parts, m->opts, m->graph, err);
+    if (rc == 0)
+        rc = tensors_name(&m->tensors, &m->parts, &residual, m->opts, m->graph, err);
+    residual_layout_close(&layout);
+    return rc;
 }
 
 int model_fill_first(struct model *m, const struct memory *mem, struct err *err)

@@ -12,6 +12,7 @@
 #include "train/agree_message.h"
 #include "train/async.h"
 #include "train/coding.h"
+#include "train/copies.h"
 #include "train/eval.h"
 #include "train/export.h"
 #include "train/health.h"
@@ -155,6 +156,7 @@ static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
         t->engine->group.no_graphs_until = traced > 0 ? *held + TRACE_WARM_STEPS + traced : 0;
         t->engine->group.overlap = agreement.overlap;
         coding_adopt(t, &agreement);
+        copies_begin(t);
     }
     if (rc == 0)
         /* the state is complete in memory now */

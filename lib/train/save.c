@@ -180,8 +180,13 @@ static int load_tensors(const struct train *t, const struct ckpt_info *info, voi
                         struct err *err)
 {
     const struct tensors *x = &t->model.tensors;
-    /* without it: the job had no phase with local SGD; the momentum begins at zero */
-    uint32_t n_slots = info->meta.has_outer_momentum ? x->n_slots : x->n_inner;
+    /* without them: the job had no phase with local SGD, or no residuals; they begin at zero */
+    bool has_all = info->meta.has_outer_momentum || info->meta.residual_groups > 0;
+    uint32_t n_slots = has_all ? x->n_slots : x->n_inner;
+    int rc = coding_check_resume(t->opts, &info->meta, info->path, err);
+
+    if (rc < 0)
+        return rc;
 
     if (info->meta.staleness != ps_staleness_of(t->opts->ps_tables))
         return err_set(err, ERR_INPUT,
@@ -356,6 +361,7 @@ static struct ckpt_meta meta_of(struct train *t, uint64_t step)
         .outer_step = period.outer_step,
         .has_outer_momentum = t->phases.has_local,
         .staleness = ps_staleness_of(o->ps_tables),
+        .residual_groups = coding_residual_groups(o),
     };
 
     snprintf(m.job_digest, sizeof(m.job_digest), "%s", o->job_digest);

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "engine/trace.h"
+#include "train/copies.h"
 #include "train/division.h"
 #include "train/health.h"
 #include "train/replica.h"
@@ -30,19 +31,23 @@ void start_join(struct train *t)
 static void end_generation(struct train *t)
 {
     struct generation *g = &t->generation;
-    uint64_t held = state_held(&t->state);
+    uint64_t held;
     bool failed, is_aborted;
     enum train_end end;
     struct err err;
 
     if (t->is_tracing)
-        trace_end(t->trace, held == t->model.total_steps ? g->opts.deadline_ms : 0);
+        trace_end(t->trace,
+                  state_held(&t->state) == t->model.total_steps ? g->opts.deadline_ms : 0);
     generation_disconnect(g);
     pthread_mutex_lock(&g->lock);
     failed = g->result < 0;
     is_aborted = g->is_aborted;
     err = g->error;
     pthread_mutex_unlock(&g->lock);
+    if (failed)
+        copies_return(t);
+    held = state_held(&t->state);
     if (!failed) {
         g->on_end(t->opts->arg, held == t->model.total_steps ? TRAIN_COMPLETE : TRAIN_PAUSED, held,
                   0, "");
@@ -116,6 +121,7 @@ static void describe_group(struct train *t)
                                               .deadline_ms = g->opts.deadline_ms,
                                               .commit_gate = &g->commit_gate,
                                               .compares = t->health.compares,
+                                              .shares = g->shares,
                                               .lanes = t->opts->lanes };
 }
 

@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "engine/trace.h"
 #include "train/apply.h"
+#include "train/copies.h"
 #include "train/health.h"
 #include "train/remote.h"
 #include "train/sample_log.h"
@@ -48,6 +49,7 @@ static int write_control(struct replica *r, uint64_t step, struct err *err)
     control[CONTROL_PAUSE] = (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
                               TRAIN_REQUEST_PAUSE) != 0;
     control[CONTROL_CHECKSUM] = generation_is_coordinator(&t->generation) && save_is_due(t, step);
+    control[CONTROL_COPIES] = generation_is_coordinator(&t->generation) && copies_are_due(t, step);
     control[CONTROL_UNLOGGED] = step_report_unlogged(t, step - 1);
     health_contribute(t, control);
     return remote_collect(r, step, control, err);
@@ -70,6 +72,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     }
     out->trouble = control[ENGINE_TROUBLE] > 0;
     out->pause = control[CONTROL_PAUSE] > 0;
+    out->copies = control[CONTROL_COPIES] > 0;
     remote_read_control(r, control, out);
     out->checksum = control[CONTROL_CHECKSUM] > 0 || health_checksum_is_due(t, step - 1, step);
     step_report_logged(r, step - 1);
@@ -210,6 +213,8 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     rc = make(r, step, out, &finite, err);
     if (rc == 0)
         rc = apply(r, step, out, finite, begin, err);
+    if (rc == 0)
+        rc = copies_end_step(r, step, out, err);
     if (rc == 0 && out->checksum)
         rc = health_checksum(r, step, err);
     if (rc == 0)

@@ -9,6 +9,7 @@
  *   agree        which state each task holds, and which work is pending
  *   coding       whether gradients are compressed
  *   transfer     sends the state to the tasks that hold an older one
+ *   copies       copies of the state to which a task returns, if only one task has each residual
  *   eval         one evaluation
  *   remote       tables on parameter servers
  *   save         checkpoints, on the coordinator
@@ -42,6 +43,7 @@
 #include "train/state.h"
 #include "train/train_types.h"
 
+struct copies;
 struct outer;
 struct remote;
 struct sample_log;
@@ -56,6 +58,7 @@ enum control_word {
     /* 4 words: sum of squares of the gradients of remote tables; from the coordinator alone */
     CONTROL_REMOTE_SQUARES,
     CONTROL_LOCAL_BAD = CONTROL_REMOTE_SQUARES + 4, /* local SGD: tasks with a step that is not finite */
+    CONTROL_COPIES = CONTROL_LOCAL_BAD + 1, /* the coordinator wants copies of the state after the step */
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 
@@ -114,12 +117,14 @@ struct train {
     struct remote *remote;       /* owned; NULL: no remote tables */
     struct phases phases;
     struct outer *outer;         /* owned; NULL: no phase with local SGD */
+    struct copies *copies;       /* owned; NULL: the job keeps no residuals */
 };
 
 struct step_result { /* agreed: the same on every task */
     double loss;
     bool pause;
     bool checksum; /* states must be compared after the step */
+    bool copies;   /* the coordinator wants copies of the state after the step */
     bool remote_bad; /* the gradient of a remote table is not finite */
     bool trouble;  /* a device read an index or label out of range: the step is not applied */
 };

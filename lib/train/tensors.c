@@ -9,7 +9,9 @@
 #include "base/err.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/shard_files.h"
+#include "engine/residual_layout.h"
 #include "graph/graph.h"
+#include "opts/code.h"
 #include "train/groups.h"
 #include "train/parts.h"
 #include "train/train_types.h"
@@ -181,6 +183,43 @@ static int name_model(struct tensors *t, const struct graph *g, const uint32_t *
     return rc;
 }
 
+/* Adds an entry of a code with residuals, which is `at` floats after their beginning. */
+static int name_residual(struct tensors *t, const struct tensors_residual *r, const char *param,
+                         const char *part, struct shape shape, size_t at, struct err *err)
+{
+    size_t offset = r->at == SIZE_MAX ? SIZE_MAX : r->at + at;
+    const struct named x = { param, shape, offset, 0, false, false };
+
+    return name_slot(t, &x, part, 0, err);
+}
+
+/* Adds <parameter>/residual.<group> of all coded parameters, and <parameter>/power_sgd_q. */
+static int name_residuals(struct tensors *t, const struct tensors_residual *r,
+                          const struct graph *g, struct err *err)
+{
+    const struct residual_layout *l = r->layout;
+    uint32_t n, groups = l->n > 0 ? l->code->groups : 0;
+    const struct graph_param *p = graph_params(g, &n);
+    int rc = 0;
+
+    for (uint32_t k = 0; rc == 0 && k < l->n; k++) {
+        const struct residual_part *x = &l->parts[k];
+        const struct graph_param *param = &p[x->param];
+        const struct shape factor = { 2, { x->matrix.rank, (int64_t)x->matrix.cols } };
+        char part[32];
+
+        for (uint32_t group = 0; rc == 0 && group < groups; group++) {
+            snprintf(part, sizeof(part), "residual.%u", group);
+            rc = name_residual(t, r, param->name, part, param->shape, group * l->floats + x->at,
+                               err);
+        }
+        if (rc == 0 && l->q_floats > 0)
+            rc = name_residual(t, r, param->name, "power_sgd_q", factor,
+                               groups * l->floats + x->q_at, err);
+    }
+    return rc;
+}
+
 static int name_all(struct tensors *t, const struct parts *parts, const struct train_opts *o,
                     const struct graph *g, const uint32_t *numbers, struct err *err)
 {
@@ -194,10 +233,17 @@ static int name_all(struct tensors *t, const struct parts *parts, const struct t
     return rc < 0 ? rc : name_parts(t, parts, o, g, numbers, n_inner, parts->n, err);
 }
 
-int tensors_name(struct tensors *t, const struct parts *parts, const struct train_opts *o,
+static size_t residuals_of(const struct residual_layout *l)
+{
+    return l->n > 0 ? l->n * ((size_t)l->code->groups + 1) : 0;
+}
+
+int tensors_name(struct tensors *t, const struct parts *parts,
+                 const struct tensors_residual *residual, const struct train_opts *o,
                  const struct graph *g, struct err *err)
 {
     uint32_t n, n_remotes, n_module, *numbers;
+    size_t n_slots;
     int rc;
 
     (void)graph_params(g, &n);
@@ -206,9 +252,9 @@ int tensors_name(struct tensors *t, const struct parts *parts, const struct trai
     n += n_remotes;
     numbers = calloc((size_t)n + 1, sizeof(*numbers));
     t->model = calloc((size_t)n + n_remotes + n_module + 1, sizeof(*t->model));
-    t->slots = calloc((size_t)n * parts->n + n_remotes * CKPT_INTEGERS + 1, sizeof(*t->slots));
-    t->slot_names =
-        calloc((size_t)n * parts->n + n_remotes * CKPT_INTEGERS + 1, sizeof(*t->slot_names));
+    n_slots = (size_t)n * parts->n + n_remotes * CKPT_INTEGERS + residuals_of(residual->layout) + 1;
+    t->slots = calloc(n_slots, sizeof(*t->slots));
+    t->slot_names = calloc(n_slots, sizeof(*t->slot_names));
     t->id_names = calloc((size_t)n_remotes + 1, sizeof(*t->id_names));
     if (numbers == NULL || t->model == NULL || t->slots == NULL || t->slot_names == NULL ||
         t->id_names == NULL) {
@@ -216,6 +262,8 @@ int tensors_name(struct tensors *t, const struct parts *parts, const struct trai
     } else {
         groups_number_tables(o, g, numbers);
         rc = name_all(t, parts, o, g, numbers, err);
+        if (rc == 0)
+            rc = name_residuals(t, residual, g, err);
     }
     free(numbers);
     return rc;

@@ -17,6 +17,7 @@
 #include "op/op.h"
 #include "ps/wants.h"
 #include "train/coding.h"
+#include "train/copies.h"
 #include "train/division.h"
 #include "train/groups.h"
 #include "train/health.h"
@@ -133,7 +134,7 @@ static void describe_engine(struct train *t)
         .clip_value = o->run.clip_value,
         .overlap = overlap_of(o->overlap),
         .bucket_bytes = o->bucket_bytes,
-        .code = &o->code,
+        .code = o->only_evaluates ? NULL : &o->code,
         .remote = remote_engine(t),
         .whole_gradients = o->whole_gradients,
         .check_gradients = o->health.check_gradients,
@@ -252,6 +253,8 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
     if (rc == 0)
         rc = outer_open(t, err);
     if (rc == 0)
+        rc = copies_open(t, err);
+    if (rc == 0)
         rc = open_trace(t, err);
     if (rc == 0)
         rc = open_sample_log(t, err);
@@ -340,6 +343,7 @@ void train_close(struct train *t)
         t->engine->ops->close(t->engine);
     remote_close(t->remote);
     outer_close(t);
+    copies_close(t);
     optim_free(t->optim);
     model_close(&t->model);
     generation_fini(&t->generation);

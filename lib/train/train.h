@@ -54,6 +54,7 @@
  *   train.reduce         after the lanes, before the last contribution; local SGD: before the outer step
  *   train.commit         the reduction is complete, nothing is changed yet
  *   train.update, train.update_middle, train.update_end
+ *   train.copies         before the residuals of compression are sent to all tasks
  *   health.flip_gradient, health.flip_row    a bit in the reduced gradient of this task, of a table
  *   health.not_finite    a NaN in that gradient
  *   health.flip_weight   a bit in its weights, after an update; of several GPUs, of the last one
