@@ -155,7 +155,7 @@ def judge_history(run, v, group, folder, step, last, job):
     lives = [life for t in group.tasks if t.is_trainer for life in sample_log.read(t.samples, t.name)]
     lives += [life for path in sorted(glob.glob(os.path.join(folder, strangers.SAMPLES + "*")))
               for life in sample_log.read(path, "a twin")]
-    history = sample_log.History(lives, job.lanes, returns=has_ps(group))
+    history = sample_log.History(lives, job.lanes, returns=has_ps(group) or job.returns)
     alone, theirs = undisturbed(run, folder, last, job, job.PS if has_ps(group) else {})
     reference = sample_log.History(sample_log.read(os.path.join(theirs, "samples.txt"), "undisturbed"), job.lanes)
     verdict.steps(v, history)
@@ -168,6 +168,8 @@ def judge_history(run, v, group, folder, step, last, job):
                   [("exported ONNX", os.path.join(folder, job.exported), os.path.join(theirs, job.exported))])
     if has_ps(group):
         verdict.returns(v, history)
+    if job.returns:
+        verdict.copies(v, history)
     v.row("supervision", "; ".join(group.troubles[:5]) or "each process ended as expected", not group.troubles)
     return history
 
@@ -277,7 +279,7 @@ def main():
     p.add_argument("--decks", type=decks, help="default: %s; with --ps: hard,ps" % ",".join(WITHOUT_PS))
     p.add_argument("--only", choices=KINDS)
     p.add_argument("--ps", type=int, default=0)
-    p.add_argument("--compression", choices=("bfloat16", "float16", "int8", "int4"))
+    p.add_argument("--compression", choices=("bfloat16", "float16", "int8", "int4", "top_k", "power_sgd"))
     args = p.parse_args()
     args.decks = args.decks or (["hard", "ps"] if args.ps else WITHOUT_PS)
     if not args.ps and ("ps" in args.decks or DECK_OF.get(args.only) == "ps"):

@@ -48,12 +48,14 @@ def on_gpus():
 
 
 class Digits:
-    """`code`: of communication.compression; None: gradients are float32."""
+    """`code`: of communication.compression; None: gradients are float32. `returns`: the processes return to copies of their
+    state, because the code keeps residuals."""
     exported, storage_bytes, name = os.path.join("run", "digits.onnx"), 8 << 20, "digits"
     lanes, batch = 4, 64
 
     def __init__(self, code=None):
         self.communication = {"compression": {"code": code, "groups": self.lanes, "min_bytes": 1024}} if code else {}
+        self.returns = code in ("top_k", "power_sgd")
         folder = os.path.join(kit.ROOT, "config", "digits")
         self.n_samples = sum(records_of(os.path.join(folder, f)) for f in sorted(os.listdir(folder)) if f.startswith("digits-train"))
 
@@ -68,7 +70,7 @@ class Digits:
 
 class Clicks:
     """`folder`: of the data. The seed determines the optimizer."""
-    exported, storage_bytes, n_samples = "clicks.onnx", 64 << 20, clicks.SAMPLES
+    exported, storage_bytes, n_samples, returns = "clicks.onnx", 64 << 20, clicks.SAMPLES, False
     lanes, batch = 6, 48  # 2 and 3 training tasks divide the lanes
     PS = {"parameter_server": {"tables": "auto", "min_shard_bytes": 1024, "replicas": 2}}
 

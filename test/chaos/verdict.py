@@ -96,6 +96,10 @@ def returns(v, history):
         history.returned))
 
 
+def copies(v, history):
+    v.row("residuals were lost", "%d groups began with a return of running processes to their copies" % len(history.returned))
+
+
 def gaps(times):
     """Returns [(seconds, begin, end)] between consecutive steps."""
     return [(b - a, a, b) for a, b in zip(times, times[1:])]

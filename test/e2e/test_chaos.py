@@ -245,6 +245,12 @@ def chaos_with_compressed_gradients_half_a_minute_loses_no_step():
 
 
 @test
+def chaos_with_residuals_half_a_minute_loses_no_step():
+    out = expect_chaos_passes(40, "--decks", "hard", "--compression", "top_k")
+    assert "residuals were lost" in out and "residuals were lost     0" not in out, out  # so a return was tested
+
+
+@test
 def chaos_with_ps_half_a_minute_loses_no_step():
     out = expect_chaos_passes(40, "--ps", "3", "--decks", "ps")
     assert "rows were lost" in out and "rows were lost         0" not in out, out  # so a return was tested
