@@ -66,7 +66,8 @@ static inline struct ckpt_meta kit_meta(uint64_t step)
                                .job_digest = "j0b", .model_digest = "m0del",
                                .data_digest = "da7a", .name = "a \"name\"\n",
                                .phase = 2, .groups = 4, .outer_step = step / 5,
-                               .has_outer_momentum = true, .staleness = 2 };
+                               .has_outer_momentum = true, .staleness = 2,
+                               .residual_groups = 8 };
 }
 
 static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_meta *b)
@@ -92,6 +93,7 @@ static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_me
     assert_int_equal(a->outer_step, b->outer_step);
     assert_int_equal(a->has_outer_momentum, b->has_outer_momentum);
     assert_int_equal(a->staleness, b->staleness);
+    assert_int_equal(a->residual_groups, b->residual_groups);
 }
 
 static inline char *kit_folder(void)

@@ -47,6 +47,37 @@ static void state_holds_parameters_slots_and_average_in_this_order(void **state)
     engine_memory_close(&m);
 }
 
+static void residuals_are_last_and_exchange_floats_are_in_the_region_of_each_replica(void **state)
+{
+    const struct optim_hyper h = { .beta1 = 0.9, .beta2 = 0.99 };
+    struct memory m = opened(&h, true);
+    struct memory_opts o = m.opts;
+    size_t state_bytes = m.state_bytes;
+    struct device_mem spare;
+    struct err err;
+
+    (void)state;
+    assert_null(m.residual);
+    o.residual_floats = 100;
+    o.exchange_floats = 1000;
+    engine_memory_close(&m);
+    assert_int_equal(engine_memory_open(&m, &o, &err), 0);
+    assert_int_equal(m.state_bytes, state_bytes + 100 * sizeof(float));
+    assert_ptr_equal(m.residual, (char *)m.state + state_bytes);
+    for (uint32_t i = 0; i < o.n_replicas; i++) {
+        const char *base = m.region.base;
+
+        memset(m.arenas[i].exchange, 0xff, 1000 * sizeof(float));
+        assert_true((char *)m.arenas[i].exchange >= base &&
+                    (char *)(m.arenas[i].exchange + 1000) <= base + m.region_bytes);
+    }
+    assert_true(m.arenas[0].grads[0][0] == 0); /* nothing else was there */
+    assert_int_equal(engine_memory_open_spare(&m, &spare, &err), 0);
+    engine_memory_use_spare(&m, &spare, 5);
+    assert_ptr_equal(m.residual, (char *)m.state + state_bytes);
+    engine_memory_close(&m);
+}
+
 /* A model has the layout of the state without the outer momentum, which is of the held state alone. */
 static void outer_momentum_follows_the_average_and_stays_that_of_the_held_state(void **state)
 {
@@ -204,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_holds_parameters_slots_and_average_in_this_order),
+        cmocka_unit_test(residuals_are_last_and_exchange_floats_are_in_the_region_of_each_replica),
         cmocka_unit_test(outer_momentum_follows_the_average_and_stays_that_of_the_held_state),
         cmocka_unit_test(delayed_tables_are_those_of_the_steps_before),
         cmocka_unit_test(parts_of_the_region_do_not_overlap),

@@ -24,7 +24,7 @@
     "  \"plateau_waited\": 2,\n  \"plateau_reductions\": 1,\n"
 
 #define PHASE "  \"phase\": 2,\n  \"groups\": 4,\n  \"outer_step\": 7,\n" \
-              "  \"has_outer_momentum\": true,\n  \"staleness\": 3,\n"
+              "  \"has_outer_momentum\": true,\n  \"staleness\": 3,\n  \"residual_groups\": 4,\n"
 
 #define FILE_ENTRY(name_)                                                                          \
     "    \"" name_ "\": {\"bytes\": 8, \"xxh3_128\": \"0123456789abcdef0123456789abcdef\"},\n"

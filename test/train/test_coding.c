@@ -65,6 +65,49 @@ static void groups_that_are_no_blocks_of_lanes_are_refused(void **state)
     }
 }
 
+static void codes_with_residuals_need_a_group_for_each_replica(void **state)
+{
+    struct train_opts o = opts_of(CODE_TOP_K, 4, 8);
+
+    (void)state;
+    o.replicas = 4;
+    assert_int_equal(coding_check(&o, NULL), 0);
+    o.replicas = 5;
+    refused(&o, ERR_INPUT, "/communication/compression/groups",
+            "4 groups are too few for 5 replicas");
+    o.code.kind = CODE_INT8; /* no residuals */
+    assert_int_equal(coding_check(&o, NULL), 0);
+}
+
+static void checkpoints_with_other_residuals_are_refused(void **state)
+{
+    static const struct {
+        enum code_kind job;
+        uint32_t groups, theirs; /* of the job, of the checkpoint */
+        const char *code;        /* of the checkpoint */
+        bool fits;
+    } cases[] = {
+        { CODE_TOP_K, 4, 0, "", true },           { CODE_TOP_K, 4, 0, "int8", true },
+        { CODE_TOP_K, 4, 4, "top_k", true },      { CODE_TOP_K, 4, 4, "none", true },
+        { CODE_TOP_K, 4, 2, "top_k", false },     { CODE_TOP_K, 4, 4, "power_sgd", false },
+        { CODE_NONE, 0, 4, "top_k", false },      { CODE_INT8, 4, 4, "power_sgd", false },
+        { CODE_POWER_SGD, 4, 4, "power_sgd", true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct train_opts o = opts_of(cases[i].job, cases[i].groups, 8);
+        struct ckpt_meta meta = { .residual_groups = cases[i].theirs };
+        struct err err;
+
+        strcpy(meta.compression, cases[i].code);
+        assert_int_equal(coding_check_resume(&o, &meta, "ckpt/step", &err),
+                         cases[i].fits ? 0 : ERR_INPUT);
+        if (!cases[i].fits && strstr(err.text, "ckpt/step has the residuals of") == NULL)
+            fail_msg("'%s'", err.text);
+    }
+}
+
 static void decision_of_the_network_is_made_once(void **state)
 {
     struct train_opts o = opts_of(CODE_INT8, 2, 8);
@@ -108,6 +151,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unsupported_combinations_are_refused_with_place_and_remedy),
         cmocka_unit_test(groups_that_are_no_blocks_of_lanes_are_refused),
+        cmocka_unit_test(codes_with_residuals_need_a_group_for_each_replica),
+        cmocka_unit_test(checkpoints_with_other_residuals_are_refused),
         cmocka_unit_test(decision_of_the_network_is_made_once),
         cmocka_unit_test(decision_is_read_as_it_was_written),
     };
