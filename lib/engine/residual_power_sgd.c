@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clones.h"
 #include "base/err.h"
+#include "engine/lanes.h"
 #include "engine/residual.h"
 #include "engine/residual_priv.h"
 #include "opts/code.h"
@@ -36,18 +36,12 @@ static struct power_sgd matrix_of(const struct engine_replica *r, const struct r
     return m;
 }
 
-CLONES static void add(float *restrict to, const float *restrict x, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        to[i] += x[i];
-}
-
 /* Adds up the factors of all groups of the replica along the tree over groups, into those of the first one. */
 static void sum_groups(const struct residual_work *w, float *factors, size_t n)
 {
     for (uint32_t step = 1; step < w->n_groups; step *= 2)
         for (uint32_t i = 0; i + step < w->n_groups; i += 2 * step)
-            add(factors + i * n, factors + (i + step) * n, n);
+            tree_add_f32(factors + i * n, factors + (i + step) * n, n);
 }
 
 static void make_p(const struct engine_replica *r, struct residual_work *w)

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/clones.h"
 #include "base/err.h"
 #include "code/top_k.h"
 #include "comm/comm.h"
+#include "engine/lanes.h"
 #include "engine/residual.h"
 #include "engine/residual_priv.h"
 #include "opts/code.h"
@@ -76,12 +76,6 @@ static void take_group(struct engine_replica *r, struct residual_work *w, uint32
                      w->messages[w->first_group + i] + l->parts[k].code_at);
 }
 
-CLONES static void add(float *restrict to, const float *restrict x, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        to[i] += x[i];
-}
-
 /* y [n] = the sum of groups [first, first + count) of the block whose code is `code_at` bytes into each message. */
 static void sum(const struct residual_work *w, uint32_t first, uint32_t count, uint32_t level,
                 size_t code_at, size_t n, float *y)
@@ -95,7 +89,7 @@ static void sum(const struct residual_work *w, uint32_t first, uint32_t count, u
     CHECK(level < LEVELS);
     sum(w, first, count / 2, level + 1, code_at, n, y);
     sum(w, first + count / 2, count / 2, level + 1, code_at, n, right);
-    add(y, right, n);
+    tree_add_f32(y, right, n);
 }
 
 static void decode(const struct residual_work *w, float *grads)
