@@ -1,9 +1,10 @@
 /* remote_priv.h - remote parameters, for the files that implement them (remote.h):
  *
- *   remote.c        the engine's access, settlement, checkpoints of tables, votes
- *   remote_dense.c  dense parameters
- *   remote_rows.c   rows that the task reads, also for an export
- *   remote_unit.c   units of an asynchronous phase */
+ *   remote.c         the engine's access, checkpoints of tables, votes
+ *   remote_settle.c  a generation begins and ends
+ *   remote_dense.c   dense parameters
+ *   remote_rows.c    rows that the task reads, also for an export
+ *   remote_unit.c    units of an asynchronous phase */
 #ifndef TRAIN_REMOTE_PRIV_H
 #define TRAIN_REMOTE_PRIV_H
 
@@ -46,6 +47,11 @@ static inline uint64_t remote_version(const struct remote *m)
 {
     return state_held(&m->train->state) + m->ahead;
 }
+
+/* ---- remote_settle.c ---- */
+
+/* Returns the name of the task of a server; arg: the struct train. */
+const char *remote_name_server(void *arg, uint32_t server);
 
 /* ---- remote_rows.c ---- */
 
