@@ -1,4 +1,5 @@
-"""bench_compression.py - compression of gradients: accuracy of the digits over three seeds, the speed of the codes beside
+"""bench_compression.py - compression of gradients: accuracy of the digits over three seeds, loss curves of a
+ResNet and a GPT-2, the speed of the codes beside
 memcpy, the wait for the reduction over a network of 1 Gbit/s, and the step over one of 100 Mbit/s, beside float32.
 
 The network is a cable between two network namespaces with a token bucket at each end. As a program of its own this file
@@ -16,11 +17,16 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
+import curves  # noqa: E402
 import kit  # noqa: E402
 import ours  # noqa: E402
 
 CODES = ("bfloat16", "float16", "int8", "int4", "top_k", "power_sgd")
 SEEDS, EPOCHS, ACCURACY_LIMIT = (1, 2, 3), 20, 0.005
+# Of the fall of float32's loss. A code with residuals sends a part of each gradient some steps later, so its curve follows
+# behind in these few steps.
+CURVE_LIMITS = {"top_k": 0.5, "power_sgd": 0.5}
+CURVE_LIMIT = 0.15
 # share of the speed of memcpy; int4 makes four random numbers for each 16 bytes, top_k counts numbers some ten times, and
 # power_sgd multiplies each number 12 times
 ENCODE_LIMITS = {"bfloat16": 1.0, "float16": 0.9, "int8": 1.0, "int4": 0.2, "top_k": 0.1, "power_sgd": 0.2}
@@ -66,6 +72,28 @@ def accuracy(table, folder, side_of):
                     ", last loss %.4f, float32 %.4f" % (us.median("loss"), plain.median("loss")))
 
         table.row("accuracy of the digits with %s, %d seeds" % (code, len(SEEDS)), "+- %.1f %%" % (100 * ACCURACY_LIMIT), make)
+
+
+# ---- loss curves ----
+
+def loss_curves(table, folder, side_of):
+    """The losses of a job are those of any run of it, so one run is enough."""
+    for name in curves.CURVES:
+        def measure(code, name=name):
+            return dict(enumerate(curves.losses(folder, name, code)))
+
+        sides = {code: side_of(code or "float32", lambda code=code: measure(code)) for code in (None, *CODES)}
+        table.interleave(1, *sides.values())
+        for code in CODES:
+            limit = CURVE_LIMITS.get(code, CURVE_LIMIT)
+
+            def make(us=sides[code], plain=sides[None], limit=limit):
+                ours_, theirs = ([side.median(quarter) for quarter in range(4)] for side in (us, plain))
+                fall = theirs[0] - theirs[3]
+                return (" ".join("%.3f" % x for x in ours_), "float32 " + " ".join("%.3f" % x for x in theirs), "",
+                        abs(ours_[3] - theirs[3]) <= limit * fall)
+
+            table.row("losses of %s with %s, by quarters" % (name, code), "+- %.0f %% of the fall" % (100 * limit), make)
 
 
 # ---- speed ----
@@ -183,6 +211,7 @@ def compression(table, folder):
     from table import Side
 
     accuracy(table, folder, Side)
+    loss_curves(table, folder, Side)
     speed(table, Side, run_checked)
     network(table, folder, bench_nets, Side, run_checked)
     slow_network(table, folder, bench_nets, Side, run_checked)
