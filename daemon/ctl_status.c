@@ -147,6 +147,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
         buf_str(out, i == 0 ? "tasks       " : "            ");
         task_name(t->task, out);
         buf_printf(out, ": %s", t->state);
+        if (t->location[0] != '\0')
+            buf_printf(out, ", at %s", t->location);
         if (t->step > 0)
             buf_printf(out, ", step %llu", (ull)t->step);
         if (t->phase[0] != '\0')

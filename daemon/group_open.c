@@ -83,6 +83,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .n_servers = s->n_servers,
         .data_address = g->data_address,
         .host_key = comm_host_key(),
+        .location = s->location,
         .min_world = s->min_world,
         .min_ps = s->ps != NULL ? s->ps->min_ps : 0,
         .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/location.h"
 
 enum { TEXT_BYTES = 320, CELL_BYTES = 48 };
 
@@ -54,12 +55,13 @@ static const char *remedy(const struct racks_finding *x)
 /* Writes the proposed TRAINERD_LOCATION of a task. Returns false if the racks do not show one. */
 static bool location_of(const struct netcheck *c, uint32_t task, char out[TEXT_BYTES])
 {
-    char host[TEXT_BYTES];
+    char host[TEXT_BYTES], name[LOCATION_PART_BYTES + 1];
 
     if (c->racks.n_racks < 2 || c->racks.rack[task] == RACKS_NONE)
         return false;
     host_of(c->tasks[task].address, host);
-    snprintf(out, TEXT_BYTES, "zone0/rack%u/%.255s", c->racks.rack[task], host);
+    location_name(host, name); /* an IPv6 address has colons */
+    snprintf(out, TEXT_BYTES, "zone0/rack%u/%s", c->racks.rack[task], name);
     return true;
 }
 

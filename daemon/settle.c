@@ -399,6 +399,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = conf_read(args->job, &s->conf, err);
     if (rc == 0 && s->conf != NULL)
         rc = check_checkpoint_directory(s->conf, err);
+    if (rc == 0)
+        rc = settle_location(s, err);
     if (rc == 0 && s->conf != NULL)
         rc = settle_ps(s, err);
     if (rc == 0 && s->is_ps) {
@@ -465,6 +467,7 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     settled_print_devices(s, out);
     buf_str(out, ",\n  \"devices_from\": ");
     buf_json(out, s->devices_from);
+    settled_print_location(s, out);
     if (s->conf != NULL) {
         buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
         if (!s->is_ps) {

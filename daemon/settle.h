@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/location.h"
 #include "conf/cluster.h"
 #include "conf/job.h"
 #include "daemon/security.h"
@@ -73,6 +74,8 @@ struct settled {
     double learning_rate; /* peak, after scaling */
     bool balances;        /* this task moves lanes between tasks, if it leads */
     char balance[192];    /* "auto", or "off: " and why */
+    char location[LOCATION_BYTES]; /* of this task; "": not known, or the job is "flat" */
+    const char *location_from;     /* the name of a variable of the environment, or the reason for "" */
     uint32_t min_world;   /* training tasks that may continue without the others; default: all */
     struct security security;
     char task_name[64];      /* "worker 1"; "local" without a cluster */
@@ -100,6 +103,10 @@ void settled_print_lanes(const struct settled *s, struct buf *out);
 /* settle_balance.c: whether lanes move between tasks; after settle_lanes(). */
 void settle_balance(struct settled *s);
 void settled_print_balance(const struct settled *s, struct buf *out);
+
+/* settle_location.c: where this task runs. Errors: ERR_INPUT. */
+int settle_location(struct settled *s, struct err *err);
+void settled_print_location(const struct settled *s, struct buf *out);
 
 /* settle_loss.c: losses, metrics and their labels. */
 int settle_losses(struct settled *s, struct err *err);

@@ -71,6 +71,7 @@ static void task_status_json(const Trainerd__V1__TaskStatus *t, struct buf *out)
     task_json(t->task, out);
     field(out, "state", t->state);
     field(out, "phase", t->phase);
+    field(out, "location", t->location);
     field(out, "last_error", t->last_error);
     field(out, "last_trouble", t->last_trouble);
     buf_printf(out,

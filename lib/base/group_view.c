@@ -62,7 +62,7 @@ bool group_view_copy(const struct group_view *v, struct arena *memory, struct gr
 
         *m = v->members[i];
         if (!copy_string(memory, &m->name) || !copy_string(memory, &m->data_address) ||
-            !copy_string(memory, &m->host_key))
+            !copy_string(memory, &m->host_key) || !copy_string(memory, &m->location))
             return false;
     }
     *out = *v;

@@ -38,19 +38,23 @@ struct group_member { /* one task of a view */
     const char *name;         /* "worker 1", for messages */
     const char *data_address; /* "ip:port" of its data port, for members of other hosts */
     const char *host_key;     /* members with equal strings can share memory (comm_host_key()) */
+    const char *location;     /* base/location.h; NULL or "": not known */
 };
 
 /* Lanes (micro-batches) of a step that a rank of the communicator computes: an aligned block, whose size
  * is a power of two. The rules of a division are in comm/pieces.h. */
 struct group_piece {
-    uint32_t rank;     /* of the replicas, which are numbered over the members in order */
+    uint32_t rank;     /* of the replicas, which are numbered over the members in the order of
+                          base/group_order.h */
     uint32_t first, n; /* lanes [first, first + n) */
 };
 
 struct group_view {
     uint64_t generation; /* 0: no view */
     uint32_t n_members;
-    const struct group_member *members; /* [n_members], by rank: training tasks, then servers */
+    /* [n_members], by rank: training tasks, then servers. In train, engine, ps and comm in the order of
+     * base/group_order.h */
+    const struct group_member *members;
     uint32_t self;          /* index of this task; 0 in a view that this task has not adopted */
     uint32_t coordinator;   /* index of the member that leads, writes checkpoints and exports */
     uint64_t newest_step;   /* newest step that a member holds; 0: no member holds state */

@@ -6,6 +6,10 @@ static const struct conf_word comms[] = {
     { "cpu", CONF_COMM_CPU },
     { "nccl", CONF_COMM_NCCL },
 };
+static const struct conf_word topologies[] = {
+    { "auto", CONF_TOPOLOGY_AUTO },
+    { "flat", CONF_TOPOLOGY_FLAT },
+};
 static const struct conf_word codes[] = {
     { "none", CODE_NONE },
     { "bfloat16", CODE_BFLOAT16 },
@@ -53,6 +57,10 @@ static const struct conf_key rows[] = {
 { "/communication", "implementation", ENUM, AT(communication.implementation), WORDS(comms),
   .fallback = "auto",
   .doc = "auto: nccl between GPUs, cpu between processors; cpu and nccl select one of them." },
+{ "/communication", "topology", ENUM, AT(communication.topology), FREE, WORDS(topologies), .fallback = "auto",
+  .doc = "auto: if all training tasks have a location (the environment variable TRAINERD_LOCATION, or "
+         "SLURM_TOPOLOGY_ADDR), tasks of a rack are neighbours in the order of ranks; flat: this task states no location, "
+         "and the order is that of the cluster. Results do not depend on it." },
 { "/communication", "shared_memory", BOOL, AT(communication.shared_memory), FREE,
   .fallback = "true",
   .doc = "Whether tasks of one host use shared memory; false: they use TCP." },

@@ -18,6 +18,7 @@
 
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
 enum conf_balance { CONF_BALANCE_AUTO, CONF_BALANCE_OFF };
+enum conf_topology { CONF_TOPOLOGY_AUTO, CONF_TOPOLOGY_FLAT };
 enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
 
 enum conf_best { CONF_BEST_AUTO, CONF_BEST_MIN, CONF_BEST_MAX };
@@ -128,6 +129,7 @@ struct conf {
 
     struct {
         enum conf_comm implementation;
+        enum conf_topology topology;
         bool shared_memory;     /* false: TCP also between tasks of one host */
         const char *token_file; /* NULL: the environment variable TRAINERD_TOKEN, or no token */
         bool encrypt;           /* false: gradients travel in clear text, even with certificates */

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/location.h"
 
 struct waiting { /* a call that is not answered yet */
     struct rdzv_in *call;
@@ -36,12 +37,13 @@ static Trainerd__V1__Task *make_task(struct rdzv *r, uint32_t rank, struct arena
     return t;
 }
 
+/* `text` NULL: "". */
 static char *make_text(const char *text, size_t max, struct arena *a)
 {
-    size_t n = strlen(text) + 1 < max ? strlen(text) + 1 : max;
+    size_t length = text != NULL ? strlen(text) : 0, n = length + 1 < max ? length + 1 : max;
     char *out = make(a, 1, n);
 
-    wire_text(out, n, text, strlen(text));
+    wire_text(out, n, text, length);
     return out;
 }
 
@@ -72,12 +74,14 @@ static void fill_figures(const struct rdzv *r, uint32_t rank, Trainerd__V1__Task
         out->last_trouble = make_text(p->last_trouble, WIRE_TROUBLE_BYTES, a);
         out->n_devices = r->opts.n_devices;
         out->n_servers = r->opts.n_servers;
+        out->location = make_text(r->opts.location, LOCATION_BYTES, a);
         is_known = rdzv_step_time(p, t);
     } else if (f != NULL) {
         out->samples_per_second = f->samples_per_second;
         out->last_trouble = make_text(f->trouble, WIRE_TROUBLE_BYTES, a);
         out->n_devices = rdzv_joined_get(r->joined, rank)->n_devices;
         out->n_servers = rdzv_joined_get(r->joined, rank)->n_servers;
+        out->location = make_text(rdzv_joined_get(r->joined, rank)->location, LOCATION_BYTES, a);
         is_known = f->step_time.seconds > 0;
         t->seconds = f->step_time.seconds;
         t->data = f->step_time.data;

@@ -10,7 +10,7 @@
 
 struct rdzv_joined {
     uint32_t world;
-    struct group_member tasks[]; /* [world]; data_address and host_key are owned */
+    struct group_member tasks[]; /* [world]; data_address, host_key and location are owned */
 };
 
 static void replace_string(const char **at, const char *s)
@@ -29,6 +29,7 @@ void rdzv_joined_store(struct rdzv_joined *t, const struct group_member *m)
     own->n_servers = m->n_servers;
     replace_string(&own->data_address, m->data_address);
     replace_string(&own->host_key, m->host_key);
+    replace_string(&own->location, m->location);
 }
 
 const struct group_member *rdzv_joined_get(const struct rdzv_joined *t, uint32_t rank)
@@ -54,6 +55,7 @@ void rdzv_joined_free(struct rdzv_joined *t)
     for (uint32_t i = 0; i < t->world; i++) {
         replace_string(&t->tasks[i].data_address, NULL);
         replace_string(&t->tasks[i].host_key, NULL);
+        replace_string(&t->tasks[i].location, NULL);
     }
     free(t);
 }

@@ -183,7 +183,8 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
                                                             .n_devices = j->n_devices,
                                                             .n_servers = j->n_servers,
                                                             .data_address = j->data_address,
-                                                            .host_key = j->host_key });
+                                                            .host_key = j->host_key,
+                                                            .location = j->location });
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
     rdzv_msg_in(l->r, rank, m);

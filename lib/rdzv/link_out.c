@@ -106,6 +106,7 @@ void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m)
                              .call = c->n_calls,
                              .data_address = o->data_address,
                              .host_key = o->host_key,
+                             .location = o->location,
                              .samples_per_second = o->progress->samples_per_second,
                              .trouble = o->progress->last_trouble,
                              .window = o->progress->window };

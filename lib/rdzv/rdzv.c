@@ -79,6 +79,7 @@ static void copy_opts(struct rdzv *r, const struct rdzv_opts *opts)
     o->token = copy(r, opts->token);
     o->data_address = copy(r, opts->data_address);
     o->host_key = copy(r, opts->host_key);
+    o->location = copy(r, opts->location);
     o->ident = (struct member_ident){ .version = copy(r, opts->ident.version),
                                       .job_digest = copy(r, opts->ident.job_digest),
                                       .cluster_hash = copy(r, opts->ident.cluster_hash),
@@ -119,7 +120,8 @@ static int open_all(struct rdzv *r, struct err *err)
                                                          .n_devices = r->opts.n_devices,
                                                          .n_servers = r->opts.n_servers,
                                                          .data_address = r->opts.data_address,
-                                                         .host_key = r->opts.host_key });
+                                                         .host_key = r->opts.host_key,
+                                                         .location = r->opts.location });
     r->links = rdzv_links_new(r);
     r->client = rdzv_client_new(r);
     r->probes = rdzv_probes_new(r);

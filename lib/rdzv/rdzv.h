@@ -142,6 +142,7 @@ struct rdzv_opts {
     struct member_ident ident;     /* copied */
     uint32_t n_devices, n_servers; /* of this task, as in struct member_node_opts */
     const char *data_address, *host_key;
+    const char *location; /* of this task (base/location.h); "" or NULL: not known */
     /* as in struct member_node_opts */
     uint32_t min_world, min_ps;
     uint64_t rejoin_ms, deadline_ms, grace_ms, silent_ms;

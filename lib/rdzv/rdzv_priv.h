@@ -239,7 +239,7 @@ void rdzv_perform(struct rdzv *r, const struct member_action *a);
 
 /* The names of the tasks are borrowed. */
 struct rdzv_joined *rdzv_joined_new(const struct wire_cluster *c);
-/* Copies incarnation, n_devices, n_servers, data_address and host_key of the task m->rank. */
+/* Copies incarnation, n_devices, n_servers, data_address, host_key and location of the task m->rank. */
 void rdzv_joined_store(struct rdzv_joined *t, const struct group_member *m);
 /* Returns what was stored for the task, without held step; n_devices and n_servers 0: it never joined. Valid
  * until the task joins again. */

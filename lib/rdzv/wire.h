@@ -21,7 +21,7 @@
 struct err;
 
 enum {
-    WIRE_VERSION = 1, /* of proto/trainerd.proto: increased if a release cannot read the other's messages */
+    WIRE_VERSION = 2, /* of proto/trainerd.proto: increased if a release cannot read the other's messages */
     WIRE_BYTES_MAX = 1 << 20,  /* limit of a message on the wire */
     WIRE_MEMORY_MAX = 8 << 20, /* limit of a message in memory */
     WIRE_PHASE_BYTES = 32,     /* of the name of a phase, with the NUL */
@@ -80,7 +80,7 @@ enum { WIRE_TROUBLE_BYTES = 256 }; /* of the trouble in a BEAT, with the NUL */
 struct wire_sender {
     uint32_t self, to;
     uint64_t call; /* increases with each call */
-    const char *data_address, *host_key;
+    const char *data_address, *host_key, *location;
     double samples_per_second;
     /* of a BEAT */
     const Trainerd__V1__StepTime *step_time; /* NULL: unknown */

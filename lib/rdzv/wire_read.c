@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/location.h"
 #include "base/text.h"
 
 enum { ADDRESS_BYTES = WIRE_ADDRESS_BYTES - 1, HOST_KEY_BYTES = 256 };
@@ -203,6 +204,8 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
     if (rc == 0)
         rc = check_devices(m->n_devices, m->n_servers, r->err);
+    if (rc == 0)
+        rc = location_check("location", m->location, r->err);
     if (rc < 0)
         return rc;
     *ident = (struct member_ident){ .version = m->version,
@@ -350,6 +353,8 @@ static int read_view_member(const struct reader *r, const Trainerd__V1__Member *
     if (rc == 0)
         rc = check_devices(m->n_devices, m->n_servers, r->err);
     if (rc == 0)
+        rc = location_check("location", m->location, r->err);
+    if (rc == 0)
         rc = check_numbers(&(struct number){ "step_held", m->step_held }, 1, r->err);
     if (rc == 0 && m->n_servers > 0 && m->step_held > 0)
         rc = err_set(r->err, ERR_INPUT, "step_held: %llu, expected 0 of a parameter server",
@@ -364,6 +369,7 @@ static int read_view_member(const struct reader *r, const Trainerd__V1__Member *
     out->name = r->c->tasks[out->rank].name;
     out->data_address = m->data_address;
     out->host_key = m->host_key;
+    out->location = m->location;
     return 0;
 }
 

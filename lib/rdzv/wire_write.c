@@ -82,6 +82,7 @@ static void *write_join(const struct writer *w, const struct member_msg *m)
     j->step_held = m->held;
     j->data_address = (char *)w->sender->data_address;
     j->host_key = (char *)w->sender->host_key;
+    j->location = (char *)w->sender->location;
     j->generation = m->generation;
     j->attaching = m->is_attaching;
     j->call = w->sender->call;
@@ -191,6 +192,7 @@ static Trainerd__V1__Member *write_member(const struct writer *w, const struct g
     m->n_servers = f->n_servers;
     m->data_address = (char *)f->data_address;
     m->host_key = (char *)f->host_key;
+    m->location = (char *)f->location;
     m->step_held = f->held;
     m->storage_failures = f->storage_failures;
     return m;

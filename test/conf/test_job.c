@@ -56,6 +56,7 @@ static void absent_key_has_the_documented_default(void **state)
     assert_int_equal(c->optimizer.schedule.warmup_steps, 0);
     assert_int_equal(c->optimizer.scaling.rule, OPTIM_SCALING_NONE);
     assert_int_equal(c->communication.implementation, CONF_COMM_AUTO);
+    assert_int_equal(c->communication.topology, CONF_TOPOLOGY_AUTO);
     assert_true(c->communication.shared_memory);
     assert_null(c->communication.token_file);
     assert_null(c->checkpoint.directory);
@@ -170,7 +171,7 @@ static void job_with_all_keys_is_read(void **state)
         "'optimizer':{'type':'adam','learning_rate':0.002,'beta1':0.8,'beta2':0.95,"
         "'epsilon':1e-6,'weight_decay':0.1,'schedule':{'type':'step','warmup_steps':11,"
         "'step_size':13,'gamma':0.5},'scaling':{'rule':'linear','reference_batch_size':32}},"
-        "'communication':{'implementation':'cpu','shared_memory':false,'token_file':'tok'},"
+        "'communication':{'implementation':'cpu','topology':'flat','shared_memory':false,'token_file':'tok'},"
         "'checkpoint':{'directory':'ckpt','every_steps':14,'every_seconds':1.5,'max_to_keep':0},"
         "'summary':{'directory':'logs'},'log':{'level':'warn'},'export':{'onnx':'out.onnx'}}";
     char *text = job_quoted(quoted);
@@ -249,6 +250,7 @@ static void job_with_all_keys_is_read(void **state)
     assert_int_equal(c->optimizer.scaling.rule, OPTIM_SCALING_LINEAR);
     assert_int_equal(c->optimizer.scaling.reference_batch_size, 32);
     assert_int_equal(c->communication.implementation, CONF_COMM_CPU);
+    assert_int_equal(c->communication.topology, CONF_TOPOLOGY_FLAT);
     assert_false(c->communication.shared_memory);
     assert_string_equal(c->communication.token_file, "/jobs/one/tok");
     assert_string_equal(c->checkpoint.directory, "/jobs/one/ckpt");

@@ -240,6 +240,7 @@ static void print_contains_every_default(void **state)
         "  },\n"
         "  \"communication\": {\n"
         "    \"implementation\": \"auto\",\n"
+        "    \"topology\": \"auto\",\n"
         "    \"shared_memory\": true,\n"
         "    \"token_file\": null,\n"
         "    \"tls\": null,\n"
@@ -459,7 +460,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
         { P1("/health", "{'non_finite':'skip'}"), false },
         { P1("/health", "{'non_finite':'restore'}"), false },
         { P1("/log", "{'level':'debug'}"), true },
-        { P1("/communication", "{'shared_memory':false,'token_file':'t','data_port':7000}"), true },
+        { P1("/communication", "{'topology':'flat','shared_memory':false,'token_file':'t','data_port':7000}"), true },
         { P1("/checkpoint", "{'directory':'c','every_steps':3,'every_seconds':3,"
                             "'max_to_keep':3}"), true },
         { P1("/summary", "{'directory':'s'}"), true },

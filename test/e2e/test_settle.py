@@ -7,13 +7,33 @@ import subprocess
 from kit import SLOW, TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
 
 
-def check(n, **changes):
+def check(n, env=None, **changes):
     """Runs trainerd --check for worker 0 of n (0: no cluster); returns the exit code, the plan and stderr."""
     path = digits_job(workdir(), **changes)
-    env = {"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n > 0 else {}
+    env = env or {}
+    env |= {"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n > 0 else {}
     p = subprocess.run([TRAINERD, "--check", "--job", path, "--devices", "cpu:1"], env=env, capture_output=True, text=True,
                        timeout=60 * SLOW)
     return p.returncode, json.loads(p.stdout) if p.stdout else None, p.stderr
+
+
+@test
+def location_is_that_of_the_environment_and_a_wrong_one_is_refused():
+    slurm = {"SLURM_TOPOLOGY_ADDR": "root.leaf3.n7", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
+    own = {"TRAINERD_LOCATION": "zone-1/rack_2/host.3"}
+    flat = {"communication": {"topology": "flat"}}
+    rows = (({}, {}, "", ""), (own, {}, "zone-1/rack_2/host.3", "TRAINERD_LOCATION"),
+            (slurm, {}, "root/leaf3/n7", "SLURM_TOPOLOGY_ADDR"), (slurm | own, {}, "zone-1/rack_2/host.3", "TRAINERD_LOCATION"),
+            (own, flat, "", '/communication/topology is "flat"'))
+    for env, changes, path, source in rows:
+        for n in (0, 2):
+            code, plan, said = check(n, dict(env), **changes)
+            assert code == 0 and plan["location"] == {"path": path, "from": source}, (env, said, plan)
+    for env, words in (({"TRAINERD_LOCATION": "a/b/c/d/e"}, "TRAINERD_LOCATION: 'a/b/c/d/e' has more than 4 names"),
+                       ({"TRAINERD_LOCATION": "rack 1"}, "TRAINERD_LOCATION: character 0x20; expected a path such as zone/rack/host"),
+                       (slurm | {"SLURM_TOPOLOGY_ADDR": "root.n7"}, "does not describe SLURM_TOPOLOGY_ADDR 'root.n7'")):
+        code, _, said = check(2, dict(env))
+        assert code == 2 and words in said, said
 
 
 @test

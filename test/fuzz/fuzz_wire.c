@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/location.h"
 #include "base/text.h"
 #include "fuzz/driver.h"
 #include "rdzv/wire.h"
@@ -106,6 +107,7 @@ static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct e
         check_fact(out.ident->protocol, 128);
         check_fact(out.ident->code, 64);
         check_fact(m->join->data_address, 320);
+        check_fact(m->join->location, LOCATION_BYTES);
         check_fact(m->join->to->type, 32);
     }
     if (out.kind == MEMBER_MSG_BEAT)
@@ -125,6 +127,7 @@ static void check_view(const struct group_view *v)
     for (uint32_t i = 0; i < v->n_members; i++) {
         CHECK(v->members[i].rank < WORLD && v->members[i].incarnation != 0);
         CHECK(i == 0 || v->members[i].rank > v->members[i - 1].rank);
+        CHECK(location_check("location", v->members[i].location, NULL) == 0);
         newest = v->members[i].held > newest ? v->members[i].held : newest;
     }
     CHECK(v->newest_step == newest && v->newest_member < v->n_members &&

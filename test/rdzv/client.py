@@ -214,6 +214,7 @@ def check_garbage(c, pb):
         ("a Join without devices", dict(join=pb.Join(**{**join, "n_devices": 0})), invalid),
         ("a Join of a generation without successor",
          dict(join=pb.Join(**{**join, "generation": 2**64 - 1})), invalid),
+        ("a Join with a location that is no path", dict(join=pb.Join(**{**join, "location": "rack/../:h"})), invalid),
         ("a Join with control characters", dict(join=pb.Join(**{**join, "version": "1\n2"})), invalid),
         ("a Join with a type that is not UTF-8",
          b"\x0a\x0d\x0a\x04\x0a\x02\xc3\x28\x11" + 8 * b"x", invalid),
@@ -281,7 +282,8 @@ def check_member(c, pb, identity):
     to = self_of(c, pb)
     task = pb.Task(type=identity["type"], index=identity["index"], address="nowhere:1")
     facts = {k: v for k, v in identity.items() if k not in ("type", "index")}
-    facts.update(task=task, to=to, incarnation=77, data_address="127.0.0.1:9", host_key="elsewhere", call=1)
+    facts.update(task=task, to=to, incarnation=77, data_address="127.0.0.1:9", host_key="elsewhere",
+                 location="rack/host", call=1)
 
     wrong = Link(c, pb)
     wrong.say(dict(join=pb.Join(**{**facts, "job_digest": "0ther"})))
@@ -302,7 +304,8 @@ def check_member(c, pb, identity):
     view = link.hear("view")
     check("a member that is ready gets a view", view is not None and len(view.key) == 32 and
           [m.task.index for m in view.members] == [0, 1, 2] and view.members[2].incarnation == 77 and
-          view.members[2].host_key == "elsewhere" and view.members[0].data_address, view)
+          view.members[2].host_key == "elsewhere" and view.members[0].data_address and
+          [m.location for m in view.members] == ["", "", "rack/host"], view)
     check("and beats", link.hear("beat") is not None)
     for step in range(3000):
         link.say(dict(beat=pb.Beat(generation=view.generation, step=step, phase="flood")))

@@ -176,6 +176,7 @@ static void member_message_survives_the_wire(void **state)
                                         .call = 9,
                                         .data_address = "b:2",
                                         .host_key = "hk",
+                                        .location = "z/r/h",
                                         .samples_per_second = 2.5,
                                         .step_time = &step_time,
                                         .trouble = "disk\nfull",
@@ -202,6 +203,7 @@ static void member_message_survives_the_wire(void **state)
             assert_int_equal(wire_rank(&cluster, m->join->to), 0);
             assert_string_equal(m->join->data_address, "b:2");
             assert_string_equal(m->join->host_key, "hk");
+            assert_string_equal(m->join->location, "z/r/h");
             assert_int_equal(m->join->call, 9);
         }
         if (heard.kind == MEMBER_MSG_BEAT) {
@@ -232,6 +234,7 @@ static void assert_same_view(const struct group_view *a, const struct group_view
         assert_string_equal(m->name, cluster.tasks[m->rank].name);
         assert_string_equal(m->data_address, o->data_address);
         assert_string_equal(m->host_key, o->host_key);
+        assert_string_equal(m->location, o->location);
     }
 }
 
@@ -335,6 +338,7 @@ static void leader_message_survives_the_wire(void **state)
           .n_devices = 1,
           .data_address = "a:9",
           .host_key = "x",
+          .location = "rack/host",
           .held = 4,
           .storage_failures = 1 },
         { .rank = 2,
@@ -342,6 +346,7 @@ static void leader_message_survives_the_wire(void **state)
           .n_devices = 2,
           .data_address = "c:9",
           .host_key = "y",
+          .location = "",
           .held = 5 },
     };
     static const struct group_piece pieces[] = { { 2, 0, 8 }, { 0, 8, 4 }, { 1, 12, 4 } };
@@ -541,6 +546,7 @@ static void invalid_view_is_refused_with_the_field(void **state)
         { 23, "View: pieces[0]: 0 lanes from 0 on rank 1, expected 1 or more from 0 on one of 2 ranks" },
         { 24, "View: pieces[1]: 4294967292 lanes from 4 on rank 0, expected 1 or more from 4 on one of 2 "
               "ranks" },
+        { 25, "View: members[1]: location: 'rack//host' has an empty name; expected a path such as zone/rack/host" },
     };
     struct view_fixture f;
 
@@ -555,6 +561,9 @@ static void invalid_view_is_refused_with_the_field(void **state)
         switch (rows[i].what) {
         case 1:
             f.view.generation = 0;
+            break;
+        case 25:
+            f.members[1].location = (char *)"rack//host";
             break;
         case 2:
             f.view.generation = UINT64_MAX;
