@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/group_order.h"
 #include "base/log.h"
 #include "daemon/advice.h"
 #include "daemon/advisor.h"
@@ -96,7 +97,6 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     const char *why = a->action->text;
     struct group *g = r->group;
     struct train_generation to = {
-        .view = *v,
         .listener = g->listener,
         .shared_memory = r->s->conf->communication.shared_memory,
         .encrypts = r->s->security.tls != NULL && r->s->conf->communication.encrypt,
@@ -106,11 +106,13 @@ static void do_train(struct run *r, const struct rdzv_action *a)
         .may_save = r->lock.lease != NULL ? group_may_save : NULL,
     };
     bool leads = v->self == v->coordinator;
+    char order[GROUP_ORDER_TEXT_BYTES];
     struct err err;
     int rc;
 
     arena_fini(&g->view_memory);
-    CHECK(group_view_copy(v, &g->view_memory, &g->view));
+    CHECK(group_order_copy(v, &g->view_memory, &g->view));
+    to.view = g->view;
     pthread_mutex_lock(&g->lock);
     g->is_broken = false;
     pthread_mutex_unlock(&g->lock);
@@ -130,6 +132,9 @@ static void do_train(struct run *r, const struct rdzv_action *a)
                "generation %" PRIu64 ": %u of %u tasks, led by %s%s%s%s", v->generation, v->n_members,
                r->s->cluster->group, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
                why[0] != '\0' ? ")" : "");
+    if (group_view_n_trainers(v) > 1)
+        log_record(group_order_has_location(v) ? LOG_INFO : LOG_DEBUG, "order", NULL, 0, "%s",
+                   group_order_describe(&g->view, order, sizeof(order)));
     rc = run_train(r, &to, &err);
     if (rc < 0)
         fail(r, v->generation, rc, r->ops->held(r->work), err.text);

@@ -49,7 +49,7 @@ struct group {
     uint64_t swept_ms; /* last sweep of the data port */
     struct certificates *certificates; /* owned; NULL: clear text */
 
-    struct group_view view; /* of the last run_train(); a copy in view_memory */
+    struct group_view view; /* of the last run_train(), in the order of base/group_order.h; in view_memory */
     struct arena view_memory;
 
     pthread_mutex_t lock; /* guards the next two */

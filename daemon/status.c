@@ -48,21 +48,39 @@ static void add_pieces(const struct group_view *v, uint32_t n, uint32_t *lanes)
             lanes[v->pieces[i].rank] += v->pieces[i].n;
 }
 
+/* Adds the lanes of each replica to its member. */
+static void add_lanes(Trainerd__V1__StatusReply *s, const struct group_view *view,
+                      const uint32_t *lanes, uint32_t n)
+{
+    uint32_t at = 0;
+
+    for (uint32_t m = 0; m < view->n_members; m++) {
+        const struct group_member *member = &view->members[m];
+
+        for (uint32_t k = 0; member->rank < s->n_tasks && k < member->n_devices && at < n; k++)
+            s->tasks[member->rank]->lanes += lanes[at++];
+    }
+}
+
 /* The lanes of each member: those of its pieces, if the view has pieces, else as comm_share() divides
- * them. The tasks are in the order of their ranks. */
+ * them. The tasks are in the order of the cluster. A view of another generation: as if the order of ranks were
+ * that of the cluster. */
 static void fill_lanes(Trainerd__V1__StatusReply *s, const struct group_view *view, struct arena *a)
 {
     uint32_t n = replicas_of(s), at = 0, *shares;
+    bool is_current = view->generation == s->generation;
 
     if (n == 0 || n > s->lanes || n > COMM_MAX_RANKS || s->lanes > COMM_MAX_LEAVES)
         return;
     shares = arena_array(a, n, sizeof(*shares));
     CHECK(shares != NULL);
-    if (view->generation != s->generation || view->n_pieces == 0)
+    if (!is_current || view->n_pieces == 0)
         comm_share(s->lanes, n, shares);
     else
         add_pieces(view, n, shares);
-    for (size_t i = 0; i < s->n_tasks; i++)
+    if (is_current)
+        add_lanes(s, view, shares, n);
+    for (size_t i = 0; i < s->n_tasks && !is_current; i++)
         for (uint32_t k = 0; is_in_view(s->tasks[i]) && k < s->tasks[i]->n_devices; k++)
             s->tasks[i]->lanes += shares[at++];
 }
@@ -169,6 +187,7 @@ void status_describe_alone(struct run *r, Trainerd__V1__StatusReply *s, struct a
     t->phase_ms = clock_ms() - (p->doing[0] != '\0' ? p->doing_since_ms : p->phase_since_ms);
     t->samples_per_second = p->samples_per_second;
     t->n_devices = r->s->n_devices;
+    t->location = (char *)r->s->location;
     t->last_trouble = s->last_trouble;
     if (p->step_seconds > 0) {
         *time = (Trainerd__V1__StepTime){ time->base, p->step_seconds, p->share_data, p->share_compute,

@@ -26,8 +26,9 @@ def takes(ms):
     return {"TRAINERD_FAULT": "train.lane=delay:%d@1+" % ms}
 
 
-def start_with(job, pauses, ports):
-    return [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), takes(ms), "worker %d" % i) for i, ms in enumerate(pauses)]
+def start_with(job, pauses, ports, locations=None):
+    return [Task(job, tf_config(ports, i), ("--devices", "cpu:1"),
+                 takes(ms) | ({"TRAINERD_LOCATION": locations[i]} if locations else {}), "worker %d" % i) for i, ms in enumerate(pauses)]
 
 
 def results(job):
@@ -48,11 +49,15 @@ def moves(task):
     return [r["message"] for r in task.events("group") if r["message"].startswith("lanes move: ")]
 
 
-def lanes(port):
-    """The lanes of each task."""
+def of_tasks(port, key):
+    """Returns what the status of the task at `port` says of each task."""
     p = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=60 * SLOW)
     assert p.returncode == 0, p.stderr
-    return [t["lanes"] for t in json.loads(p.stdout)["tasks"]]
+    return [t[key] for t in json.loads(p.stdout)["tasks"]]
+
+
+def lanes(port):
+    return of_tasks(port, "lanes")
 
 
 @test
@@ -70,6 +75,24 @@ def slow_worker_loses_lanes_and_the_weights_are_those_of_one_task():
     wait_until(lambda: lanes(ports[0])[2] in (1, 2), 30, lambda: lanes(ports[0]))
     assert sum(lanes(ports[0])) == LANES, lanes(ports[0])
     expect_codes(tasks, [0] * 4, 120)
+    assert results(job) == of_one_task(steps)
+
+
+@test
+def worker_loses_lanes_by_its_name_where_locations_order_the_ranks():
+    steps = 240
+    ports = free_ports(4)
+    locations = ["a/1", "b/1", "b/2", "a/2"]  # the order of ranks: worker 0, 3, 1, 2
+    job = make_job(steps)
+    tasks = start_with(job, [FAST, SLOWER, FAST, FAST], ports, locations)
+    tasks[0].until(moves, 90)
+    assert moves(tasks[0])[0].startswith("lanes move: worker 1 computes a lane in "), moves(tasks[0])
+    wait_until(lambda: lanes(ports[0])[1] in (1, 2), 30, lambda: lanes(ports[0]))
+    now = lanes(ports[0])
+    assert sum(now) == LANES and now[1] < min(now[0], now[2], now[3]), now
+    assert of_tasks(ports[0], "location") == locations, of_tasks(ports[0], "location")
+    expect_codes(tasks, [0] * 4, 120)
+    assert all("2 racks: a with 2 tasks, b with 2 tasks" in r["message"] for t in tasks for r in t.events("order")), tasks[0].log()
     assert results(job) == of_one_task(steps)
 
 

@@ -1,0 +1,164 @@
+#!/usr/bin/python3
+"""Racks of hosts: network namespaces on bridges, each bridge a rack, which have one uplink each to a switch between the racks.
+The counters of the uplinks show what a rack sends."""
+# san: yes
+import json
+import os
+import subprocess
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from kit import (TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces, read_tree,
+                 test, workdir)
+
+RACKS, HOSTS = 3, 3  # at most
+PORT = 2222
+SHAPES = {"w1": (64, 4096), "w2": (4096, 16)}  # of the parameters
+GRADIENT = 4 * sum(a * b for a, b in SHAPES.values())  # bytes: so many that messages of the control plane are within the tolerance
+SHORT, LONG = 5, 25  # steps; the difference of two jobs has no start and no end
+TOLERANCE = 0.03
+
+
+def ip(*args):
+    subprocess.run(["ip", *args], check=True, stdout=subprocess.DEVNULL)
+
+
+def address(rack, host):
+    return "10.79.%d.%d" % (rack + 1, host + 1)
+
+
+def cables():
+    ip("netns", "add", "core")
+    ip("-n", "core", "link", "add", "core", "type", "bridge")
+    ip("-n", "core", "link", "set", "core", "up")
+    for rack in range(RACKS):
+        space = "rack%d" % rack
+        ip("netns", "add", space)
+        ip("-n", space, "link", "add", "switch", "type", "bridge")
+        ip("-n", space, "link", "set", "switch", "up")
+        ip("-n", space, "link", "add", "uplink", "type", "veth", "peer", "name", space, "netns", "core")
+        ip("-n", space, "link", "set", "uplink", "master", "switch", "up")
+        ip("-n", "core", "link", "set", space, "master", "core", "up")
+        for host in range(HOSTS):
+            name = "host%d%d" % (rack, host)
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", space, "link", "add", "port%d" % host, "type", "veth", "peer", "name", "cable", "netns", name)
+            ip("-n", space, "link", "set", "port%d" % host, "master", "switch", "up")
+            ip("-n", name, "addr", "add", address(rack, host) + "/16", "dev", "cable")
+            ip("-n", name, "link", "set", "cable", "up")
+
+
+def sent(rack):
+    """Returns the bytes that the rack has sent to the other racks so far."""
+    p = subprocess.run(["ip", "-n", "rack%d" % rack, "-s", "-j", "link", "show", "uplink"], capture_output=True, text=True, check=True)
+    return json.loads(p.stdout)[0]["stats64"]["tx"]["bytes"]
+
+
+def start(job, places, locations=None):
+    """Starts a task for each (rack, host); `places` is the order of the workers."""
+    workers = ["%s:%d" % (address(*p), PORT) for p in places]
+    tasks = []
+    for i, (rack, host) in enumerate(places):
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
+        path = "zone/rack%d/host%d" % (rack, host) if locations is None else locations[i]
+        tasks.append(Task(job, config, ("--devices", "cpu:1"), {"TRAINERD_LOCATION": path}, "worker %d" % i,
+                          prefix=("ip", "netns", "exec", "host%d%d" % (rack, host))))
+    return tasks
+
+
+def net(path):
+    rng = np.random.default_rng(5)
+    graph = helper.make_graph(
+        [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w1"], ["h"]),
+         helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("MatMul", ["t", "w2"], ["logits"])],
+        "wide", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 1, 8, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 16])],
+        [numpy_helper.from_array((0.03 * rng.standard_normal(shape)).astype(np.float32), name) for name, shape in SHAPES.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def job_of(lanes, steps, topology="auto"):
+    folder = workdir()
+    net(os.path.join(folder, "wide.onnx"))
+    return digits_job(folder, model={"onnx": "wide.onnx"},
+                      train={"epochs": None, "steps": steps, "lanes": lanes, "global_batch_size": 4 * lanes, "log_every_steps": 1},
+                      optimizer={"learning_rate": 0.001, "scaling": None, "schedule": None}, communication={"topology": topology},
+                      checkpoint={"every_steps": 0})
+
+
+def weights(job):
+    """The last checkpoint and the exported model."""
+    tree = read_tree(os.path.join(os.path.dirname(job), "run"))
+    out = {k: v for k, v in tree.items() if k.endswith((".safetensors", ".onnx"))}
+    assert len(out) >= 3, sorted(tree)
+    return out
+
+
+def train(places, lanes, steps, locations=None, topology="auto"):
+    """Returns the weights, the bytes that each rack sent, and the tasks."""
+    job = job_of(lanes, steps, topology)
+    before = [sent(rack) for rack in range(RACKS)]
+    tasks = start(job, places, locations)
+    expect_codes(tasks, [0] * len(tasks))
+    return weights(job), [sent(rack) - before[rack] for rack in range(RACKS)], tasks
+
+
+def per_step(places, lanes, **how):
+    """Returns what each rack sends in a step, in gradients of the whole model, and the weights after LONG steps."""
+    _, short, _ = train(places, lanes, SHORT, **how)
+    result, long, tasks = train(places, lanes, LONG, **how)
+    return [(b - a) / (LONG - SHORT) / GRADIENT for a, b in zip(short, long)], result, tasks
+
+
+def alone(lanes):
+    job = job_of(lanes, LONG)
+    expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
+    return weights(job)
+
+
+def expect_traffic(found, racks, vectors):
+    for rack in range(RACKS):
+        low, high = (-0.01, 0.01) if rack >= racks else (vectors * (1 - TOLERANCE), vectors * (1 + TOLERANCE))
+        assert low <= found[rack] <= high, (found, vectors)
+
+
+def sorted_places(racks, hosts):
+    return [(r, h) for r in range(racks) for h in range(hosts)]
+
+
+@test
+def two_racks_of_two_hosts_send_one_gradient_each_in_any_order_of_tasks():
+    need_namespaces()
+    one = alone(8)
+    for order in ((0, 1, 2, 3), (0, 2, 1, 3), (3, 0, 1, 2)):
+        places = [sorted_places(2, 2)[i] for i in order]
+        found, result, tasks = per_step(places, 8)
+        expect_traffic(found, 2, 2 * (1 - 1 / 2))
+        assert result == one, order
+        said = " ".join(r["message"] for r in tasks[0].events("order"))
+        assert "in the order of locations, since all training tasks have one; 2 racks: zone/rack%d with 2 tasks" % places[0][0] in said, said
+
+
+@test
+def without_locations_alternating_racks_send_twice_as_much():
+    need_namespaces()
+    one = alone(8)
+    places = [(0, 0), (1, 0), (0, 1), (1, 1)]
+    full = ["a/1", "b/1", "a/2", "b/2"]
+    for how, words in (({"locations": ["", "", "", ""]}, None), ({"locations": full[:3] + [""]}, "since worker 3 has no location"),
+                       ({"locations": full, "topology": "flat"}, None)):
+        found, result, tasks = per_step(places, 8, **how)
+        expect_traffic(found, 2, 2)
+        assert result == one, how
+        said = " ".join(r["message"] for r in tasks[0].events("order"))
+        assert (words in said) if words else said == "", (how, said)
+
+
+if __name__ == "__main__":
+    enter_namespaces()
+    if has_namespaces():
+        cables()
+    main()
