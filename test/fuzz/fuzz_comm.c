@@ -36,7 +36,8 @@ static void check_call(const struct comm_call *call)
 {
     size_t element = tensor_dtype_bytes((enum tensor_dtype)call->dtype);
 
-    CHECK(call->what <= COMM_ALL_REDUCE_PIECES && call->op <= COMM_OR && element > 0 && call->root < WORLD);
+    CHECK(call->what <= COMM_ALL_REDUCE_PIECES && call->op <= COMM_OR && element > 0 &&
+          call->root < WORLD);
     CHECK(call->count <= PTRDIFF_MAX / element);
 }
 
