@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -67,6 +68,7 @@ static int make_rank(struct comm *c, uint32_t local)
         return 0;
     r->scratch = aligned_alloc(64, COMM_PIECE_BYTES);
     sources = t->n_nodes > c->pieces.n_roots ? t->n_nodes : c->pieces.n_roots;
+    sources = sources > racked_buffers(c) ? sources : (uint32_t)racked_buffers(c);
     if (t->kind == TOPOLOGY_DIRECT)
         r->aside = aligned_alloc(64, (size_t)sources * COMM_ASIDE_BYTES);
     return r->scratch != NULL && (r->aside != NULL || t->kind != TOPOLOGY_DIRECT) ? 0 : ERR_NOMEM;
@@ -116,6 +118,14 @@ static int make_lives(struct comm *c)
     return linked != NULL && c->watch.lives != NULL && c->watch.polls != NULL ? 0 : ERR_NOMEM;
 }
 
+static void describe(struct comm *c)
+{
+    size_t n = strlen(topology_describe(&c->topo, c->text, sizeof(c->text)));
+
+    if (c->racks.n_racks > 0)
+        snprintf(c->text + n, sizeof(c->text) - n, "; %u racks", c->racks.n_racks);
+}
+
 static int make(struct comm *c, struct err *err)
 {
     const struct comm_opts *o = &c->opts;
@@ -128,6 +138,8 @@ static int make(struct comm *c, struct err *err)
 
     if (rc == 0)
         rc = pieced_make(c, err);
+    if (rc == 0 && o->groups == 0)
+        rc = racks_init(&c->racks, &c->topo, o->view.members, err);
     if (rc < 0)
         return rc;
     rc = coded_make(c, err);
@@ -136,7 +148,7 @@ static int make(struct comm *c, struct err *err)
     c->host = c->topo.host_of[c->self];
     c->first_rank = c->topo.first_rank[c->self];
     c->n_ranks = o->view.members[c->self].n_devices;
-    topology_describe(&c->topo, c->text, sizeof(c->text));
+    describe(c);
     /* one more than needed, because a ps has no ranks */
     c->ranks = aligned_alloc(64, (c->n_ranks + (size_t)1) * sizeof(*c->ranks));
     rc = c->ranks != NULL ? copy_names(c, o) : ERR_NOMEM;
@@ -189,6 +201,7 @@ static void destroy(struct comm *c)
     free(c->watch.lives);
     free(c->watch.polls);
     piece_tree_fini(&c->pieces);
+    racks_fini(&c->racks);
     topology_fini(&c->topo);
     pthread_mutex_destroy(&c->failure.lock);
     free(c);

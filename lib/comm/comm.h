@@ -8,6 +8,9 @@
  *   equal aligned hosts         the same inside each host, then halving/doubling between hosts
  *   world a power of two        recursive halving/doubling, nearest rank first
  *   otherwise                   every rank exchanges with every other rank
+ * In the last case an all-reduce of more than a few KiB works in two levels, inside racks and between them, if the
+ * members have locations and racks then send less (comm/racks.h). The other calls, the calls of a part, and coded
+ * all-reduces exchange in one level.
  * All of them add along the one binary tree over ranks, ((0+1)+(2+3))+..., in which a missing right
  * half is skipped: the bits of the result depend on the world only. If fewer ranks than a full
  * group do its work, each rank stands for its share of the leaves of that tree; the bits are then

@@ -55,10 +55,11 @@ struct cast {
     struct cast_stage *stage;
     uint8_t key[COMM_KEY_BYTES]; /* new for each test process: another process may get a port of
                                     this one */
+    char locations[CAST_MAX][8];
     char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
 };
 
-/* "A2 B1": one member with two ranks on host A, one member with one rank on host B. "b3" is a ps
+/* "A2@x": the rack of the member is x. "A2 B1": one member with two ranks on host A, one member with one rank on host B. "b3" is a ps
  * with three servers on host B. Workers and ps have the names "worker 0", "ps 0", ... */
 static inline void cast_init(struct cast *k, const char *layout, bool shared_memory,
                              size_t arena_bytes)
@@ -81,6 +82,11 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
 
         assert_int_equal(sscanf(at, "%c%u %n", &k->hosts[i][0], &ranks, &used), 2);
         at += used;
+        if (*at == '@') {
+            memcpy(k->locations[i], (char[]){ at[1], '/', k->hosts[i][0], '\0' }, 4);
+            for (at += 2; *at == ' '; at++)
+                continue;
+        }
         assert_true(i < CAST_MAX);
         k->hosts[i][0] = (char)(is_ps ? k->hosts[i][0] - 'a' + 'A' : k->hosts[i][0]);
         snprintf(k->names[i], sizeof(k->names[i]), "%s %u", is_ps ? "ps" : "worker",
@@ -92,6 +98,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
         k->members[i] = (struct group_member){ .name = k->names[i],
                                                .host_key = k->hosts[i],
                                                .data_address = k->addresses[i],
+                                               .location = k->locations[i],
                                                .n_devices = is_ps ? 0 : ranks,
                                                .n_servers = is_ps ? ranks : 0 };
         /* The sizes differ, as they do between unequal members. */

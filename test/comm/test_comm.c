@@ -278,6 +278,38 @@ static void hosts_of_several_members_agree_to_the_bit(void **state)
     play_layouts(layouts, true);
 }
 
+static void scene_racks(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+
+    EXPECT(strstr(comm_describe(c), " racks") != NULL, "one level: %s", comm_describe(c));
+    cast_ranks(k, c, self, compute_everything);
+    comm_close(c);
+}
+
+static void hosts_in_racks_agree_to_the_bit(void **state)
+{
+    static const char *const layouts[] = {
+        "A1@x B1@x C1@x D1@y E1@y F1@y",
+        "A1@x B1@x C1@y D1@y E1@z F1@z",
+        "A1@x B1@x C1@x D1@y E1@y F1@y G1@z H1@z I1@z",
+        "A1@x B1@y C1@y D1@y E1@z F1@z G1@z",
+        "A2@x B2@x C3@y D2@y E2@z",
+        "A1@x A1@x B3@x C2@y C1@y D2@y",
+        "A1@x B1@x C1@y",
+        NULL
+    };
+
+    struct cast k;
+
+    (void)state;
+    for (size_t i = 0; layouts[i] != NULL; i++) {
+        cast_init(&k, layouts[i], true, (COUNT_MAX + GUARD) * sizeof(double));
+        cast_play(&k, scene_racks);
+        cast_fini(&k);
+    }
+}
+
 /* Reduces one gradient in different layouts of one world: the bits must be equal. */
 static void leave_bits(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
@@ -402,7 +434,7 @@ static void survivors_of_any_group_give_the_bits_of_the_full_group(void **state)
     for (int i = 0; i < 60; i++) {
         uint32_t full = 2 + below(&at_number, 15);
         uint32_t world = 1 + below(&at_number, full);
-        char layout[128] = "", host = 'A';
+        char layout[128] = "", host = 'A', rack = 'x';
 
         world = world > 9 ? 9 : world;
         for (uint32_t left = world, n; left > 0; left -= n) {
@@ -410,6 +442,11 @@ static void survivors_of_any_group_give_the_bits_of_the_full_group(void **state)
 
             n = 1 + below(&at_number, left < 3 ? left : 3);
             host = below(&at_number, 3) != 0 ? host : (char)('A' + below(&at_number, 3));
+            if (i % 2 == 1) {
+                rack = rack < 'z' && below(&at_number, 3) == 0 ? (char)(rack + 1) : rack;
+                snprintf(layout + at, sizeof(layout) - at, "%c%u@%c ", host, n, rack);
+                continue;
+            }
             snprintf(layout + at, sizeof(layout) - at, "%c%u ", host, n);
         }
         cast_init(&k, layout, below(&at_number, 4) != 0, (5003 + GUARD) * sizeof(float));
@@ -542,6 +579,7 @@ int main(void)
         cmocka_unit_test(processes_of_one_host_agree_to_the_bit),
         cmocka_unit_test(members_without_shared_memory_agree_to_the_bit),
         cmocka_unit_test(hosts_of_several_members_agree_to_the_bit),
+        cmocka_unit_test(hosts_in_racks_agree_to_the_bit),
         cmocka_unit_test(layouts_of_eight_ranks_give_equal_bits),
         cmocka_unit_test(smaller_group_gives_the_bits_of_the_full_group),
         cmocka_unit_test(survivors_of_any_group_give_the_bits_of_the_full_group),

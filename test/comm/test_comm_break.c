@@ -13,7 +13,7 @@ enum { ELEMENTS = 100000 };
 enum { AT = 40, READY, DONE = 50 };
 
 static const char *const layouts[] = { "A1 A1",    "A1 B1",    "A1 A1 A1 A1", "A1 A1 B1 B1",
-                                       "A2 B1 C1", "A1 B1 C1", "A2 A1 B1",    NULL };
+                                       "A2 B1 C1", "A1 B1 C1", "A2 A1 B1",    "A1@x B1@x C1@x D1@y E1@y", NULL };
 
 static void *data_of(struct cast *k, uint32_t self, uint32_t local)
 {

@@ -157,6 +157,22 @@ def without_locations_alternating_racks_send_twice_as_much():
         assert (words in said) if words else said == "", (how, said)
 
 
+@test
+def racks_that_are_subtrees_send_the_least_and_others_as_much_as_their_subtrees_require():
+    """The racks of 3 hosts are two subtrees each, of two hosts and of one, so they send 3 (1 - 1/R) gradients in place of 2 (1 - 1/R).
+    If every host exchanged with every other one, that would be 8/3, 3 and 4."""
+    need_namespaces()
+    for racks, hosts, vectors in ((3, 2, 2 * (1 - 1 / 3)), (2, 3, 3 * (1 - 1 / 2)), (3, 3, 3 * (1 - 1 / 3))):
+        places = sorted_places(racks, hosts)
+        lanes = len(places)
+        one = alone(lanes)
+        for order in (places, places[::2] + places[1::2]):
+            found, result, tasks = per_step(order, lanes)
+            expect_traffic(found, racks, vectors)
+            assert result == one, order
+            assert any("; %d racks" % racks in r["message"] for r in tasks[0].events("note")), tasks[0].log()
+
+
 if __name__ == "__main__":
     enter_namespaces()
     if has_namespaces():
