@@ -5,8 +5,8 @@
  *     rank 2 ----/
  *
  * Each communicator has a thread, and only that thread talks to the hub; work on a stream passes
- * numbers to it and receives the sums. The hub disconnects all ranks when one of them leaves.
- * (nccl_hub.c, nccl_ras.c) */
+ * numbers to it and receives the result. The hub disconnects all ranks when one of them leaves.
+ * (nccl_work.c: the work; nccl_hub.c, nccl_ras.c) */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,45 +18,17 @@
 
 #include "cuda/nccl_priv.h"
 
-enum op { OP_NONE, OP_ASKED, OP_ANSWERED, OP_HANGS };
-
-struct ncclComm {
-    struct ncclComm *next; /* list of all communicators ever created: work on a stream may refer to
-                              an ended one */
-    pthread_mutex_t lock;  /* protects the fields down to those of the thread */
-    ncclResult_t state;
-    bool reports_progress; /* the next answer is ncclInProgress, regardless of the state */
-    bool is_aborted, is_destroyed, wants_end, was_used;
-    enum op op;
-    const float *op_of; /* GPU memory: identifies the sum */
-    float *numbers;
-    size_t n, room;
-    uint32_t captured;       /* of the requested sum: as in nccl_request */
-    uint32_t graphs;         /* captured nodes that are sums of this communicator, which must
-                                outlive them */
-    uint64_t launched, done; /* for RAS */
-    uint32_t n_captured;     /* number of captured sums so far */
-    uint32_t twice_with;     /* the rank on the same GPU; UINT32_MAX: none */
-    int gpu;
-    int wake;                /* an eventfd */
-    int fd;                  /* connection to the hub; -1: not connected */
-    pthread_t thread;
-    struct nccl_address hub;
-    uint32_t rank, ranks;
-};
-
 static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ncclComm *comms;
 static __thread char last_error[256];
 
-static ncclResult_t set_error(ncclResult_t code, const char *text)
+ncclResult_t nccl_set_error(ncclResult_t code, const char *text)
 {
     snprintf(last_error, sizeof(last_error), "%s", text);
     return code;
 }
 
-/* 0: the fault is not set; else its number, or 1. */
-static uint64_t has_fault(const char *which)
+uint64_t nccl_has_fault(const char *which)
 {
     static const char *const known[] = { "init", "abort", "sum", "error" };
     const char *said = getenv("EMULATED_NCCL_FAULT");
@@ -87,7 +59,7 @@ static uint32_t host_hash(void)
 
 /* ---- the thread of a communicator ---- */
 
-static void wake(struct ncclComm *c)
+void nccl_wake(struct ncclComm *c)
 {
     uint64_t one = 1;
 
@@ -109,7 +81,7 @@ static bool connect_to_hub(struct ncclComm *c)
     struct nccl_welcome answer = { .what = NCCL_GONE };
     int fd;
 
-    if (has_fault("init")) {
+    if (nccl_has_fault("init")) {
         struct pollfd woken = { .fd = c->wake, .events = POLLIN };
 
         while (poll(&woken, 1, -1) < 0)
@@ -141,9 +113,8 @@ static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
         uint64_t drained;
 
         pthread_mutex_lock(&c->lock);
-        *out = (struct nccl_request){ .kind = c->op == OP_ASKED ? NCCL_SUM : c->wants_end ? NCCL_END : 0,
-                                      .captured = c->op == OP_ASKED ? c->captured : 0,
-                                      .n = c->op == OP_ASKED ? c->n : 0 };
+        *out = c->op == OP_ASKED ? c->asked
+                                 : (struct nccl_request){ .kind = c->wants_end ? NCCL_END : 0 };
         pthread_mutex_unlock(&c->lock);
         if (out->kind != 0)
             return true;
@@ -155,23 +126,33 @@ static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
     }
 }
 
-static bool serve(struct ncclComm *c, const struct nccl_request *request_sum)
+/* Receives the numbers of the answer; the thread owns them during a request. */
+static bool receive_numbers(struct ncclComm *c, const struct nccl_request *answer)
+{
+    if (answer->kind == NCCL_EXCHANGE &&
+        !nccl_receive(c->fd, c->counts, c->ranks * sizeof(c->counts[0])))
+        return false;
+    nccl_reserve(c, answer->n);
+    return nccl_receive(c->fd, c->numbers, answer->n * sizeof(float));
+}
+
+static bool serve(struct ncclComm *c, const struct nccl_request *request)
 {
     struct nccl_request answer;
 
-    /* The thread owns the numbers during the request. */
-    if (!nccl_send(c->fd, request_sum, sizeof(*request_sum)) ||
-        !nccl_send(c->fd, c->numbers, request_sum->n * sizeof(float)) ||
-        !nccl_receive(c->fd, &answer, sizeof(answer)) ||
-        !nccl_receive(c->fd, c->numbers, answer.n * sizeof(float)))
+    if (!nccl_send(c->fd, request, sizeof(*request)) ||
+        (request->kind == NCCL_EXCHANGE &&
+         !nccl_send(c->fd, c->counts, c->ranks * sizeof(c->counts[0]))) ||
+        !nccl_send(c->fd, c->numbers, request->n * sizeof(float)) ||
+        !nccl_receive(c->fd, &answer, sizeof(answer)) || !receive_numbers(c, &answer))
         return false;
     pthread_mutex_lock(&c->lock);
-    if (request_sum->kind == NCCL_SUM) {
-        c->op = OP_ANSWERED;
-        c->done++;
-    } else {
+    if (request->kind == NCCL_END) {
         c->wants_end = false;
         c->state = ncclSuccess;
+    } else {
+        c->op = OP_ANSWERED;
+        c->done++;
     }
     pthread_mutex_unlock(&c->lock);
     return true;
@@ -180,16 +161,16 @@ static bool serve(struct ncclComm *c, const struct nccl_request *request_sum)
 static void *comm_main(void *arg)
 {
     struct ncclComm *c = arg;
-    struct nccl_request request_sum;
+    struct nccl_request request;
 
     if (!connect_to_hub(c))
         return NULL;
     do {
-        if (!wait_for_work(c, &request_sum) || !serve(c, &request_sum)) {
+        if (!wait_for_work(c, &request) || !serve(c, &request)) {
             set_state(c, ncclRemoteError);
             return NULL;
         }
-    } while (request_sum.kind != NCCL_END);
+    } while (request.kind != NCCL_END);
     return NULL;
 }
 
@@ -207,7 +188,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 
     _Static_assert(sizeof(a) <= sizeof(*id), "an address fits");
     if (!nccl_hub_start(&a))
-        return set_error(ncclSystemError, "Bootstrap : no socket");
+        return nccl_set_error(ncclSystemError, "Bootstrap : no socket");
     memset(id, 0, sizeof(*id));
     memcpy(id->internal, &a, sizeof(a));
     return ncclSuccess;
@@ -219,18 +200,18 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     struct ncclComm *c;
 
     if (emulated_enter() != cudaSuccess)
-        return set_error(ncclUnhandledCudaError, "CUDA fails");
+        return nccl_set_error(ncclUnhandledCudaError, "CUDA fails");
     if (nranks < 1 || rank < 0 || rank >= nranks)
-        return set_error(ncclInvalidArgument, "Invalid rank requested");
+        return nccl_set_error(ncclInvalidArgument, "Invalid rank requested");
     if (config == NULL || config->size != sizeof(*config) || config->magic != 0xcafebeef)
-        return set_error(ncclInvalidArgument,
-                         "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+        return nccl_set_error(ncclInvalidArgument,
+                              "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
     if (config->blocking != 0)
         emulated_die("communicators that block are not emulated");
     nccl_ras_start();
     c = calloc(1, sizeof(*c));
     if (c == NULL)
-        return set_error(ncclSystemError, "out of memory");
+        return nccl_set_error(ncclSystemError, "out of memory");
     pthread_mutex_init(&c->lock, NULL);
     c->state = ncclInProgress;
     c->reports_progress = true;
@@ -252,7 +233,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     return ncclInProgress;
 }
 
-static ncclResult_t state_of(struct ncclComm *c)
+ncclResult_t nccl_state(struct ncclComm *c)
 {
     ncclResult_t state;
 
@@ -266,18 +247,19 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 {
     char text[128];
 
-    *error = state_of(c);
+    *error = nccl_state(c);
     if (*error == ncclInvalidUsage && c->twice_with != UINT32_MAX) {
         snprintf(text, sizeof(text),
                  "Duplicate GPU detected : rank %u and rank %u both on CUDA device %x", c->rank,
                  c->twice_with, (c->gpu + 1) << 12);
-        (void)set_error(*error, text);
+        (void)nccl_set_error(*error, text);
     } else if (*error == ncclInvalidUsage)
-        (void)set_error(*error, "Mismatched NCCL version detected, or of how many ranks there are");
+        (void)nccl_set_error(*error,
+                             "Mismatched NCCL version detected, or of how many ranks there are");
     if (*error == ncclRemoteError)
-        (void)set_error(*error, "Connection closed by remote peer");
+        (void)nccl_set_error(*error, "Connection closed by remote peer");
     if (*error == ncclSystemError)
-        (void)set_error(*error, "NET/IB : Got completion from peer with status=12 opcode=0");
+        (void)nccl_set_error(*error, "NET/IB : Got completion from peer with status=12 opcode=0");
     pthread_mutex_lock(&c->lock);
     if (c->state != ncclInProgress)
         c->reports_progress = false;
@@ -327,17 +309,17 @@ static void end_communicator(struct ncclComm *c)
 
 ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
-    ncclResult_t state = state_of(c);
+    ncclResult_t state = nccl_state(c);
 
     if (state != ncclSuccess)
-        return set_error(
+        return nccl_set_error(
             ncclInvalidArgument,
             "Attempt to use communicator before the previous operation returned ncclSuccess");
     pthread_mutex_lock(&c->lock);
     c->wants_end = true;
     c->state = ncclInProgress;
     pthread_mutex_unlock(&c->lock);
-    wake(c);
+    nccl_wake(c);
     return ncclInProgress;
 }
 
@@ -354,119 +336,16 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
-    while (has_fault("abort"))
+    while (nccl_has_fault("abort"))
         pause();
     pthread_mutex_lock(&c->lock);
     c->is_aborted = true;
     if (c->fd >= 0)
         shutdown(c->fd, SHUT_RDWR);
     pthread_mutex_unlock(&c->lock);
-    wake(c);
+    nccl_wake(c);
     end_communicator(c);
     return ncclSuccess;
-}
-
-/* ---- sums ---- */
-
-struct sum {
-    struct ncclComm *comm;
-    float *x;
-    size_t n;
-    uint32_t captured; /* as in nccl_request */
-};
-
-static void request_sum(struct ncclComm *c, const struct sum *s)
-{
-    if (c->room < s->n) {
-        free(c->numbers);
-        c->numbers = emulated_alloc(s->n * sizeof(float));
-        c->room = s->n;
-    }
-    memcpy(c->numbers, s->x, s->n * sizeof(float));
-    c->n = s->n;
-    c->captured = s->captured;
-    c->op_of = s->x;
-    c->launched++;
-    c->op =
-        has_fault("sum") == c->launched || has_fault("error") == c->launched ? OP_HANGS : OP_ASKED;
-    if (has_fault("error") == c->launched)
-        c->state = ncclSystemError;
-    wake(c);
-}
-
-static int run_sum(void *args)
-{
-    const struct sum *s = args;
-    struct ncclComm *c = s->comm;
-    int rc = EMULATED_NOT_YET;
-
-    pthread_mutex_lock(&c->lock);
-    if (c->is_destroyed)
-        emulated_die("its communicator is destroyed");
-    if (c->op != OP_NONE && (c->op_of != s->x || c->n != s->n))
-        emulated_die("another sum of its communicator is under way on another stream");
-    if (c->is_aborted) {
-        rc = EMULATED_DONE;
-    } else if (c->op == OP_ANSWERED) {
-        memcpy(s->x, c->numbers, s->n * sizeof(float));
-        c->op = OP_NONE;
-        rc = EMULATED_DONE;
-    } else if (c->op == OP_NONE) {
-        request_sum(c, s);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return rc;
-}
-
-static void forget_graph(void *args)
-{
-    struct ncclComm *c = ((struct sum *)args)->comm;
-
-    pthread_mutex_lock(&c->lock);
-    c->graphs--;
-    pthread_mutex_unlock(&c->lock);
-}
-
-static void remember_graph(struct ncclComm *c, cudaStream_t stream)
-{
-    emulated_lock();
-    if (stream->capture != NULL) {
-        capture_keep(stream, forget_graph);
-        pthread_mutex_lock(&c->lock);
-        c->graphs++;
-        pthread_mutex_unlock(&c->lock);
-    }
-    emulated_unlock();
-}
-
-ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type,
-                           ncclRedOp_t op, ncclComm_t c, cudaStream_t stream)
-{
-    struct sum s = { .comm = c, .x = to, .n = n };
-    ncclResult_t state = state_of(c);
-    enum cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
-    bool is_first;
-
-    if (from != to || type != ncclFloat32 || op != ncclSum)
-        emulated_die("ncclAllReduce: only sums of float32 in place are emulated");
-    if (state == ncclInProgress)
-        return set_error(
-            ncclInvalidArgument,
-            "Attempt to use communicator before the previous operation returned ncclSuccess");
-    if (state != ncclSuccess)
-        return set_error(state, "the communicator has failed");
-    (void)cudaStreamIsCapturing(stream, &captures);
-    if (captures != cudaStreamCaptureStatusNone)
-        s.captured = ++c->n_captured;
-    if (emulated_enqueue(stream, "ncclAllReduce", run_sum, &s, sizeof(s)) != cudaSuccess)
-        return set_error(ncclUnhandledCudaError, "CUDA fails");
-    remember_graph(c, stream);
-    pthread_mutex_lock(&c->lock);
-    is_first = !c->was_used;
-    c->was_used = true;
-    c->reports_progress = is_first;
-    pthread_mutex_unlock(&c->lock);
-    return is_first ? ncclInProgress : ncclSuccess;
 }
 
 /* ---- error texts ---- */

@@ -1,5 +1,5 @@
-/* nccl_hub.c - the hub of an emulated communicator: receives the numbers of all ranks and sends the
- * sum to all.
+/* nccl_hub.c - the hub of an emulated communicator: receives the numbers of all ranks, and sends the
+ * sum to all, or to each rank the numbers that the others send to it.
  *
  * Ranks are read in order. While the hub waits for a slow rank another one may leave, so it polls
  * all connections. It lives until one of its ranks leaves, or until the process ends. */
@@ -25,6 +25,10 @@ struct hub {
     uint64_t *gpus; /* [ranks]; host and GPU */
     float *sum, *part;
     size_t room;
+    struct { /* [ranks] of an exchange */
+        uint64_t to[NCCL_EXCHANGE_RANKS]; /* number of floats to each rank */
+        float *numbers;                   /* owned; in the order of the ranks that receive them */
+    } *sent;
 };
 
 int nccl_version(void)
@@ -238,6 +242,60 @@ static void reserve(struct hub *h, size_t n)
     h->room = n;
 }
 
+static void check_alike(const struct nccl_request *first, const struct nccl_request *ask,
+                        uint32_t rank)
+{
+    if (ask->kind != first->kind || (ask->kind != NCCL_EXCHANGE && ask->n != first->n))
+        emulated_die(
+            "NCCL: rank 0 sums %llu numbers, rank %u %llu (or one of them ends or exchanges)",
+            (unsigned long long)first->n, rank, (unsigned long long)ask->n);
+    if (ask->captured != first->captured)
+        emulated_die(
+            "NCCL: rank 0 is at its captured operation %u, rank %u at %u (0: it is not captured)",
+            first->captured, rank, ask->captured);
+}
+
+static bool receive_summand(struct hub *h, uint32_t rank, size_t n)
+{
+    reserve(h, n);
+    if (!nccl_receive(h->fds[rank], rank == 0 ? h->sum : h->part, n * sizeof(float)))
+        return false;
+    for (size_t k = 0; rank > 0 && k < n; k++)
+        h->sum[k] += h->part[k];
+    return true;
+}
+
+static bool receive_sent(struct hub *h, uint32_t rank, size_t n)
+{
+    if (h->sent == NULL)
+        h->sent = emulated_alloc(h->ranks * sizeof(*h->sent));
+    free(h->sent[rank].numbers);
+    h->sent[rank].numbers = emulated_alloc(n * sizeof(float) + 1);
+    return nccl_receive(h->fds[rank], h->sent[rank].to, h->ranks * sizeof(uint64_t)) &&
+           nccl_receive(h->fds[rank], h->sent[rank].numbers, n * sizeof(float));
+}
+
+/* Sends a rank the numbers that all ranks have sent to it. */
+static bool send_exchanged(struct hub *h, uint32_t rank)
+{
+    struct nccl_request answer = { .kind = NCCL_EXCHANGE };
+    uint64_t from[NCCL_EXCHANGE_RANKS];
+    bool sent;
+
+    for (uint32_t i = 0; i < h->ranks; i++)
+        answer.n += from[i] = h->sent[i].to[rank];
+    sent = nccl_send(h->fds[rank], &answer, sizeof(answer)) &&
+           nccl_send(h->fds[rank], from, h->ranks * sizeof(from[0]));
+    for (uint32_t i = 0; sent && i < h->ranks; i++) {
+        size_t before = 0;
+
+        for (uint32_t k = 0; k < rank; k++)
+            before += h->sent[i].to[k];
+        sent = nccl_send(h->fds[rank], h->sent[i].numbers + before, from[i] * sizeof(float));
+    }
+    return sent;
+}
+
 /* Runs one operation of all ranks; 0: a rank has left. */
 static uint32_t serve(struct hub *h)
 {
@@ -250,25 +308,17 @@ static uint32_t serve(struct hub *h)
 
         if (!nccl_receive(h->fds[i], &ask, sizeof(ask)))
             return 0;
-        if (i == 0) {
+        if (i == 0)
             first = ask;
-            reserve(h, ask.n);
-        }
-        if (ask.kind != first.kind || ask.n != first.n)
-            emulated_die("NCCL: rank 0 sums %llu numbers, rank %u %llu (or one of them ends)",
-                         (unsigned long long)first.n, i, (unsigned long long)ask.n);
-        if (ask.captured != first.captured)
-            emulated_die(
-                "NCCL: rank 0 is at its captured sum %u, rank %u at %u (0: it is not captured)",
-                first.captured, i, ask.captured);
-        if (!nccl_receive(h->fds[i], i == 0 ? h->sum : h->part, ask.n * sizeof(float)))
+        check_alike(&first, &ask, i);
+        if (!(ask.kind == NCCL_EXCHANGE ? receive_sent : receive_summand)(h, i, ask.n))
             return 0;
-        for (size_t k = 0; i > 0 && k < ask.n; k++)
-            h->sum[k] += h->part[k];
     }
     for (uint32_t i = 0; i < h->ranks; i++)
-        if (!nccl_send(h->fds[i], &first, sizeof(first)) ||
-            !nccl_send(h->fds[i], h->sum, first.n * sizeof(float)))
+        if (first.kind == NCCL_EXCHANGE
+                ? !send_exchanged(h, i)
+                : !nccl_send(h->fds[i], &first, sizeof(first)) ||
+                      !nccl_send(h->fds[i], h->sum, first.n * sizeof(float)))
             return 0;
     return first.kind;
 }
@@ -280,11 +330,14 @@ static void *hub_main(void *arg)
 
     close(h->listener);
     send_answers(h, answer);
-    while (answer == NCCL_GO && kind == NCCL_SUM)
+    while (answer == NCCL_GO && (kind == NCCL_SUM || kind == NCCL_EXCHANGE))
         kind = serve(h);
     for (uint32_t i = 0; i < h->ranks; i++)
         if (h->fds[i] >= 0)
             close(h->fds[i]);
+    for (uint32_t i = 0; h->sent != NULL && i < h->ranks; i++)
+        free(h->sent[i].numbers);
+    free(h->sent);
     free(h->fds);
     free(h->gpus);
     free(h->sum);

@@ -337,6 +337,18 @@ cudaError_t cudaGetDevice(int *device)
     return rc;
 }
 
+/* EMULATED_NAMES: item `device` of a list with commas; the last one for all devices after it. */
+static void write_name(int device, char *out, size_t n)
+{
+    const char *at = getenv("EMULATED_NAMES"), *comma;
+
+    if (at == NULL || at[0] == '\0')
+        at = "emulated GPU";
+    while (device-- > 0 && (comma = strchr(at, ',')) != NULL)
+        at = comma + 1;
+    snprintf(out, n, "%.*s", (int)strcspn(at, ","), at);
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
     cudaError_t rc = enter_device(device);
@@ -345,7 +357,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
         return rc;
     memset(properties, 0, sizeof(*properties));
     *properties = (struct cudaDeviceProp){
-        .name = "emulated GPU",
         .uuid = { .bytes = { 'e', 'm', 'u', 'l', 'a', 't', 'e', 'd', [15] = (char)device } },
         .totalGlobalMem = emulated_settings()->memory,
         .sharedMemPerBlock = 48 << 10,
@@ -366,6 +377,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
         .concurrentKernels = 1,
         .pciBusID = device + 1,
     };
+    write_name(device, properties->name, sizeof(properties->name));
     return cudaSuccess;
 }
 

@@ -47,6 +47,8 @@
  *   EMULATED_DRIVER=N      version of the driver (default 13000); below 13000 every call returns
  *                          cudaErrorInsufficientDriver
  *   EMULATED_CAPABILITY=N  10 * major + minor of the compute capability (default 90)
+ *   EMULATED_NAMES=A,B,..  names of the devices; the last one also of all devices after it (default
+ *                          "emulated GPU")
  *   EMULATED_FAULT=WHAT@N  launch@N: the Nth launch of the process has an illegal address, and
  *                          every later call on its device fails. hang@N: it never ends. malloc@N:
  *                          the Nth cudaMalloc fails.

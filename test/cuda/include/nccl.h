@@ -4,7 +4,7 @@
  * named by NCCL_SOCKET_IFNAME or the loopback, through a thread (the hub) of the process that
  * created the unique id. Sums are in the order of the ranks. As in the real library:
  *   - a non-blocking communicator is first ncclInProgress, and is so again after its first
- *     collective; a call that uses it meanwhile returns ncclInvalidArgument;
+ *     collective and after its first group of sends and receives; a call that uses it meanwhile returns ncclInvalidArgument;
  *   - after a peer process ended, ncclCommGetAsyncError() returns ncclRemoteError; work on a stream
  *     that waits for the peer continues to wait until the communicator is aborted, and then leaves
  *     undefined results;
@@ -17,13 +17,17 @@
  *   - RAS answers at NCCL_RAS_ADDR (ip:port; without it, RAS is off), from the first communicator
  *     on.
  * Some uses are undefined in NCCL and end the process here: ranks pass different counts to a sum;
- * some ranks capture a sum and others do not, or capture it at another position; a communicator is
- * destroyed while a sum of it is on a stream.
+ * a rank receives another number of floats than the peer sends; some ranks capture an operation and
+ * others do not, or capture it at another position; a communicator is destroyed while an operation of
+ * it is on a stream.
+ * Some uses are not emulated and end the process too: sends and receives outside a group, by some
+ * ranks alone, of several communicators or streams in one group, twice with a peer, among more than
+ * 64 ranks; a group of other operations.
  *
  * Environment
  *   EMULATED_NCCL_VERSION=N    default 22809
  *   EMULATED_NCCL_FAULT=WHAT   init: the ranks of this process never join; abort: ncclCommAbort()
- *                              never returns; sum:N: the N-th sum of each of its communicators does
+ *                              never returns; sum:N: the N-th operation of each of its communicators does
  *                              not end before the abort; error:N: likewise, and ncclSystemError is
  *                              reported
  *   NCCL_HOSTID=TEXT, NCCL_RAS_ADDR=IP:PORT    as in the real library */
@@ -81,6 +85,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error);
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
