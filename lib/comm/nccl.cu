@@ -1,4 +1,4 @@
-/* nccl.cu - all-reduce between GPUs with NCCL.
+/* nccl.cu - all-reduce between GPUs with NCCL, and the exchanges of an all-reduce in our own order.
  *
  * A communicator never blocks (config.blocking = 0): the state of an operation is polled, and a
  * waiting thread checks `cancel`. One thread uses it. Only its end may block, because
@@ -28,6 +28,7 @@ struct cuda_comm {
     ncclComm_t nccl;
     const struct cancel *cancel;
     int gpu;
+    uint32_t rank, world;
 
     /* state of the end of the communicator; the last of the two threads that use it frees it */
     pthread_mutex_t lock;
@@ -107,6 +108,8 @@ int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_
         return rc;
     }
     c->cancel = cancel;
+    c->rank = rank;
+    c->world = world;
     pthread_mutex_init(&c->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -135,19 +138,20 @@ int comm_nccl_state(struct cuda_comm *c, struct err *err)
     return state == ncclSuccess ? 1 : complain(state, c->nccl, err);
 }
 
-int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s,
-                         struct err *err)
+static bool has_failed(ncclResult_t said)
 {
-    ncclResult_t said;
+    return said != ncclSuccess && said != ncclInProgress;
+}
+
+/* `said`: the result of the call that enqueues an operation. No operation may follow on the stream, and
+ * the capture must not end, before the operation is enqueued: at the first time NCCL connects the peers
+ * meanwhile. */
+static int wait_until_enqueued(struct cuda_comm *c, ncclResult_t said, struct err *err)
+{
     int rc = 0;
 
-    if (n == 0)
-        return 0;
-    said = ncclAllReduce(x, x, n, ncclFloat32, ncclSum, c->nccl, cuda_stream_of(s));
-    if (said != ncclSuccess && said != ncclInProgress)
+    if (has_failed(said))
         return complain(said, c->nccl, err);
-    /* No operation may follow on the stream, and the capture must not end, before the operation is
-       enqueued: at the first time NCCL connects the peers meanwhile. */
     if (said == ncclInProgress)
         while ((rc = comm_nccl_state(c, err)) == 0) {
             if (canceled(c))
@@ -155,6 +159,73 @@ int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_st
             nap();
         }
     return rc < 0 ? rc : 0;
+}
+
+int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s,
+                         struct err *err)
+{
+    return n == 0 ? 0
+                  : wait_until_enqueued(
+                        c, ncclAllReduce(x, x, n, ncclFloat32, ncclSum, c->nccl, cuda_stream_of(s)),
+                        err);
+}
+
+/* ---- exchanges ---- */
+
+/* NCCL needs the end of a group after an error, too. */
+static int end_group(struct cuda_comm *c, ncclResult_t said, struct err *err)
+{
+    ncclResult_t end = ncclGroupEnd();
+
+    return wait_until_enqueued(c, has_failed(said) ? said : end, err);
+}
+
+static ncclResult_t send_and_receive(const struct cuda_comm *c, uint32_t peer, const float *from,
+                                     size_t n_from, float *to, size_t n_to, cudaStream_t stream)
+{
+    ncclResult_t said = ncclSuccess;
+
+    if (n_from > 0)
+        said = ncclSend(from, n_from, ncclFloat32, (int)peer, c->nccl, stream);
+    if (!has_failed(said) && n_to > 0)
+        said = ncclRecv(to, n_to, ncclFloat32, (int)peer, c->nccl, stream);
+    return said;
+}
+
+static size_t slice_floats(const size_t *borders, uint32_t rank)
+{
+    return borders[rank + 1] - borders[rank];
+}
+
+int comm_nccl_scatter(struct cuda_comm *c, const float *x, const size_t *borders, float *received,
+                      size_t stride, struct cuda_stream *s, struct err *err)
+{
+    size_t own = slice_floats(borders, c->rank);
+    ncclResult_t said = ncclGroupStart();
+
+    if (has_failed(said))
+        return complain(said, c->nccl, err);
+    for (uint32_t k = 0; k < c->world && !has_failed(said); k++)
+        if (k != c->rank)
+            said = send_and_receive(c, k, x + borders[k], slice_floats(borders, k),
+                                    received + stride * (k < c->rank ? k : k - 1), own,
+                                    cuda_stream_of(s));
+    return end_group(c, said, err);
+}
+
+int comm_nccl_gather(struct cuda_comm *c, float *x, const size_t *borders, struct cuda_stream *s,
+                     struct err *err)
+{
+    size_t own = slice_floats(borders, c->rank);
+    ncclResult_t said = ncclGroupStart();
+
+    if (has_failed(said))
+        return complain(said, c->nccl, err);
+    for (uint32_t k = 0; k < c->world && !has_failed(said); k++)
+        if (k != c->rank)
+            said = send_and_receive(c, k, x + borders[c->rank], own, x + borders[k],
+                                    slice_floats(borders, k), cuda_stream_of(s));
+    return end_group(c, said, err);
 }
 
 /* ---- the end ---- */

@@ -9,10 +9,7 @@
 #include "base/check.h"
 #include "base/clones.h"
 
-enum {
-    BLOCK_BYTES = 2048,
-    DEPTH_MAX = 17, /* levels of a tree over COMM_MAX_LEAVES leaves */
-};
+enum { BLOCK_BYTES = 2048 };
 
 #define SUM(a_, b_) ((a_) + (b_))
 #define MAX(a_, b_) ((a_) > (b_) || (a_) != (a_) ? (a_) : (b_))
@@ -75,7 +72,7 @@ struct block {
     const void *const *from;
     const uint32_t *leaves;
     size_t offset, n;                   /* byte offset in every source; number of elements */
-    uint8_t (*partial)[2][BLOCK_BYTES]; /* [DEPTH_MAX]: results of the left and the right half */
+    uint8_t (*partial)[2][BLOCK_BYTES]; /* [REDUCE_DEPTH_MAX]: results of the left and the right half */
 };
 
 static const void *source(const struct block *b, uint32_t i)
@@ -122,7 +119,7 @@ static const void *tree(struct block *b, uint32_t first, uint32_t n, uint32_t de
 void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_from,
             const uint32_t *leaves, size_t count, enum tensor_dtype dtype, enum comm_op op)
 {
-    _Alignas(64) uint8_t out[BLOCK_BYTES], partial[DEPTH_MAX][2][BLOCK_BYTES];
+    _Alignas(64) uint8_t out[BLOCK_BYTES], partial[REDUCE_DEPTH_MAX][2][BLOCK_BYTES];
     struct block b = { .from = from, .leaves = leaves, .partial = partial };
     size_t per_block;
 
@@ -139,4 +136,25 @@ void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_
             if ((uint8_t *)to[i] + b.offset != result)
                 memcpy((uint8_t *)to[i] + b.offset, result, b.n * b.k->element_bytes);
     }
+}
+
+/* Each addition of the tree follows the last source of its right half. */
+static void count_merges(const uint32_t *leaves, uint32_t first, uint32_t n, uint8_t *merges)
+{
+    uint32_t cut;
+
+    if (n == 1)
+        return;
+    cut = reduce_cut(leaves, first, n);
+    CHECK(cut > first);
+    count_merges(leaves, first, cut - first, merges);
+    count_merges(leaves, cut, first + n - cut, merges);
+    merges[first + n - 1]++;
+}
+
+void reduce_merges(const uint32_t *leaves, uint32_t n, uint8_t *merges)
+{
+    CHECK(n >= 1 && n <= COMM_MAX_RANKS);
+    memset(merges, 0, n);
+    count_merges(leaves, 0, n, merges);
 }

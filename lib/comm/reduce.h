@@ -24,6 +24,12 @@ bool reduce_can(enum tensor_dtype dtype, enum comm_op op); /* float32, float64, 
 void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_from,
             const uint32_t *leaves, size_t count, enum tensor_dtype dtype, enum comm_op op);
 
+/* For the same sums with a stack on which the sources are pushed in order: merges[i], [n], is how many
+ * times the two topmost entries are added after source i. The stack has at most REDUCE_DEPTH_MAX
+ * entries. leaves as above. */
+enum { REDUCE_DEPTH_MAX = 17 }; /* levels of a tree over COMM_MAX_LEAVES leaves */
+void reduce_merges(const uint32_t *leaves, uint32_t n, uint8_t *merges);
+
 /* Returns the source at which the right half of the tree over sources [first, first + n) begins; n
  * > 1. Returns 0 if a source spans the cut: no tree has these leaves. */
 uint32_t reduce_cut(const uint32_t *leaves, uint32_t first, uint32_t n);

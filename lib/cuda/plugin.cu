@@ -5,6 +5,7 @@
 #include <cudnn.h>
 
 #include "comm/nccl.cuh"
+#include "comm/tree_add.cuh"
 #include "cuda/math.cuh"
 #include "device/device_cuda.cuh"
 #include "device/nvml.cuh"
@@ -57,6 +58,7 @@ static constexpr uint32_t least_capability()
 static const struct cuda_math math_table = {
     .add = cuda_math_add,
     .scale = cuda_math_scale,
+    .add_tree = comm_tree_add,
     .scan = cuda_scan,
     .optim_open = cuda_optim_open,
     .optim_close = cuda_optim_close,
@@ -97,6 +99,8 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .comm_open = comm_nccl_open,
     .comm_state = comm_nccl_state,
     .comm_all_reduce = comm_nccl_all_reduce,
+    .comm_scatter = comm_nccl_scatter,
+    .comm_gather = comm_nccl_gather,
     .comm_abort = comm_nccl_abort,
     .comm_close = comm_nccl_close,
 };

@@ -31,7 +31,7 @@ struct cuda_event;
 struct cuda_graph;
 struct cuda_comm;
 
-enum { CUDA_ABI = 3, CUDA_ID_BYTES = 128 };
+enum { CUDA_ABI = 4, CUDA_ID_BYTES = 128 };
 
 struct cuda_gpu {
     char name[96];          /* "NVIDIA H200" */
@@ -77,11 +77,25 @@ struct cuda_statistic { /* floats [first, first + n) of the weights: w = keep * 
     float keep;
 };
 
+/* Vectors that are added along the tree over lanes, one of each rank: `own` of rank `self`, and the
+ * vector of each other rank k at others + stride * (k < self ? k : k - 1). They are pushed on a stack in
+ * the order of the ranks; after vector k the two topmost entries are added merges[k] times
+ * (reduce_merges() of comm/reduce.h). All memory is of the GPU. */
+enum { CUDA_TREE_DEPTH = 17 }; /* entries of the stack, at most */
+struct cuda_tree {
+    float *own; /* [n] receives the sum */
+    const float *others;
+    size_t stride, n; /* floats */
+    const uint8_t *merges; /* [world] */
+    uint32_t world, self;
+};
+
 /* Computations beside ops. dst, src, x, g, state and `result` are GPU memory. */
 struct cuda_math {
     /* dst += src */
     int (*add)(float *dst, const float *src, size_t n, struct cuda_stream *s, struct err *err);
     int (*scale)(float *x, size_t n, float by, struct cuda_stream *s, struct err *err);
+    int (*add_tree)(const struct cuda_tree *t, struct cuda_stream *s, struct err *err);
     /* Scans x [n], the beginning of the vector; x is 16-byte aligned. result [cuda_scan_count(n)]:
      * the first element receives the result, the others are scratch. */
     int (*scan)(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s, struct err *err);
@@ -176,6 +190,16 @@ struct cuda_api {
      * left, the stream never completes it. All ranks make the same calls with the same n in the
      * same order. May be captured. */
     int (*comm_all_reduce)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
+    /* The two exchanges of an all-reduce whose additions are the caller's, in between. Rank h owns the
+     * floats [borders[h], borders[h + 1]) of x, its slice; borders [world + 1] are the same on all ranks.
+     * scatter: enqueues that each rank sends the slices of the other ranks to them; the slice of this
+     * rank from rank k arrives at received + stride * (k < rank ? k : k - 1). gather: enqueues that each
+     * rank sends its slice to all; afterwards x is the same on all ranks. As comm_all_reduce(); borders
+     * are not used after the call. */
+    int (*comm_scatter)(struct cuda_comm *c, const float *x, const size_t *borders, float *received,
+                        size_t stride, struct cuda_stream *s, struct err *err);
+    int (*comm_gather)(struct cuda_comm *c, float *x, const size_t *borders, struct cuda_stream *s,
+                       struct err *err);
     /* Both end the object. Close the graphs that contain its sums before, even if they are
      * executing: the call waits for them. comm_abort() works at any time; pending sums end with
      * undefined results. Call comm_close() when all sums are done on every rank; if the other ranks

@@ -186,6 +186,40 @@ static void any_alignment_and_length_is_reduced(void **state)
         }
 }
 
+/* The stack of reduce_merges(), with numbers: at most as deep as promised, and the bits of the tree. */
+static void stack_of_merges_gives_the_bits_of_the_tree(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= SOURCES_MAX; n++) {
+        uint8_t merges[SOURCES_MAX];
+        double stack[REDUCE_DEPTH_MAX], x[SOURCES_MAX];
+        uint32_t top = 0;
+
+        reduce_merges(NULL, n, merges);
+        for (uint32_t s = 0; s < n; s++) {
+            assert_true(top < REDUCE_DEPTH_MAX);
+            stack[top++] = x[s] = value(s, n);
+            for (uint32_t m = merges[s]; m > 0; m--, top--)
+                stack[top - 2] += stack[top - 1];
+        }
+        assert_int_equal(top, 1);
+        assert_true(bits_of(stack[0]) == bits_of(by_levels(x, n, false)));
+    }
+}
+
+/* ((0 1 2 3) (4 5)) of sources with 4, 1 and 1 leaves. */
+static void merges_of_unequal_subtrees_follow_their_leaves(void **state)
+{
+    static const uint32_t leaves[] = { 0, 4, 5, 6 };
+    uint8_t merges[3];
+
+    (void)state;
+    reduce_merges(leaves, 3, merges);
+    assert_int_equal(merges[0], 0);
+    assert_int_equal(merges[1], 0);
+    assert_int_equal(merges[2], 2);
+}
+
 static void supported_types_are_reported(void **state)
 {
     (void)state;
@@ -212,6 +246,8 @@ int main(void)
         cmocka_unit_test(bits_of_all_sources_are_joined),
         cmocka_unit_test(nan_in_any_source_gives_nan),
         cmocka_unit_test(any_alignment_and_length_is_reduced),
+        cmocka_unit_test(stack_of_merges_gives_the_bits_of_the_tree),
+        cmocka_unit_test(merges_of_unequal_subtrees_follow_their_leaves),
         cmocka_unit_test(supported_types_are_reported),
     };
 
