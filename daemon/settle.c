@@ -261,6 +261,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->global_batch = s->lanes.global_batch;
     t->lanes = s->lanes.n;
     t->code = c->communication.code;
+    t->deterministic = c->communication.deterministic;
     t->replicas = s->replicas;
     t->devices = s->devices;
     t->n_devices = s->n_devices;
@@ -401,6 +402,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = check_checkpoint_directory(s->conf, err);
     if (rc == 0)
         rc = settle_location(s, err);
+    if (rc == 0 && s->conf != NULL)
+        rc = settle_gpu_models(s, err);
     if (rc == 0 && s->conf != NULL)
         rc = settle_ps(s, err);
     if (rc == 0 && s->is_ps) {

@@ -131,6 +131,9 @@ void settled_print_phases(const struct settled *s, const struct train_facts *f, 
 
 /* settle_gpu.c: models, driver and library versions of the GPUs. */
 int settle_gpus(struct settled *s, struct err *err);
+/* After the job was read. With /communication/deterministic, GPUs of one model are needed: in this task,
+ * and, as the model becomes a part of s->kernels, in the group. Errors: ERR_INPUT. */
+int settle_gpu_models(struct settled *s, struct err *err);
 void settled_print_devices(const struct settled *s, struct buf *out);
 
 /* Resolves everything. On success the caller owns *out. Errors: ERR_INPUT and other errors of the

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -68,6 +69,24 @@ int settle_gpus(struct settled *s, struct err *err)
         return rc;
     cuda->versions(&v);
     describe_kernels(s, &v);
+    return 0;
+}
+
+int settle_gpu_models(struct settled *s, struct err *err)
+{
+    size_t used = strlen(s->kernels);
+
+    if (s->gpus == NULL || !s->conf->communication.deterministic)
+        return 0;
+    for (uint32_t i = 1; i < s->n_devices; i++)
+        if (strcmp(s->gpus[i].name, s->gpus[0].name) != 0)
+            return err_set(err, ERR_INPUT,
+                           "/communication/deterministic: found true, but cuda:%u is %s and cuda:%u %s, for which "
+                           "libraries may choose different algorithms: name GPUs of one model in --devices, or "
+                           "write false",
+                           s->devices[0].index, s->gpus[0].name, s->devices[i].index,
+                           s->gpus[i].name);
+    snprintf(s->kernels + used, sizeof(s->kernels) - used, ", %s", s->gpus[0].name);
     return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "conf/job_check_compression.h"
+#include "conf/job_check_deterministic.h"
 #include "conf/job_check_phases.h"
 #include "conf/job_keys.h"
 
@@ -638,6 +639,11 @@ static int check_compression(const struct checker *k)
     return conf_check_compression(k->doc, k->c, k->err);
 }
 
+static int check_deterministic(const struct checker *k)
+{
+    return conf_check_deterministic(k->doc, k->c, k->err);
+}
+
 int conf_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
@@ -645,6 +651,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_advice, check_export, check_weights_names, check_scale,
         check_evaluator, check_ps_tables, check_dynamic, check_phases, check_compression,
+        check_deterministic,
     };
     const struct checker k = { doc, c, err };
 

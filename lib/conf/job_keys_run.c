@@ -61,6 +61,9 @@ static const struct conf_key rows[] = {
   .doc = "auto: if all training tasks have a location (the environment variable TRAINERD_LOCATION, or "
          "SLURM_TOPOLOGY_ADDR), tasks of a rack are neighbours in the order of ranks; flat: this task states no location, "
          "and the order is that of the cluster. Results do not depend on it." },
+{ "/communication", "deterministic", BOOL, AT(communication.deterministic), .fallback = "false",
+  .doc = "Whether GPUs add gradients along the tree over lanes, so that results do not depend on their number; false: in "
+         "an order that NCCL chooses. CPUs always add along the tree." },
 { "/communication", "shared_memory", BOOL, AT(communication.shared_memory), FREE,
   .fallback = "true",
   .doc = "Whether tasks of one host use shared memory; false: they use TCP." },

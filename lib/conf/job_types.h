@@ -130,6 +130,7 @@ struct conf {
     struct {
         enum conf_comm implementation;
         enum conf_topology topology;
+        bool deterministic;     /* GPUs add along the tree over lanes; CPUs always do */
         bool shared_memory;     /* false: TCP also between tasks of one host */
         const char *token_file; /* NULL: the environment variable TRAINERD_TOKEN, or no token */
         bool encrypt;           /* false: gradients travel in clear text, even with certificates */

@@ -160,6 +160,8 @@ struct engine_opts {              /* borrowed until close() */
      * gradients, in arena 0, and no other verb reduces, checks or updates them. */
     bool remote_dense;
     size_t bucket_bytes;  /* 0: chosen */
+    /* GPUs add along the tree over lanes, as CPUs always do, and not in the order that NCCL chooses */
+    bool ordered;
     const struct code_settings *code; /* of gradients; NULL or CODE_NONE: none; only on CPUs */
     bool whole_gradients; /* of tables too */
     bool check_gradients; /* inspect() computes checksums; compares has peers */

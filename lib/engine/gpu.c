@@ -154,7 +154,11 @@ static int take_state(struct engine_replica *r, uint64_t held, struct err *err)
 static int gpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
 {
     if (r->local == 0 && r->engine->group.comm != NULL)
-        engine_note(r->engine, false, "gradients are summed up by NCCL while backward computes");
+        engine_note(r->engine, false,
+                    r->engine->opts->ordered
+                        ? "gradients are summed up along the tree over lanes, and exchanged by NCCL, while "
+                          "backward computes"
+                        : "gradients are summed up by NCCL while backward computes");
     plan_watch(r->plans->train, NULL, NULL);
     return take_state(r, held, err);
 }

@@ -11,6 +11,7 @@
 #include "engine/gpu_clock.h"
 #include "engine/gpu_copy.h"
 #include "engine/gpu_feed.h"
+#include "engine/gpu_order.h"
 #include "engine/gpu_types.h"
 #include "engine/plans.h"
 #include "engine/tables.h"
@@ -31,7 +32,8 @@ static uint64_t memory_of_gpu(const struct engine_replica *r)
 static int explain_memory(const struct engine_replica *r, struct err *err)
 {
     const struct engine *e = r->engine;
-    size_t grads = e->memory.depth * gpu_of(r)->grads.floats * sizeof(float);
+    size_t grads =
+        e->memory.depth * gpu_of(r)->grads.floats * sizeof(float) + gpu_order_received_bytes(r);
     uint64_t all = e->memory.state_bytes + grads + plans_work_bytes(r), has = memory_of_gpu(r);
     char state_text[32], grads_text[32], work_text[32], name[32];
 
@@ -138,6 +140,12 @@ static int open_memory(struct engine_replica *r, struct err *err)
 
     for (uint32_t i = 0; rc == 0 && i < e->memory.depth; i++)
         rc = allocate(r, (void **)&g->grads.tree[i], g->grads.floats * sizeof(float), err);
+    if (rc == 0 && gpu_order_received_bytes(r) > 0)
+        rc = allocate(r, (void **)&g->order.received, gpu_order_received_bytes(r), err);
+    if (rc == 0 && gpu_order_received_bytes(r) > 0)
+        rc = allocate(r, (void **)&g->order.merges, e->opts->max_replicas, err);
+    if (rc == 0)
+        rc = gpu_order_open(r, err);
     if (rc == 0)
         rc = allocate(r, &g->plan_work, plans_work_bytes(r), err);
     if (rc == 0)
@@ -239,6 +247,9 @@ void gpu_close_device(struct engine_replica *r)
     g->cuda->free(g->plan_work);
     for (uint32_t i = 0; i < MEMORY_MAX_TREE; i++)
         g->cuda->free(g->grads.tree[i]);
+    g->cuda->free(g->order.received);
+    g->cuda->free(g->order.merges);
+    gpu_order_close(r);
     g->cuda->free(g->state.floats);
     g->cuda->event_close(g->streams.ready);
     g->cuda->event_close(g->streams.reduced);

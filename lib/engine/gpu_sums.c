@@ -4,6 +4,7 @@
 #include "engine/common.h"
 #include "engine/gpu_buckets.h"
 #include "engine/gpu_clock.h"
+#include "engine/gpu_order.h"
 #include "engine/gpu_types.h"
 
 int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t begin, size_t end,
@@ -29,8 +30,10 @@ int gpu_all_reduce(struct engine_replica *r, size_t begin, size_t end, struct er
     if (rc == 0)
         rc = gpu_span_begin(r, TRACE_REDUCE, err);
     if (rc == 0)
-        rc = g->cuda->comm_all_reduce(g->comm, g->grads.tree[0] + begin, end - begin,
-                                      g->streams.reduce, err);
+        rc = g->order.received != NULL
+                 ? gpu_order_all_reduce(r, g->grads.tree[0] + begin, end - begin, err)
+                 : g->cuda->comm_all_reduce(g->comm, g->grads.tree[0] + begin, end - begin,
+                                            g->streams.reduce, err);
     return rc < 0 ? rc
                   : gpu_span_end(r, TRACE_REDUCE, TRACE_REDUCTION,
                                  (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);

@@ -1,5 +1,5 @@
-/* gpu_sums.h - the sums of a step on a GPU's streams: lanes along their tree, and NCCL's
- * all-reduce. Each call enqueues work on a stream and returns. Threads: the replica's. */
+/* gpu_sums.h - the sums of a step on a GPU's streams: lanes along their tree, and the
+ * all-reduce by NCCL, or in the order of gpu_order.h. Each call enqueues work on a stream and returns. Threads: the replica's. */
 #ifndef ENGINE_GPU_SUMS_H
 #define ENGINE_GPU_SUMS_H
 

@@ -78,6 +78,16 @@ struct gpu_grads {
     size_t added;   /* leading floats that the calls of the present lane all-reduce in buckets */
 };
 
+/* The sums of several GPUs in the order of lanes (gpu_order.h). */
+struct gpu_order {
+    float *received;      /* owned; of the GPU: slices of other GPUs; NULL: NCCL adds in its own order */
+    uint8_t *merges;      /* owned; of the GPU; [max_replicas] of struct cuda_tree */
+    uint8_t *host_merges; /* owned, as are the arrays below */
+    uint32_t *leaves;     /* [max_replicas + 1] first lane of each rank, then the number of lanes */
+    size_t *borders;      /* [max_replicas + 1] of slices */
+    uint32_t world;
+};
+
 /* What the GPU reports about a step. */
 struct gpu_report {
     struct gpu_readback *readback; /* owned; pinned host memory */
@@ -96,6 +106,7 @@ struct gpu {
     struct cuda_comm *comm; /* owned; of a generation; NULL: there is no other replica */
     struct gpu_state state;
     struct gpu_grads grads;
+    struct gpu_order order;
     void *plan_work; /* owned; used by the training plan or the validation plan, never by both */
     struct cuda_optim *optim; /* owned */
     struct gpu_feed feed;

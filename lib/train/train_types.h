@@ -171,6 +171,7 @@ struct train_opts { /* everything is borrowed until train_close() */
         TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
     } overlap;                /* that of rank 0 counts */
     size_t bucket_bytes;      /* the same on all tasks; 0: chosen */
+    bool deterministic;       /* GPUs add along the tree over lanes (engine_opts.ordered) */
     struct code_settings code; /* of gradients; zeroed: none */
 
     const char *trace; /* a file for a trace of a few steps of this process (train/trace.h), all of

@@ -57,6 +57,7 @@ static void absent_key_has_the_documented_default(void **state)
     assert_int_equal(c->optimizer.scaling.rule, OPTIM_SCALING_NONE);
     assert_int_equal(c->communication.implementation, CONF_COMM_AUTO);
     assert_int_equal(c->communication.topology, CONF_TOPOLOGY_AUTO);
+    assert_false(c->communication.deterministic);
     assert_true(c->communication.shared_memory);
     assert_null(c->communication.token_file);
     assert_null(c->checkpoint.directory);

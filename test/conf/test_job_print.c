@@ -241,6 +241,7 @@ static void print_contains_every_default(void **state)
         "  \"communication\": {\n"
         "    \"implementation\": \"auto\",\n"
         "    \"topology\": \"auto\",\n"
+        "    \"deterministic\": false,\n"
         "    \"shared_memory\": true,\n"
         "    \"token_file\": null,\n"
         "    \"tls\": null,\n"
@@ -411,7 +412,8 @@ static void digest_is_of_the_canonical_text(void **state)
         "    }\n"
         "  },\n"
         "  'communication': {\n"
-        "    'implementation': 'auto'\n"
+        "    'implementation': 'auto',\n"
+        "    'deterministic': false\n"
         "  }\n"
         "}\n";
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };

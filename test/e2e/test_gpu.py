@@ -269,6 +269,51 @@ def gpu_task_killed_rejoins_and_loses_no_step():
     assert any("lanes 2 to 3" in r["message"] for r in back.events("note")), back.log()
 
 
+ORDERED = {"communication": {"deterministic": True}}
+
+
+def checkpoints(folder, step=12):
+    """Returns the files of the last checkpoint, except the manifest, which has times."""
+    path = os.path.join(folder, "run", "checkpoints", "step-%08d" % step)
+    return {name: data for name, data in read_tree(path).items() if name.endswith(".safetensors")}
+
+
+@test
+def deterministic_sums_give_equal_bytes_on_any_number_of_gpus():
+    """One, two and four GPUs of a task, and two tasks with one or two GPUs; without the key four GPUs differ."""
+    job = kit.merge(short(train={"lanes": 8}), ORDERED)
+    env = {"EMULATED_GPUS": "4"}
+    one, (a,) = run("cuda:0", env=env, **job)
+    want = checkpoints(one)
+    assert {"model.safetensors", "optimizer.safetensors"} <= want.keys(), want.keys()
+    for devices, n in (("cuda:0,1", 1), ("cuda:0,1,2,3", 1), ("cuda:0", 2), ("cuda:0,1", 2)):
+        many, tasks = run(devices, n, env=env, **job)
+        assert losses(tasks[0]) == losses(a), (devices, n)
+        assert checkpoints(many) == want, (devices, n)
+        assert any("along the tree over lanes" in r["message"] for r in tasks[0].events("note")), tasks[0].log()
+    plain, _ = run("cuda:0,1,2,3", env=env, **kit.merge(job, {"communication": None}))
+    assert checkpoints(plain) != want
+
+
+@test
+def deterministic_sums_have_the_same_bytes_after_a_task_was_killed():
+    """A group of four continues with three GPUs, then with four again."""
+    job = kit.merge(short(30, train={"lanes": 8}), ORDERED)
+    calm, _ = run("cuda:0", **job)
+    folder = workdir()
+    path = digits_job(folder, **kit.merge(job, {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
+    slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
+    ports = kit.free_ports(4)
+    tasks = start(path, 4, "cuda:0", env=slow, ports=ports)
+    tasks[0].until_step(5, 60)
+    tasks[3].signal(signal.SIGKILL)
+    tasks[3].wait()
+    tasks[0].until_step(12, 60)
+    back = Task(path, kit.tf_config(ports, 3), ("--devices", "cuda:0"), slow, "worker 3 again")
+    expect_codes([*tasks[:3], back], [0] * 4, 120)
+    assert checkpoints(folder, 30) == checkpoints(calm, 30)
+
+
 @test
 def copies_to_the_gpu_and_its_idle_time_are_measured_for_advice():
     limits = {"h2d_ms": 1e-6, "device_use": 1, "data_share": 0, "window_steps": 4, "window_seconds": 0}

@@ -53,9 +53,9 @@ def communication_kind_must_match_the_devices():
         assert code == 2 and "/communication/implementation: " + words in said, said
 
 
-def refused(devices, envs, words):
+def refused(devices, envs, words, changes=SHORT):
     """Starts two tasks that do not match; one of them is refused when it joins, and the message states both values."""
-    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 4}}))
+    job = digits_job(workdir(), **kit.merge(changes, {"train": {"deadline_seconds": 4}}))
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", devices[i]), envs[i], "worker %d" % i) for i in range(2)]
     codes = finish(tasks, 60)
@@ -75,6 +75,22 @@ def tasks_that_share_a_gpu_are_refused_by_name():
     same = {"NCCL_HOSTID": "one and the same"}
     refused(("cuda:1", "cuda:1"), (same, same), "worker 0 and worker 1 of this host use one GPU, cuda:1 of this task; "
             "expected a separate GPU for each")
+
+
+@test
+def deterministic_job_needs_gpus_of_one_model():
+    names = {"EMULATED_NAMES": "NVIDIA H100,NVIDIA H200"}
+    ordered = kit.merge(SHORT, {"communication": {"deterministic": True}})
+    job = digits_job(workdir(), **ordered)
+    code, _, said = check("cuda", job, **names)
+    assert code == 2 and ("/communication/deterministic: found true, but cuda:0 is NVIDIA H100 and cuda:1 NVIDIA H200" in said
+                          and "write false" in said), said
+    for devices, changes in (("cuda:1", ordered), ("cuda", SHORT), ("cpu:2", ordered)):
+        code, out, said = check(devices, digits_job(workdir(), **changes), **names)
+        assert code == 0, (devices, said)
+        assert ("NVIDIA H200" in json.loads(out)["kernels"]) == (devices == "cuda:1"), out
+    refused(("cuda:0", "cuda:0"), ({"EMULATED_NAMES": "NVIDIA H100"}, {"EMULATED_NAMES": "NVIDIA H200"}),
+            "kernel library and instruction set differs: it has '", ordered)
 
 
 @test

@@ -1,4 +1,4 @@
-/* emulated_gpus.h - provides two emulated GPUs (test/cuda) to a program that can also run without
+/* emulated_gpus.h - provides eight emulated GPUs (test/cuda) to a program that can also run without
  * GPUs. With TRAINERD_TEST_CUDA=1 the program uses the GPUs of the plugin on the library path
  * instead. */
 #ifndef HARNESS_EMULATED_GPUS_H
@@ -22,7 +22,7 @@ static inline void emulated_gpus(char **argv)
         return;
     snprintf(path, sizeof(path), "%s/emulated", build != NULL ? build : "build");
     setenv("LD_LIBRARY_PATH", path, 1);
-    setenv("EMULATED_GPUS", "2", 1);
+    setenv("EMULATED_GPUS", "8", 1);
     execv("/proc/self/exe", argv);
     perror("/proc/self/exe");
     exit(1);

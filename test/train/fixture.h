@@ -36,7 +36,7 @@ struct fixture {
     struct plan_measure loss;
     struct train_metric metric;
     struct data_feature features[2];
-    struct device devices[4];
+    struct device devices[8];
     struct train_opts opts;
 
     double losses[STEPS + 1];

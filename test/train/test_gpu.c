@@ -1,6 +1,6 @@
 /* test_gpu.c - compares replicas on emulated GPUs (test/cuda) with replicas on CPUs. With
  * TRAINERD_TEST_CUDA=1 the tests run on the GPUs of the plugin on the library path; tests that need
- * two GPUs are skipped if there is one. */
+ * more GPUs than there are are skipped. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,13 +26,17 @@ static bool has_gpus(uint32_t n)
 /* Trains on `gpus` GPUs (0: on one CPU) and returns the open fixture. */
 static struct fixture *trained(uint32_t gpus, uint32_t lanes, void (*change)(struct fixture *f))
 {
+    static const char *const names[] = {
+        [1] = "cuda:0",     [2] = "cuda:0,1",         [3] = "cuda:0,1,2",
+        [4] = "cuda:0,1,2,3", [8] = "cuda:0,1,2,3,4,5,6,7",
+    };
     struct fixture *f = fixture_new(gpus > 0 ? gpus : 1, lanes);
     struct err err;
     uint32_t n;
 
     f->opts.run.steps = FEW;
     f->opts.bucket_bytes = BUCKET;
-    if (gpus > 0 && device_parse(gpus == 1 ? "cuda:0" : "cuda:0,1", 0, f->devices, &n, &err) < 0)
+    if (gpus > 0 && device_parse(names[gpus], 0, f->devices, &n, &err) < 0)
         fail_msg("%s", err.text);
     if (change != NULL)
         change(f);
@@ -123,6 +127,92 @@ static void gpus_with_unequal_shares_of_the_lanes_all_reduce_together(void **sta
     fixture_free(gpu);
 }
 
+/* ---- the order of lanes ---- */
+
+static void in_order(struct fixture *f)
+{
+    f->opts.deterministic = true;
+    f->opts.global_batch = 96;
+    f->opts.health.check_gradients = true;
+    fixture_small_model(f);
+}
+
+static void in_order_with_few_lanes(struct fixture *f)
+{
+    in_order(f);
+    f->opts.bucket_bytes = 1 << 20; /* one bucket, which does not fill it */
+}
+
+static bool states_differ(const struct fixture *a, const struct fixture *b)
+{
+    return memcmp(a->train->engine->memory.state, b->train->engine->memory.state,
+                  a->train->engine->memory.state_bytes) != 0;
+}
+
+static void expect_equal(const struct fixture *got, const struct fixture *want, uint32_t gpus)
+{
+    for (uint64_t k = 1; k <= FEW; k++)
+        if (memcmp(&got->losses[k], &want->losses[k], sizeof(got->losses[k])) != 0)
+            fail_msg("%u GPUs: loss of step %d is %a, that of one GPU %a", gpus, (int)k,
+                     got->losses[k], want->losses[k]);
+    if (states_differ(got, want))
+        fail_msg("%u GPUs: the state differs from that of one GPU", gpus);
+}
+
+static void unordered(struct fixture *f)
+{
+    in_order(f);
+    f->opts.deterministic = false;
+}
+
+static void sums_in_the_order_of_lanes_have_the_same_bits_on_any_number_of_gpus(void **state)
+{
+    /* 24 lanes on 8 GPUs: 4, 4, 4, 4, 2, 2, 2, 2; on 3: 8 each */
+    static const uint32_t gpus[] = { 2, 3, 4, 8 };
+    struct fixture *one;
+
+    (void)state;
+    if (!has_gpus(8))
+        skip_lacking("no eight emulated GPUs");
+    one = trained(1, 24, in_order);
+    for (size_t i = 0; i < sizeof(gpus) / sizeof(gpus[0]); i++) {
+        struct fixture *many = trained(gpus[i], 24, in_order);
+
+        expect_equal(many, one, gpus[i]);
+        fixture_free(many);
+    }
+    fixture_free(one);
+}
+
+static void vector_smaller_than_a_bucket_is_summed_in_order(void **state)
+{
+    struct fixture *one, *many;
+
+    (void)state;
+    if (!has_gpus(4))
+        skip_lacking("no four emulated GPUs");
+    one = trained(1, 8, in_order_with_few_lanes);
+    many = trained(4, 8, in_order_with_few_lanes);
+    expect_equal(many, one, 4);
+    fixture_free(many);
+    fixture_free(one);
+}
+
+/* The emulated NCCL adds rank after rank: the option is what makes the bits equal. */
+static void sums_of_nccl_depend_on_the_number_of_gpus(void **state)
+{
+    struct fixture *one, *many;
+
+    (void)state;
+    if (!has_gpus(8) || fixture_on_gpus()) /* the order of the real NCCL may happen to be the tree */
+        skip_lacking("no eight emulated GPUs");
+    one = trained(1, 8, unordered);
+    many = trained(8, 8, unordered);
+    assert_true(states_differ(many, one));
+    fixture_free(many);
+    fixture_free(one);
+}
+
 static void all_of_it(struct fixture *f)
 {
     f->opts.optimizer.type = OPTIM_ADAMW;
@@ -175,6 +265,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(buckets_are_all_reduced_once_with_any_lanes_and_replicas),
         cmocka_unit_test(three_lanes_of_a_gpu_are_all_reduced),
         cmocka_unit_test(gpus_with_unequal_shares_of_the_lanes_all_reduce_together),
+        cmocka_unit_test(sums_in_the_order_of_lanes_have_the_same_bits_on_any_number_of_gpus),
+        cmocka_unit_test(vector_smaller_than_a_bucket_is_summed_in_order),
+        cmocka_unit_test(sums_of_nccl_depend_on_the_number_of_gpus),
         cmocka_unit_test(clipping_and_averages_equal_those_of_the_cpu),
         cmocka_unit_test(values_are_clipped_after_their_mean_is_computed),
     };

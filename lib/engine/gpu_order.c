@@ -1,0 +1,112 @@
+/* gpu_order.c - see gpu_order.h. */
+#include "engine/gpu_order.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "comm/comm.h"
+#include "comm/reduce.h"
+#include "comm/schedule.h"
+#include "engine/gpu_buckets.h"
+#include "engine/gpu_types.h"
+
+/* Slices begin at multiples of this number of floats, so that a thread adds 16 bytes at a time. */
+enum { GRAIN = 256 };
+
+_Static_assert((int)CUDA_TREE_DEPTH == (int)REDUCE_DEPTH_MAX,
+               "the kernel has a stack for every tree");
+
+/* An all-reduce of more floats is made in several parts. */
+static size_t part_floats(const struct engine_replica *r)
+{
+    size_t bucket = gpu_bucket_floats(r->engine), all = gpu_of(r)->grads.floats;
+
+    return bucket < all ? bucket : all;
+}
+
+/* A slice has at most part_floats() / world + 2 * GRAIN floats, and comes from world - 1 ranks. */
+size_t gpu_order_received_bytes(const struct engine_replica *r)
+{
+    const struct engine_opts *o = r->engine->opts;
+
+    return o->ordered && o->max_replicas > 1
+               ? (part_floats(r) + (size_t)2 * GRAIN * o->max_replicas) * sizeof(float)
+               : 0;
+}
+
+int gpu_order_open(struct engine_replica *r, struct err *err)
+{
+    struct gpu_order *o = &gpu_of(r)->order;
+    uint32_t most = r->engine->opts->max_replicas;
+
+    if (gpu_order_received_bytes(r) == 0)
+        return 0;
+    o->borders = calloc((size_t)most + 1, sizeof(*o->borders));
+    o->leaves = calloc((size_t)most + 1, sizeof(*o->leaves));
+    o->host_merges = calloc(most, sizeof(*o->host_merges));
+    return o->borders != NULL && o->leaves != NULL && o->host_merges != NULL
+               ? 0
+               : err_set(err, ERR_NOMEM, "order of additions: out of memory");
+}
+
+void gpu_order_close(struct engine_replica *r)
+{
+    struct gpu_order *o = &gpu_of(r)->order;
+
+    free(o->borders);
+    free(o->leaves);
+    free(o->host_merges);
+    o->borders = NULL;
+    o->leaves = NULL;
+    o->host_merges = NULL;
+}
+
+int gpu_order_begin(struct engine_replica *r, uint32_t world, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    struct gpu_order *o = &g->order;
+
+    o->world = world;
+    if (o->received == NULL)
+        return 0;
+    CHECK(world <= r->engine->opts->max_replicas);
+    comm_share(r->engine->group.lanes, world, o->leaves + 1); /* as the lanes of the replicas */
+    for (uint32_t k = 0; k < world; k++)
+        o->leaves[k + 1] += o->leaves[k];
+    CHECK(o->leaves[r->rank] == r->first_lane &&
+          o->leaves[r->rank + 1] == r->first_lane + r->n_lanes);
+    reduce_merges(o->leaves, world, o->host_merges);
+    return g->cuda->copy(o->merges, o->host_merges, world, g->streams.reduce, err);
+}
+
+static int reduce_part(struct engine_replica *r, float *x, size_t n, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    struct gpu_order *o = &g->order;
+    struct cuda_tree tree = {
+        .others = o->received, .merges = o->merges, .world = o->world, .self = r->rank
+    };
+    int rc;
+
+    for (uint32_t k = 0; k < o->world; k++)
+        o->borders[k + 1] = schedule_cut(o->world, k, n, GRAIN).end;
+    tree.own = x + o->borders[r->rank];
+    tree.n = o->borders[r->rank + 1] - o->borders[r->rank];
+    tree.stride = (tree.n + GRAIN - 1) / GRAIN * GRAIN;
+    rc = g->cuda->comm_scatter(g->comm, x, o->borders, o->received, tree.stride, g->streams.reduce,
+                               err);
+    if (rc == 0)
+        rc = g->cuda->math->add_tree(&tree, g->streams.reduce, err);
+    return rc < 0 ? rc : g->cuda->comm_gather(g->comm, x, o->borders, g->streams.reduce, err);
+}
+
+int gpu_order_all_reduce(struct engine_replica *r, float *x, size_t n, struct err *err)
+{
+    size_t most = part_floats(r);
+    int rc = 0;
+
+    for (size_t at = 0; rc == 0 && at < n; at += most)
+        rc = reduce_part(r, x + at, n - at < most ? n - at : most, err);
+    return rc;
+}
