@@ -34,7 +34,7 @@ static __device__ float warp_sum(float x)
     return x;
 }
 
-static __global__ void sum(uint32_t n, const float *x, float *out)
+static __global__ void sum(uint32_t n, const float *x, int *out)
 {
     __shared__ float of_warp[BLOCK / WARP];
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -46,11 +46,11 @@ static __global__ void sum(uint32_t n, const float *x, float *out)
     if (threadIdx.x < WARP) {
         v = warp_sum(threadIdx.x < BLOCK / WARP ? of_warp[threadIdx.x] : 0.0f);
         if (threadIdx.x == 0)
-            atomicAdd(out, v);
+            atomicAdd(out, static_cast<int>(v));
     }
 }
 
-void launch_sum(uint32_t n, const float *x, float *out, cudaStream_t stream)
+void launch_sum(uint32_t n, const float *x, int *out, cudaStream_t stream)
 {
     CUDA_LAUNCH(sum, blocks_for(n), BLOCK, 0, stream, n, x, out);
 }

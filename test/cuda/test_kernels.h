@@ -12,8 +12,8 @@ extern "C" {
 
 /* y[i] = a * x[i] + y[i] */
 void launch_axpy(uint32_t n, float a, const float *x, float *y, cudaStream_t stream);
-/* *out = sum of x, by shuffles in a warp, shared memory in a block, an atomic in the grid */
-void launch_sum(uint32_t n, const float *x, float *out, cudaStream_t stream);
+/* *out = sum of x, integers, by shuffles in a warp, shared memory in a block, an atomic in the grid */
+void launch_sum(uint32_t n, const float *x, int *out, cudaStream_t stream);
 /* y [columns, rows] = x [rows, columns] transposed, through a tile of shared memory */
 void launch_transpose(uint32_t rows, uint32_t columns, const float *x, float *y,
                       cudaStream_t stream);

@@ -180,7 +180,8 @@ static void *train_alone(void *arg)
 {
     enum { N = 3000, ROUNDS = 20 };
     int device = *(const int *)arg, i;
-    float *x, *sum, *ok = NULL, zero = 0.0f, got;
+    int *sum, zero = 0, got;
+    float *x, *ok = NULL;
     cudaStream_t s;
 
     if (cudaSetDevice(device) != cudaSuccess ||
@@ -193,8 +194,7 @@ static void *train_alone(void *arg)
         launch_fill(N, (float)(device + 1), x, s);
         launch_sum(N, x, sum, s);
         (void)cudaMemcpyAsync(&got, sum, sizeof(got), cudaMemcpyDeviceToHost, s);
-        if (cudaStreamSynchronize(s) != cudaSuccess ||
-            got != (float)((device + 1) * (N * (N - 1) / 2)))
+        if (cudaStreamSynchronize(s) != cudaSuccess || got != (device + 1) * (N * (N - 1) / 2))
             return NULL;
         ok = arg;
     }

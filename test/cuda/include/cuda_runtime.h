@@ -9,7 +9,7 @@
  *   - A kernel is launched by CUDA_LAUNCH; dynamic shared memory is declared by CUDA_SHARED
  *     (device/launch.cuh), static by __shared__. Arguments are copied at the launch.
  *   - Available are threadIdx, blockIdx, blockDim, gridDim, warpSize; __syncthreads, __syncwarp,
- *     __shfl_*sync, __ballot_sync, __any_sync, __all_sync; atomics; __ldg; the vector types; bf16
+ *     __shfl_*sync, __ballot_sync, __any_sync, __all_sync; atomics of integers; __ldg; the vector types; bf16
  *     and half; math functions of C and of CUDA (all in cuda_kernel.h).
  *   - The threads of a block run one after another, each until it reaches a barrier, in ascending
  *     or descending order; blocks run one after another in an order shuffled by EMULATED_SEED. A
