@@ -33,9 +33,8 @@ struct spec {
     char name[NAME_BYTES]; /* of the fault point; "*": any point */
     enum action action;
     uint64_t delay_ms;
-    uint64_t first;   /* the passage that fires, from 1 */
-    bool is_repeated; /* every later passage fires too */
-    uint64_t passed;  /* passages so far */
+    uint64_t first, last; /* the passages that fire, from 1 */
+    uint64_t passed;      /* passages so far */
 };
 
 enum { UNREAD, OFF, ON }; /* UNREAD: TRAINERD_FAULT is not parsed yet */
@@ -50,7 +49,7 @@ static bool fired;
 static int bad_spec(struct err *err, const char *text, const char *why)
 {
     return err_set(err, ERR_INPUT,
-                   "fault '%s': %s; expected name[=action][@n[+]] with action fail, exit, kill, "
+                   "fault '%s': %s; expected name[=action][@n[+|-m]] with action fail, exit, kill, "
                    "stop, delay:MS or hang",
                    text, why);
 }
@@ -74,25 +73,34 @@ static int parse_action(const char *text, const char *word, struct spec *out, st
     return bad_spec(err, text, "unknown action");
 }
 
-/* Parses `text` from its end: @n[+], then =action; the rest is the name. */
+/* Parses the passages after @: n, n+ or n-m. */
+static bool parse_passages(char *text, struct spec *out)
+{
+    char *rest = text + strcspn(text, "+-"), kind = *rest;
+
+    *rest = '\0';
+    if (!text_u64(text, UINT64_MAX, &out->first) || out->first == 0)
+        return false;
+    out->last = kind == '+' ? UINT64_MAX : out->first;
+    if (kind == '-' && !text_u64(rest + 1, UINT64_MAX, &out->last))
+        return false;
+    return out->last >= out->first && (kind != '+' || rest[1] == '\0');
+}
+
+/* Parses `text` from its end: the passages, then =action; the rest is the name. */
 static int parse_spec(const char *text, struct spec *out, struct err *err)
 {
     char copy[NAME_BYTES * 2], *at, *word;
-    size_t n;
 
     if (strlen(text) >= sizeof(copy))
         return bad_spec(err, text, "too long");
     strcpy(copy, text);
-    *out = (struct spec){ .action = FAIL, .first = 1 };
+    *out = (struct spec){ .action = FAIL, .first = 1, .last = 1 };
     at = strrchr(copy, '@');
     if (at != NULL) {
         *at++ = '\0';
-        n = strlen(at);
-        out->is_repeated = n > 0 && at[n - 1] == '+';
-        if (out->is_repeated)
-            at[n - 1] = '\0';
-        if (!text_u64(at, UINT64_MAX, &out->first) || out->first == 0)
-            return bad_spec(err, text, "the passage after @ is a number from 1");
+        if (!parse_passages(at, out))
+            return bad_spec(err, text, "the passages after @ are numbers from 1: n, n+ or n-m");
     }
     word = strchr(copy, '=');
     if (word != NULL) {
@@ -206,7 +214,7 @@ static bool hit_armed(const char *name)
         if (strcmp(s->name, "*") != 0 && strcmp(s->name, name) != 0)
             continue;
         s->passed++;
-        if (s->passed == s->first || (s->is_repeated && s->passed > s->first))
+        if (s->passed >= s->first && s->passed <= s->last)
             due[n_due++] = *s;
     }
     fired = fired || n_due > 0;

@@ -3,10 +3,10 @@
  * While no fault is armed, a fault point costs one relaxed load. Faults are armed through the
  * environment or, in a unit test, by fault_arm():
  *
- *     TRAINERD_FAULT="name[=action][@n[+]],..."
+ *     TRAINERD_FAULT="name[=action][@n[+|-m]],..."
  *
  * Actions: fail (default), exit, kill, stop, delay:MS, hang. The fault fires at the n-th passage of
- * its point (default 1); with + also at every later passage. A process with an invalid
+ * its point (default 1); with + also at every later passage, with -m also at those up to the m-th. A process with an invalid
  * TRAINERD_FAULT exits with code 2 at its first fault point; `exit` exits with code 138 without
  * flushing. Threads: any. */
 #ifndef BASE_FAULT_H

@@ -53,6 +53,14 @@ static void fault_with_plus_fires_at_every_later_passage(void **state)
     assert_true(fault_hit("disk"));
 }
 
+static void fault_with_two_passages_fires_from_one_to_the_other(void **state)
+{
+    (void)state;
+    assert_int_equal(fault_arm("disk=fail@2-4,disk=fail@6-6", NULL), 0);
+    for (int i = 1; i <= 8; i++)
+        assert_int_equal(fault_hit("disk"), (i >= 2 && i <= 4) || i == 6);
+}
+
 static void fault_with_star_counts_passages_of_all_points(void **state)
 {
     (void)state;
@@ -99,6 +107,10 @@ static void fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing(void *
         "a@x",
         "a@-1",
         "a@+",
+        "a@2+3",
+        "a@2-",
+        "a@3-2",
+        "a@2-x",
         "a=",
         "a=explode",
         "a=delay",
@@ -122,7 +134,7 @@ static void fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing(void *
 
         assert_int_equal(fault_arm(bad[i], &err), ERR_INPUT);
         assert_int_equal(err.code, ERR_INPUT);
-        assert_non_null(strstr(err.text, "expected name[=action][@n[+]]"));
+        assert_non_null(strstr(err.text, "expected name[=action][@n[+|-m]]"));
     }
     assert_int_equal(fault_arm(huge, NULL), ERR_INPUT);
     assert_true(fault_hit("kept"));
@@ -203,6 +215,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(fault_point_unarmed_does_nothing, disarm),
         cmocka_unit_test_teardown(fault_with_a_passage_fires_only_there, disarm),
         cmocka_unit_test_teardown(fault_with_plus_fires_at_every_later_passage, disarm),
+        cmocka_unit_test_teardown(fault_with_two_passages_fires_from_one_to_the_other, disarm),
         cmocka_unit_test_teardown(fault_with_star_counts_passages_of_all_points, disarm),
         cmocka_unit_test_teardown(faults_of_different_points_count_separately, disarm),
         cmocka_unit_test_teardown(fault_delay_waits_and_does_not_fail, disarm),

@@ -3,8 +3,10 @@
 pause, so the shares do not depend on the speed of the machine."""
 # san: yes
 import json
+import os
 import subprocess
 import sys
+import time
 import urllib.request
 
 from kit import (SLOW, TRAINERCTL, Task, digits_job, enter_namespaces, free_ports, has_namespaces, main, need_namespaces, test, tf_config,
@@ -14,9 +16,9 @@ WINDOW = {"window_steps": 8, "window_seconds": 0.2}
 BATCH = 48  # divisible by the lanes of 2, 3 and 4 tasks
 
 
-def make_job(tasks, **advice):
+def make_job(tasks, balance="off", **advice):
     return digits_job(workdir(), train={"epochs": 100000, "lanes": 2 * tasks, "global_batch_size": BATCH, "log_every_steps": 1},
-                      health={"advice": {**WINDOW, **advice}}, elastic={"balance": "off"})
+                      health={"advice": {**WINDOW, **advice}}, elastic={"balance": balance, "balance_seconds": 1})
 
 
 def works(ms):
@@ -86,12 +88,19 @@ def limit_of_zero_gives_no_advice_and_a_repeat_comes_after_its_time():
 
 
 @test
-def healthy_group_gets_no_advice_beside_busy_processes():
+def healthy_group_beside_busy_processes_gets_no_advice_and_its_lanes_stay():
+    """TRAINERD_SOAK_SECONDS: for so long, with the default windows."""
+    soak = float(os.environ.get("TRAINERD_SOAK_SECONDS", "0"))
+    window, ms = ({"window_steps": 50, "window_seconds": 10}, 200) if soak else ({"window_steps": 6}, 800)
+    end = time.monotonic() + soak
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
     try:
-        tasks = start_with(make_job(2, window_steps=6), [works(800)] * 2, free_ports(2))
-        tasks[0].until_step(1 + 4 * 6, 120)
+        tasks = start_with(make_job(2, "auto", **window), [works(ms)] * 2, free_ports(2))
+        tasks[0].until_step(1 + 4 * window["window_steps"], 120)
+        while time.monotonic() < end and all(t.p.poll() is None for t in tasks):
+            time.sleep(1)
         assert not [r for t in tasks for r in t.events("advice")], tasks[0].log()
+        assert all(len(t.events("view")) == 1 for t in tasks), tasks[0].log()
     finally:
         for p in busy:
             p.kill()

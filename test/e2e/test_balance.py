@@ -21,9 +21,9 @@ def make_job(steps, **changes):
     return digits_job(workdir(), **merge(job, changes))
 
 
-def takes(ms):
-    """The environment of a task that pauses in each lane."""
-    return {"TRAINERD_FAULT": "train.lane=delay:%d@1+" % ms}
+def takes(ms, *slow):
+    """The environment of a task that pauses in each lane; slow: more faults."""
+    return {"TRAINERD_FAULT": ",".join(["train.lane=delay:%d@1+" % ms, *slow])}
 
 
 def start_with(job, pauses, ports, locations=None):
@@ -114,6 +114,20 @@ def divided_lanes_over_tcp_become_equal_when_a_task_is_lost_and_move_again():
     assert views[:2] == [False, True] and False in views[2:], tasks[0].log()
     expect_codes(tasks, [0] * 3, 120)
     assert results(job) == of_one_task(steps, train={"lanes": 12, "global_batch_size": 48}, **changes)
+
+
+@test
+def task_that_is_slow_in_turns_moves_few_lanes():
+    steps, turn = 160, 20
+    ports = free_ports(4)
+    job = make_job(steps)
+    # longer pauses in every second turn, if it computes 4 lanes in a step
+    slow = ["train.lane=delay:20@%d-%d" % (4 * begin + 1, 4 * (begin + turn)) for begin in range(0, steps, 2 * turn)]
+    tasks = start_with(job, [5] * 3, ports)
+    tasks.append(Task(job, tf_config(ports, 3), ("--devices", "cpu:1"), takes(5, *slow), "worker 3"))
+    expect_codes(tasks, [0] * 4, 120)
+    assert len(moves(tasks[0])) <= 4, moves(tasks[0])  # of seven changes of its speed
+    assert results(job) == of_one_task(steps)
 
 
 @test
