@@ -322,7 +322,7 @@ def check_bytes(groups):
     ports, page = free_ports(2), free_ports(1)[0]
     tasks = [Task(path, tf_config(ports, i), ALONE + (("--metrics", "127.0.0.1:%d" % page) if i == 0 else ()), name="worker %d" % i)
              for i in range(2)]
-    tasks[0].until_step(5)
+    tasks[0].until_step(100)  # the next one, which may have begun, is within the tolerances
     shown = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True,
                            timeout=20 * SLOW)
     status = json.loads(shown.stdout)
@@ -339,8 +339,8 @@ def check_bytes(groups):
     # this task sends the codes of its groups of one half, and the code of the sum of the other half
     coded = steps * (numbers / 2 * groups + numbers / 2) * 260 / 256
     plain = steps * numbers * 4
-    assert coded <= sent <= 1.02 * coded, (groups, sent, coded)
-    assert plain <= sent + saved <= 1.01 * plain, (sent, saved, plain)
+    assert coded <= sent <= 1.03 * coded, (groups, sent, coded)
+    assert plain <= sent + saved <= 1.02 * plain, (sent, saved, plain)
     assert 0 < status["compression_sent_bytes"] <= sent and status["compression_saved_bytes"] > status["compression_sent_bytes"], status
     assert "saved by compression" in plain_text, plain_text
 
