@@ -196,14 +196,14 @@ test:
 	@scripts/setup build test
 	@$(MAKE) --no-print-directory all test-programs NVCC_OPT="$(NVCC_AS_BUILT)"
 	@BUILD=$(BUILD) scripts/test
-# Only the tests with one of the words T in their path (scripts/test), and only what these need.
+# Only the tests with one of the words T in their path (scripts/test), and only what these need. BUILD_ONLY=yes runs none.
 check:
 	@[ -n "$(T)" ] || { echo 'check: no words; usage: make check T="lease e2e/test_run"' >&2; exit 2; }
 	@scripts/setup build test
 	@targets=$$(BUILD=$(BUILD) CUDA=$(CUDA) scripts/test --needs $(T)); \
 	    [ -n "$$targets" ] || { echo 'check: no test has one of these words in its path: $(T)' >&2; exit 2; }; \
 	    $(MAKE) -s $$targets NVCC_OPT="$(NVCC_AS_BUILT)"
-	@BUILD=$(BUILD) scripts/test $(T)
+	@[ -n "$(BUILD_ONLY)" ] || BUILD=$(BUILD) scripts/test $(T)
 # The unit tests of the folders that differ from the last commit (in a clean tree: from the commit before), as far as they
 # end within a few seconds, the tests with the fake engine, and a part of the membership simulator.
 QUICK := test/train/test_protocol test/engine/test_ test/member/test_node_random
