@@ -217,9 +217,10 @@ SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g1' \
              SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 san:
 	@$(MAKE) --no-print-directory $(if $(T),check,test) $(SANITIZED)
-# The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts and emulated GPUs.
+# The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts, emulated GPUs and tests of
+# large memory.
 SAN_TESTS := $(foreach f,base loop conf member tls rdzv code comm data ckpt ps graph engine train preflight daemon,test/$(f)/test_) \
-             -gpu -train/test_precision -train/test_tables
+             -gpu -train/test_precision -train/test_tables -graph/test_large
 san-units:
 	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"
 # Runs the unit tests of folders with threads and the simulator, or the tests selected by T, with

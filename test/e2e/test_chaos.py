@@ -235,23 +235,23 @@ def expect_chaos_passes(seconds, *args):
 
 
 @test
-def chaos_one_minute_loses_no_step():
-    expect_chaos_passes(60, "--decks", "hard")
+def chaos_loses_no_step():
+    expect_chaos_passes(45, "--decks", "hard")
 
 
 @test
-def chaos_with_compressed_gradients_half_a_minute_loses_no_step():
-    expect_chaos_passes(40, "--decks", "hard", "--compression", "int8")
+def chaos_with_compressed_gradients_loses_no_step():
+    expect_chaos_passes(30, "--decks", "hard", "--compression", "int8")
 
 
 @test
-def chaos_with_residuals_half_a_minute_loses_no_step():
+def chaos_with_residuals_loses_no_step():
     out = expect_chaos_passes(40, "--decks", "hard", "--compression", "top_k")
     assert "residuals were lost" in out and "residuals were lost     0" not in out, out  # so a return was tested
 
 
 @test
-def chaos_with_ps_half_a_minute_loses_no_step():
+def chaos_with_ps_loses_no_step():
     out = expect_chaos_passes(40, "--ps", "3", "--decks", "ps")
     assert "rows were lost" in out and "rows were lost         0" not in out, out  # so a return was tested
 

@@ -184,9 +184,9 @@ static void death_of_any_task_at_any_event_changes_no_bit(void **state)
 
     (void)state;
     plain_open(&plain, OPTIM_ADAM, 3, 8, 4, 0.9, 0);
-    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 13 : 4);
-    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 19 : 5);
-    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 29 : 8);
+    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 37 : 7);
+    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 47 : 9);
+    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 71 : 17);
     plain_close(&plain);
 }
 
@@ -198,11 +198,11 @@ static void death_of_any_task_at_any_event_changes_no_version_that_lanes_read(vo
     (void)state;
     plain_open(&plain, OPTIM_ADAM, 3, 8, 6, 0, 0);
     plain.staleness = 1;
-    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 53 : 17);
+    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 113 : 31);
     plain.staleness = 2;
-    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 41 : 13);
+    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 89 : 23);
     plain.staleness = 4;
-    every_boundary(&plain, 3, 3, 2, SANITIZED_ADDRESS ? 61 : 23);
+    every_boundary(&plain, 3, 3, 2, SANITIZED_ADDRESS ? 127 : 43);
     plain_close(&plain);
 }
 

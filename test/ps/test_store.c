@@ -558,7 +558,7 @@ static void stores_train_to_the_bits_of_whole_tables(void **state)
     (void)state;
     for (size_t k = 0; k < sizeof(types) / sizeof(*types); k++)
         for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++)
-            train(types[k], &ways[i], 1 + (uint32_t)(k + 2 * i) % MAX_RANKS, i == 0 ? 30 : 6);
+            train(types[k], &ways[i], 1 + (uint32_t)(k + 2 * i) % MAX_RANKS, i == 0 ? 17 : 6);
 }
 
 static void staleness_keeps_the_weights_before_the_last_steps(void **state)
@@ -583,7 +583,7 @@ static void every_number_of_ranks_gives_the_sums_of_the_tree(void **state)
 
     (void)state;
     for (uint32_t n = 1; n <= MAX_RANKS; n++)
-        train(OPTIM_SGD, &way, n, 6);
+        train(OPTIM_SGD, &way, n, 4);
 }
 
 /* ---- one small store ---- */
