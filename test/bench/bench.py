@@ -2,7 +2,7 @@
 alternation.
 
     scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
-                                          operation ps compression faults; alarms (takes ten minutes), tables (needs 14 GB of
+                                          operation ps compression racks faults; alarms (takes ten minutes), tables (needs 14 GB of
                                           memory, 26 GB of disk): only if named;
                                           default: all; --quick: small and once, to check that everything runs
     The name of a network (resnet50 gpt2 transformers_llama mlp dlrm lstm ...) restricts nets and peak to the
@@ -32,6 +32,7 @@ import bench_faults  # noqa: E402
 import bench_nets  # noqa: E402
 import bench_operation  # noqa: E402
 import bench_ps  # noqa: E402
+import bench_racks  # noqa: E402
 import bench_tables  # noqa: E402
 import kit  # noqa: E402
 import peers  # noqa: E402
@@ -291,7 +292,7 @@ def cnn(table, folder):
 
 GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn,
           "data": bench_data.data, **bench_nets.GROUPS, "operation": bench_operation.operation, "ps": bench_ps.ps,
-          "compression": bench_compression.compression,
+          "compression": bench_compression.compression, "racks": bench_racks.racks,
           "faults": lambda table, folder: bench_faults.faults(table, folder, mlp_job)}
 
 LONG = {"alarms": bench_faults.alarms, "tables": bench_tables.tables, "dynamic": bench_dynamic.dynamic}  # runs only if named
