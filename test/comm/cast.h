@@ -118,9 +118,8 @@ static inline void cast_fini(struct cast *k)
 
 static inline void cast_start(struct cast *k, cast_scene *scene)
 {
-    fflush(NULL);
     for (uint32_t i = 0; i < k->n; i++) {
-        k->pids[i] = fork();
+        k->pids[i] = process_fork();
         assert_true(k->pids[i] >= 0);
         if (k->pids[i] != 0)
             continue;

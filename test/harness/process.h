@@ -2,7 +2,10 @@
 #ifndef TEST_HARNESS_PROCESS_H
 #define TEST_HARNESS_PROCESS_H
 
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "harness/sanitized.h"
@@ -18,6 +21,23 @@
             _exit(1);                                                                              \
         }                                                                                          \
     } while (0)
+
+/* As fork(). The kernel kills the child when the test process ends. A failed assertion of cmocka ends the child: it
+ * would otherwise continue with the next test, and fork in turn. */
+static inline pid_t process_fork(void)
+{
+    pid_t parent = getpid(), pid;
+
+    fflush(NULL);
+    pid = fork();
+    if (pid != 0)
+        return pid;
+    setenv("CMOCKA_TEST_ABORT", "1", 1);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it has ended before the call */
+        _exit(2);
+    return 0;
+}
 
 #if SANITIZED_ADDRESS
 int __lsan_do_recoverable_leak_check(void);

@@ -243,8 +243,7 @@ static inline void troupe_enter(struct troupe *k, uint32_t task)
     int pair[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    fflush(NULL);
-    k->tasks[task] = (struct actor){ .fd = pair[0], .pid = fork() };
+    k->tasks[task] = (struct actor){ .fd = pair[0], .pid = process_fork() };
     assert_true(k->tasks[task].pid >= 0);
     if (k->tasks[task].pid == 0) {
         close(pair[0]);
