@@ -95,7 +95,7 @@ $(BUILD)/daemon/page.c: $(PAGE) scripts/embed
 	   for f in $(PAGE); do n=$${f##*.}; echo "{ \"$$n\", page_$$n, &page_$${n}_bytes },"; done; \
 	   echo '};'; echo 'const size_t n_page_files = sizeof(page_files) / sizeof(page_files[0]);'; } >$@
 # A digest of the code that decides the bits of a step, without comments (daemon/versions.h).
-CODE := $(sort $(shell find $(addprefix lib/,base comm data device engine graph op optim opts tensor train) \
+CODE := $(sort $(shell find $(addprefix lib/,base code comm data device engine graph op optim opts tensor train) \
             -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'))
 $(BUILD)/daemon/code.c: $(CODE)
 	@mkdir -p $(@D)
@@ -153,6 +153,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_opt
 # Optimizers round every product, as on the CPU: with fused multiply-adds the variance of a centered
 # rmsprop, a difference of nearly equal numbers, differs in the fifth digit.
 $(BUILD)/lib/optim/%.cu.o: NVCCFLAGS += -fmad=false
+$(BUILD)/lib/code/%.cu.o: NVCCFLAGS += -fmad=false# codes have the bytes of the CPU
 $(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@nvcc -shared -cudart static -o $@ $(filter-out %.map,$^) -lcublasLt -lcudnn -lnccl \

@@ -9,13 +9,8 @@ CLONES static void encode(const struct code_key *key, uint64_t element, const fl
 
     (void)key;
     (void)element;
-    for (size_t i = 0; i < n * CODE_BLOCK; i++) {
-        uint32_t u = code_bits(x[i]);
-        /* the fraction of a NaN must not become 0 */
-        uint32_t nan = u >> 16 | 0x40u, rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
-
-        to[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-    }
+    for (size_t i = 0; i < n * CODE_BLOCK; i++)
+        to[i] = code_to_bfloat16(x[i]);
 }
 
 CLONES static void decode(const uint8_t *restrict in, size_t n, float *restrict y)
@@ -23,7 +18,7 @@ CLONES static void decode(const uint8_t *restrict in, size_t n, float *restrict 
     const code_u16 *from = (const code_u16 *)in;
 
     for (size_t i = 0; i < n * CODE_BLOCK; i++)
-        y[i] = code_float((uint32_t)from[i] << 16);
+        y[i] = code_of_bfloat16(from[i]);
 }
 
 const struct code_def code_bfloat16 = { "bfloat16", 2 * CODE_BLOCK, encode, decode };

@@ -7,25 +7,12 @@
 #include "code/code_priv.h"
 
 enum {
-    PART = 64, /* numbers with one scale */
+    PART = CODE_INT4_PART,
     HALF = PART / 2,
     HEAD = 4, /* bytes of the scale */
     PART_BYTES = HEAD + HALF,
     BLOCK_BYTES = CODE_BLOCK / PART * PART_BYTES,
-    MOST = 7,
-    /* in the key of the random numbers; the ops of a model count their streams from 0 */
-    STREAM = 0x636f6465,
 };
-
-/* Returns floor(x + u) in [-7, 7], for |x| just above 7 at most. Adding 8 moves the sum above 0, where the
- * conversion to an integer rounds down; it also rounds the sum to a multiple of 2^-20. */
-static inline __attribute__((always_inline)) int32_t round_randomly(float x, uint32_t word)
-{
-    int32_t q = (int32_t)(x + (float)(int32_t)(word >> 8) * 0x1p-24f + 8.0f) - 8;
-
-    q = q < -MOST ? -MOST : q;
-    return q > MOST ? MOST : q;
-}
 
 CLONES static void encode_part(const float *restrict x, const uint32_t *restrict words,
                                uint8_t *restrict out)
@@ -34,18 +21,18 @@ CLONES static void encode_part(const float *restrict x, const uint32_t *restrict
     uint8_t *to = out + HEAD;
     float inverse;
 
-    if (!code_is_finite(max) || code_float(max) < CODE_TINY) {
+    if (!code_has_scale(max)) {
         memset(out, 0, PART_BYTES);
-        code_put_f32(out, code_is_finite(max) ? 0 : code_nan());
+        code_put_f32(out, code_no_scale(max));
         return;
     }
-    code_put_f32(out, code_float(max) / MOST);
-    inverse = MOST / code_float(max);
+    code_put_f32(out, code_scale(max, CODE_INT4_MOST));
+    inverse = code_inverse(max, CODE_INT4_MOST);
     for (size_t i = 0; i < HALF; i++) {
-        uint32_t low = (uint32_t)round_randomly(x[i] * inverse, words[i]);
-        uint32_t high = (uint32_t)round_randomly(x[i + HALF] * inverse, words[i + HALF]);
+        uint32_t low = code_to_int4(x[i] * inverse, words[i]);
+        uint32_t high = code_to_int4(x[i + HALF] * inverse, words[i + HALF]);
 
-        to[i] = (uint8_t)((low & 15u) | high << 4);
+        to[i] = (uint8_t)(low | high << 4);
     }
 }
 
@@ -53,7 +40,7 @@ static void encode(const struct code_key *key, uint64_t element, const float *x,
                    uint8_t *out)
 {
     const struct rng_key rng = {
-        .seed = key->seed, .step = key->step, .lane = key->place, .stream = STREAM
+        .seed = key->seed, .step = key->step, .lane = key->place, .stream = CODE_STREAM
     };
     uint32_t words[CODE_BLOCK];
 
@@ -64,12 +51,6 @@ static void encode(const struct code_key *key, uint64_t element, const float *x,
     }
 }
 
-/* The integer of a half byte. */
-static inline __attribute__((always_inline)) float widen(uint32_t half)
-{
-    return (float)((int32_t)(half ^ 8u) - 8);
-}
-
 CLONES static void decode(const uint8_t *restrict in, size_t n, float *restrict y)
 {
     for (size_t p = 0; p < n * (CODE_BLOCK / PART); p++, in += PART_BYTES, y += PART) {
@@ -77,8 +58,8 @@ CLONES static void decode(const uint8_t *restrict in, size_t n, float *restrict 
         float scale = code_get_f32(in);
 
         for (size_t i = 0; i < HALF; i++) {
-            y[i] = scale * widen(from[i] & 15u);
-            y[i + HALF] = scale * widen(from[i] >> 4);
+            y[i] = scale * code_of_int4(from[i] & 15u);
+            y[i + HALF] = scale * code_of_int4(from[i] >> 4);
         }
     }
 }

@@ -94,7 +94,7 @@ static uint32_t get_index(const uint8_t *indices, uint32_t i)
 static void encode_nonfinite(uint32_t k, uint8_t *out)
 {
     for (uint32_t i = 0; i < k; i++) {
-        code_put_f32(out + i * sizeof(float), code_nan());
+        code_put_f32(out + i * sizeof(float), code_no_scale(UINT32_MAX));
         put_index(out + k * sizeof(float), i, i);
     }
 }
@@ -154,7 +154,7 @@ static void decode_block(const uint8_t *in, size_t n, uint32_t k, float *y)
             is_valid = false;
     }
     if (!is_valid)
-        y[0] = code_nan();
+        y[0] = code_no_scale(UINT32_MAX);
 }
 
 void top_k_decode(double fraction, const uint8_t *in, size_t n, float *y)

@@ -1,4 +1,4 @@
-/* nccl.cu - all-reduce between GPUs with NCCL, and the exchanges of an all-reduce in our own order.
+/* nccl.cu - all-reduce between GPUs with NCCL, and the exchange of an all-reduce in our own order.
  *
  * A communicator never blocks (config.blocking = 0): the state of an operation is polled, and a
  * waiting thread checks `cancel`. One thread uses it. Only its end may block, because
@@ -170,7 +170,7 @@ int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_st
                         err);
 }
 
-/* ---- exchanges ---- */
+/* ---- the exchange ---- */
 
 /* NCCL needs the end of a group after an error, too. */
 static int end_group(struct cuda_comm *c, ncclResult_t said, struct err *err)
@@ -180,51 +180,31 @@ static int end_group(struct cuda_comm *c, ncclResult_t said, struct err *err)
     return wait_until_enqueued(c, has_failed(said) ? said : end, err);
 }
 
-static ncclResult_t send_and_receive(const struct cuda_comm *c, uint32_t peer, const float *from,
-                                     size_t n_from, float *to, size_t n_to, cudaStream_t stream)
+/* Bytes travel as float32: NCCL does not look at them. */
+static ncclResult_t send_and_receive(const struct cuda_comm *c, uint32_t peer,
+                                     const struct cuda_exchange *x, cudaStream_t stream)
 {
     ncclResult_t said = ncclSuccess;
 
-    if (n_from > 0)
-        said = ncclSend(from, n_from, ncclFloat32, (int)peer, c->nccl, stream);
-    if (!has_failed(said) && n_to > 0)
-        said = ncclRecv(to, n_to, ncclFloat32, (int)peer, c->nccl, stream);
+    if (x->from_bytes > 0)
+        said = ncclSend(x->from, x->from_bytes / sizeof(float), ncclFloat32, (int)peer, c->nccl,
+                        stream);
+    if (!has_failed(said) && x->to_bytes > 0)
+        said =
+            ncclRecv(x->to, x->to_bytes / sizeof(float), ncclFloat32, (int)peer, c->nccl, stream);
     return said;
 }
 
-static size_t slice_floats(const size_t *borders, uint32_t rank)
+int comm_nccl_exchange(struct cuda_comm *c, const struct cuda_exchange *with, struct cuda_stream *s,
+                       struct err *err)
 {
-    return borders[rank + 1] - borders[rank];
-}
-
-int comm_nccl_scatter(struct cuda_comm *c, const float *x, const size_t *borders, float *received,
-                      size_t stride, struct cuda_stream *s, struct err *err)
-{
-    size_t own = slice_floats(borders, c->rank);
     ncclResult_t said = ncclGroupStart();
 
     if (has_failed(said))
         return complain(said, c->nccl, err);
     for (uint32_t k = 0; k < c->world && !has_failed(said); k++)
         if (k != c->rank)
-            said = send_and_receive(c, k, x + borders[k], slice_floats(borders, k),
-                                    received + stride * (k < c->rank ? k : k - 1), own,
-                                    cuda_stream_of(s));
-    return end_group(c, said, err);
-}
-
-int comm_nccl_gather(struct cuda_comm *c, float *x, const size_t *borders, struct cuda_stream *s,
-                     struct err *err)
-{
-    size_t own = slice_floats(borders, c->rank);
-    ncclResult_t said = ncclGroupStart();
-
-    if (has_failed(said))
-        return complain(said, c->nccl, err);
-    for (uint32_t k = 0; k < c->world && !has_failed(said); k++)
-        if (k != c->rank)
-            said = send_and_receive(c, k, x + borders[c->rank], own, x + borders[k],
-                                    slice_floats(borders, k), cuda_stream_of(s));
+            said = send_and_receive(c, k, &with[k], cuda_stream_of(s));
     return end_group(c, said, err);
 }
 

@@ -12,10 +12,8 @@ int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_
 int comm_nccl_state(struct cuda_comm *c, struct err *err);
 int comm_nccl_all_reduce(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s,
                          struct err *err);
-int comm_nccl_scatter(struct cuda_comm *c, const float *x, const size_t *borders, float *received,
-                      size_t stride, struct cuda_stream *s, struct err *err);
-int comm_nccl_gather(struct cuda_comm *c, float *x, const size_t *borders, struct cuda_stream *s,
-                     struct err *err);
+int comm_nccl_exchange(struct cuda_comm *c, const struct cuda_exchange *with, struct cuda_stream *s,
+                       struct err *err);
 int comm_nccl_abort(struct cuda_comm *c, struct err *err);
 int comm_nccl_close(struct cuda_comm *c, struct err *err);
 

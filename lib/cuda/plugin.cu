@@ -4,6 +4,7 @@
 #include <cublasLt.h>
 #include <cudnn.h>
 
+#include "code/code_cuda.cuh"
 #include "comm/nccl.cuh"
 #include "comm/tree_add.cuh"
 #include "cuda/math.cuh"
@@ -59,6 +60,10 @@ static const struct cuda_math math_table = {
     .add = cuda_math_add,
     .scale = cuda_math_scale,
     .add_tree = comm_tree_add,
+    .code_round = code_cuda_round,
+    .code_join = code_cuda_join,
+    .code_sum = code_cuda_sum,
+    .code_read = code_cuda_read,
     .scan = cuda_scan,
     .optim_open = cuda_optim_open,
     .optim_close = cuda_optim_close,
@@ -99,8 +104,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .comm_open = comm_nccl_open,
     .comm_state = comm_nccl_state,
     .comm_all_reduce = comm_nccl_all_reduce,
-    .comm_scatter = comm_nccl_scatter,
-    .comm_gather = comm_nccl_gather,
+    .comm_exchange = comm_nccl_exchange,
     .comm_abort = comm_nccl_abort,
     .comm_close = comm_nccl_close,
 };

@@ -31,7 +31,7 @@ struct cuda_event;
 struct cuda_graph;
 struct cuda_comm;
 
-enum { CUDA_ABI = 4, CUDA_ID_BYTES = 128 };
+enum { CUDA_ABI = 5, CUDA_ID_BYTES = 128 };
 
 struct cuda_gpu {
     char name[96];          /* "NVIDIA H200" */
@@ -90,12 +90,67 @@ struct cuda_tree {
     uint32_t world, self;
 };
 
+/* How blocks of the gradient are coded: code/code.h, code/map.h. `before` and `step` are GPU memory. */
+struct cuda_code {
+    uint32_t kind;          /* enum code_kind of opts/code.h; a code of blocks */
+    const uint32_t *before; /* [n_blocks + 1] of struct code_map */
+    size_t n_blocks;
+    uint64_t seed;        /* of the job */
+    const uint64_t *step; /* read when the work is executed */
+};
+
+/* Floats [begin, begin + n) of the gradient, of which x is the first. `begin` is a multiple of CODE_BLOCK, and x
+ * of 16 bytes; a block at the end of which only a part is there is not coded. A message of these floats is:
+ *
+ *     codes of the coded blocks, of one group | ... of each other group | floats of the other blocks
+ *
+ * or, without codes, all floats. */
+struct cuda_code_part {
+    float *x;
+    size_t begin, n;
+};
+
+/* A subtree of the tree over lanes, which comes from a rank: its float32 sum (n_codes 0), or one of the codes of
+ * its message. Leaves are pushed on a stack; then the two topmost entries are added `merges` times. */
+struct cuda_code_leaf {
+    uint32_t rank;
+    uint32_t place;    /* of the rounding below (struct code_key) */
+    uint8_t n_codes;   /* in the message of the rank */
+    uint8_t code;      /* the number of the code in the message */
+    uint8_t merges;
+    uint8_t rounds_at; /* the sum is rounded after so many of the merges; 0: it is not */
+};
+
+/* The message of each rank k but `self` is at received + stride * (k < self ? k : k - 1). GPU memory. */
+struct cuda_code_tree {
+    const uint8_t *received;
+    size_t stride; /* bytes; a multiple of 16 */
+    const struct cuda_code_leaf *leaves; /* [n_coded] of coded blocks, then [n_raw] of the other blocks */
+    uint32_t n_coded, n_raw;
+    uint32_t self;
+    uint32_t place; /* of the rounding of the whole sum */
+};
+
 /* Computations beside ops. dst, src, x, g, state and `result` are GPU memory. */
 struct cuda_math {
     /* dst += src */
     int (*add)(float *dst, const float *src, size_t n, struct cuda_stream *s, struct err *err);
     int (*scale)(float *x, size_t n, float by, struct cuda_stream *s, struct err *err);
     int (*add_tree)(const struct cuda_tree *t, struct cuda_stream *s, struct err *err);
+    /* Rounds the coded blocks of the part. codes: NULL, or receives the codes of the coded blocks of the whole
+     * vector, of which these are a part. */
+    int (*code_round)(const struct cuda_code *c, const struct cuda_code_part *p, uint32_t place, uint8_t *codes,
+                      struct cuda_stream *s, struct err *err);
+    /* Writes a message with n_codes > 0 codes, which code_round() has made: number g at codes + g * stride. */
+    int (*code_join)(const struct cuda_code *c, const struct cuda_code_part *p, const uint8_t *codes, size_t stride,
+                     uint32_t n_codes, uint8_t *out, struct cuda_stream *s, struct err *err);
+    /* Replaces the part by the sum of all ranks, rounded, and writes a message with its code. The part has the
+     * sum of this rank, in which whole groups are rounded. */
+    int (*code_sum)(const struct cuda_code *c, const struct cuda_code_part *p, const struct cuda_code_tree *t,
+                    uint8_t *out, struct cuda_stream *s, struct err *err);
+    /* Replaces the part by the numbers of a message with one code. */
+    int (*code_read)(const struct cuda_code *c, const struct cuda_code_part *p, const uint8_t *in,
+                     struct cuda_stream *s, struct err *err);
     /* Scans x [n], the beginning of the vector; x is 16-byte aligned. result [cuda_scan_count(n)]:
      * the first element receives the result, the others are scratch. */
     int (*scan)(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s, struct err *err);
@@ -118,6 +173,13 @@ struct cuda_math {
      * here too. */
     int (*optim_update)(struct cuda_optim *o, const struct optim_hyper *h, const struct optim_state *state,
                         float share, struct cuda_stream *s, struct err *err);
+};
+
+/* What a rank sends to another one, and receives from it. The other rank states the same sizes. */
+struct cuda_exchange {
+    const void *from;
+    void *to;
+    size_t from_bytes, to_bytes; /* multiples of 4 */
 };
 
 struct cuda_api {
@@ -190,16 +252,10 @@ struct cuda_api {
      * left, the stream never completes it. All ranks make the same calls with the same n in the
      * same order. May be captured. */
     int (*comm_all_reduce)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
-    /* The two exchanges of an all-reduce whose additions are the caller's, in between. Rank h owns the
-     * floats [borders[h], borders[h + 1]) of x, its slice; borders [world + 1] are the same on all ranks.
-     * scatter: enqueues that each rank sends the slices of the other ranks to them; the slice of this
-     * rank from rank k arrives at received + stride * (k < rank ? k : k - 1). gather: enqueues that each
-     * rank sends its slice to all; afterwards x is the same on all ranks. As comm_all_reduce(); borders
-     * are not used after the call. */
-    int (*comm_scatter)(struct cuda_comm *c, const float *x, const size_t *borders, float *received,
-                        size_t stride, struct cuda_stream *s, struct err *err);
-    int (*comm_gather)(struct cuda_comm *c, float *x, const size_t *borders, struct cuda_stream *s,
-                       struct err *err);
+    /* Enqueues that this rank sends to each other rank k with[k].from, and receives with[k].to; with[rank] is
+     * not used. with [world] is not used after the call. As comm_all_reduce(). */
+    int (*comm_exchange)(struct cuda_comm *c, const struct cuda_exchange *with, struct cuda_stream *s,
+                         struct err *err);
     /* Both end the object. Close the graphs that contain its sums before, even if they are
      * executing: the call waits for them. comm_abort() works at any time; pending sums end with
      * undefined results. Call comm_close() when all sums are done on every rank; if the other ranks

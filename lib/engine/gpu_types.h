@@ -29,6 +29,7 @@ struct gpu_lane {
     const struct gpu_slot *slot; /* NULL: not run yet */
     struct cuda_graph *graph;    /* owned; NULL: not captured yet */
     size_t added;                /* leading floats that its calls all-reduce in buckets */
+    uint64_t sent, plain;   /* bytes of these, as in struct gpu_codes */
 };
 
 /* Results of a step, in pinned host memory. */
@@ -80,12 +81,27 @@ struct gpu_grads {
 
 /* The sums of several GPUs in the order of lanes (gpu_order.h). */
 struct gpu_order {
-    float *received;      /* owned; of the GPU: slices of other GPUs; NULL: NCCL adds in its own order */
+    float *received;      /* owned; of the GPU: slices of other GPUs; NULL: NCCL adds in its own order, or there
+                             are no other GPUs */
     uint8_t *merges;      /* owned; of the GPU; [max_replicas] of struct cuda_tree */
     uint8_t *host_merges; /* owned, as are the arrays below */
     uint32_t *leaves;     /* [max_replicas + 1] first lane of each rank, then the number of lanes */
     size_t *borders;      /* [max_replicas + 1] of slices */
+    struct cuda_exchange *with; /* [max_replicas] */
     uint32_t world;
+};
+
+/* The roundings of gradients (gpu_codes.h). Memory is of the GPU unless stated otherwise. */
+struct gpu_codes {
+    uint32_t *before;    /* owned; code_map.before; NULL: the job codes no gradients */
+    uint8_t *kept;       /* owned; [most][kept_bytes] the codes of the groups of this replica; or NULL */
+    size_t kept_bytes;   /* of one group */
+    uint8_t *messages;   /* owned; to other GPUs, at four times the border of their slice; or NULL */
+    struct cuda_code_leaf *leaves, *host_leaves; /* owned; struct cuda_code_tree; the latter of the host */
+    uint32_t n_coded;    /* leaves of coded blocks */
+    uint8_t *n_codes;    /* owned; of the host; [max_replicas] of messages of each rank in this generation */
+    const uint64_t *step; /* the present step */
+    uint64_t sent, plain; /* bytes of the present step to other GPUs, and what float32 would have been */
 };
 
 /* What the GPU reports about a step. */
@@ -107,6 +123,7 @@ struct gpu {
     struct gpu_state state;
     struct gpu_grads grads;
     struct gpu_order order;
+    struct gpu_codes codes;
     void *plan_work; /* owned; used by the training plan or the validation plan, never by both */
     struct cuda_optim *optim; /* owned */
     struct gpu_feed feed;

@@ -294,9 +294,23 @@ static void wait_for_graphs(struct ncclComm *c)
     }
 }
 
+static void write_traffic(const struct ncclComm *c)
+{
+    const char *path = getenv("EMULATED_NCCL_TRAFFIC");
+    FILE *f;
+
+    if (path == NULL || path[0] == '\0')
+        return;
+    f = fopen(path, "a");
+    if (f == NULL || fprintf(f, "%u %llu\n", c->rank, (unsigned long long)c->sent) < 0 ||
+        fclose(f) != 0)
+        emulated_die("EMULATED_NCCL_TRAFFIC: cannot write to %s", path);
+}
+
 static void end_communicator(struct ncclComm *c)
 {
     wait_for_graphs(c);
+    write_traffic(c);
     pthread_join(c->thread, NULL);
     if (c->fd >= 0)
         close(c->fd);

@@ -63,6 +63,7 @@ struct ncclComm {
     uint32_t graphs;         /* captured nodes that are operations of this communicator, which must
                                 outlive them */
     uint64_t launched, done; /* for RAS */
+    uint64_t sent;           /* bytes to other ranks in exchanges */
     uint32_t n_captured;     /* number of captured operations so far */
     uint32_t twice_with;     /* the rank on the same GPU; UINT32_MAX: none */
     int gpu;

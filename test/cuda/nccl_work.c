@@ -73,6 +73,7 @@ static void request(struct ncclComm *c, const struct operation *o)
         memcpy(c->numbers, o->x, o->ask.n * sizeof(float));
     else
         collect_sends(c, o);
+    c->sent += o->ask.kind == NCCL_EXCHANGE ? o->ask.n * sizeof(float) : 0;
     c->asked = o->ask;
     c->op_of = o->x;
     c->launched++;

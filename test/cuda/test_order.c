@@ -1,10 +1,11 @@
-/* The exchanges of an all-reduce in the order of lanes (comm_scatter, comm_gather) and the additions
+/* The exchanges of an all-reduce in the order of lanes (comm_exchange) and the additions
  * between them (math->add_tree), between 2 to 8 emulated GPUs of one process. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,18 +86,43 @@ static void connect_rank(struct rank *r)
     CHECK(rc == 1);
 }
 
+static size_t slice_bytes(uint32_t k)
+{
+    return (play.borders[k + 1] - play.borders[k]) * sizeof(float);
+}
+
+/* Sends each slice to its owner, or the own slice to all. */
+static void exchange(struct rank *r, bool scatters)
+{
+    float *x = r->x + play.first, *own = x + play.borders[r->rank];
+    struct cuda_exchange with[RANKS_MAX];
+
+    for (uint32_t k = 0; k < play.world; k++) {
+        float *slice = x + play.borders[k],
+              *place =
+                  (float *)((char *)r->received + slice_bytes(r->rank) * (k < r->rank ? k : k - 1));
+
+        with[k] = (struct cuda_exchange){ .from = scatters ? slice : own,
+                                          .from_bytes = slice_bytes(scatters ? k : r->rank),
+                                          .to = scatters ? place : slice,
+                                          .to_bytes = slice_bytes(scatters ? r->rank : k) };
+    }
+    MUST(CUDA->comm_exchange(r->comm, with, r->stream, &r->err));
+}
+
 static void reduce_in_order(struct rank *r)
 {
-    float *x = r->x + play.first;
-    size_t own = play.borders[r->rank + 1] - play.borders[r->rank];
-    struct cuda_tree tree = { .own = x + play.borders[r->rank], .others = r->received,
-                              .stride = own, .n = own, .merges = r->merges,
-                              .world = play.world, .self = r->rank };
+    struct cuda_tree tree = { .own = r->x + play.first + play.borders[r->rank],
+                              .others = r->received,
+                              .stride = slice_bytes(r->rank) / sizeof(float),
+                              .n = slice_bytes(r->rank) / sizeof(float),
+                              .merges = r->merges,
+                              .world = play.world,
+                              .self = r->rank };
 
-    MUST(
-        CUDA->comm_scatter(r->comm, x, play.borders, r->received, tree.stride, r->stream, &r->err));
+    exchange(r, true);
     MUST(CUDA->math->add_tree(&tree, r->stream, &r->err));
-    MUST(CUDA->comm_gather(r->comm, x, play.borders, r->stream, &r->err));
+    exchange(r, false);
 }
 
 /* With a captured graph: once directly, then three launches. */

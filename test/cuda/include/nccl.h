@@ -30,6 +30,8 @@
  *                              never returns; sum:N: the N-th operation of each of its communicators does
  *                              not end before the abort; error:N: likewise, and ncclSystemError is
  *                              reported
+ *   EMULATED_NCCL_TRAFFIC=FILE each communicator appends a line to FILE when it ends: its rank, and the
+ *                              bytes that it has sent to other ranks in groups of sends and receives
  *   NCCL_HOSTID=TEXT, NCCL_RAS_ADDR=IP:PORT    as in the real library */
 #ifndef NCCL_H_
 #define NCCL_H_
