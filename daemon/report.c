@@ -95,9 +95,9 @@ static void open_metrics(struct report *r)
                                               "Outer steps of local SGD that are done.");
     }
     if (r->opts.train->code.kind != CODE_NONE) {
-        r->metrics.coded_bytes =
-            metrics_counter(m, "trainerd_compression_sent_bytes_total", NULL,
-                            "Bytes of compressed gradients that this process sent to other hosts.");
+        r->metrics.coded_bytes = metrics_counter(
+            m, "trainerd_compression_sent_bytes_total", NULL,
+            "Bytes of compressed gradients that this process sent to other hosts, or its GPUs to other GPUs.");
         r->metrics.coded_saved_bytes =
             metrics_counter(m, "trainerd_compression_saved_bytes_total", NULL,
                             "Bytes that float32 gradients would have been in addition.");

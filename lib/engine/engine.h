@@ -162,7 +162,7 @@ struct engine_opts {              /* borrowed until close() */
     size_t bucket_bytes;  /* 0: chosen */
     /* GPUs add along the tree over lanes, as CPUs always do, and not in the order that NCCL chooses */
     bool ordered;
-    const struct code_settings *code; /* of gradients; NULL or CODE_NONE: none; only on CPUs */
+    const struct code_settings *code; /* of gradients; NULL or CODE_NONE: none; on GPUs: one that codes blocks */
     bool whole_gradients; /* of tables too */
     bool check_gradients; /* inspect() computes checksums; compares has peers */
     bool snapshots;       /* checkpoints may be taken: keep memory for them */
@@ -201,7 +201,7 @@ struct engine_replica {
     uint64_t data_ns;        /* waited for samples */
     uint64_t reduce_ns;      /* waited for the all-reduce after the replica's own lanes */
     uint64_t reduce_work_ns; /* inside the all-reduce, in whatever thread */
-    /* Coded all-reduces: bytes sent to other hosts, and what float32 would have been. */
+    /* Coded all-reduces: bytes sent to other hosts, and what float32 would have been. A GPU: to other GPUs. */
     uint64_t coded_bytes, coded_plain_bytes;
     float feed_ms[ENGINE_FEEDS]; /* [n_feeds] GPU: durations of copies of samples to it; the caller sets
                                     n_feeds to 0 */
@@ -245,7 +245,7 @@ struct engine {
     uint32_t metric_words[ENGINE_MAX_METRICS];
     /* [n_devices] the share of the last step's time without work; NULL: unknown */
     double *device_idle;
-    struct code_map *codes; /* owned; CPU: the blocks of the gradient that are coded; NULL: the job codes none */
+    struct code_map *codes; /* owned; the blocks of the gradient that are coded; NULL: the job codes none */
     struct residual_layout residual; /* CPU: owned; what a code with residuals codes */
     struct engine_group group;
 };

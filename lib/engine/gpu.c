@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "engine/codes.h"
 #include "engine/common.h"
 #include "engine/gpu_buckets.h"
 #include "engine/gpu_clock.h"
@@ -39,6 +40,7 @@ static void gpu_close(struct engine *e)
             gpu_close_device(e->replicas[i]);
             plans_close(e->replicas[i]);
         }
+    codes_close(e);
     free(e->device_idle);
     engine_fini(e);
     free(e);
@@ -56,7 +58,9 @@ static int open_parts(struct engine *e, struct err *err)
     for (uint32_t i = 0; i < o->n_devices; i++)
         e->device_idle[i] = NAN;
     e->n_states = o->n_devices;
-    rc = plans_open(e, &pass, err);
+    rc = codes_open(e, err);
+    if (rc == 0)
+        rc = plans_open(e, &pass, err);
     if (rc == 0) {
         tables_layout(o, false, &m);
         rc = engine_open_memory(e, &m, err);
@@ -155,10 +159,12 @@ static int gpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
 {
     if (r->local == 0 && r->engine->group.comm != NULL)
         engine_note(r->engine, false,
-                    r->engine->opts->ordered
+                    r->engine->opts->ordered || codes_are_on(r->engine)
                         ? "gradients are summed up along the tree over lanes, and exchanged by NCCL, while "
                           "backward computes"
                         : "gradients are summed up by NCCL while backward computes");
+    if (r->local == 0)
+        codes_note(r->engine);
     plan_watch(r->plans->train, NULL, NULL);
     return take_state(r, held, err);
 }

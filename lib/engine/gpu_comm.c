@@ -11,6 +11,7 @@
 #include "base/group_view.h"
 #include "comm/comm.h"
 #include "engine/common.h"
+#include "engine/gpu_codes.h"
 #include "engine/gpu_order.h"
 #include "engine/gpu_types.h"
 #include "engine/gpu_wait.h"
@@ -59,6 +60,8 @@ int gpu_connect(struct engine_replica *r, struct err *err)
     if (world == 1)
         return 0;
     rc = gpu_order_begin(r, world, err);
+    if (rc == 0)
+        rc = gpu_codes_begin(r, err);
     if (rc < 0)
         return rc;
     place_enter(&r->place, PHASE_NCCL);

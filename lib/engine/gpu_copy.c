@@ -30,6 +30,7 @@
 #include "base/text.h"
 #include "engine/common.h"
 #include "engine/gpu_clock.h"
+#include "engine/gpu_codes.h"
 #include "engine/gpu_types.h"
 #include "engine/plans.h"
 
@@ -62,7 +63,7 @@ static void note_memory(const struct engine_replica *r, size_t unused)
     char text[512], device[32], state[32], grads[32], work[32], left[32];
     device_name(&e->opts->devices[r->local], device, sizeof(device));
     text_bytes(state, sizeof(state), e->memory.state_bytes);
-    text_bytes(grads, sizeof(grads), e->memory.depth * e->memory.grads * sizeof(float));
+    text_bytes(grads, sizeof(grads), gpu_codes_gradient_bytes(r));
     text_bytes(work, sizeof(work), plans_work_bytes(r));
     text_bytes(left, sizeof(left), unused);
     snprintf(text, sizeof(text),

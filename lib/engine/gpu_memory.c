@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "engine/common.h"
 #include "engine/gpu_clock.h"
+#include "engine/gpu_codes.h"
 #include "engine/gpu_copy.h"
 #include "engine/gpu_feed.h"
 #include "engine/gpu_order.h"
@@ -32,8 +33,7 @@ static uint64_t memory_of_gpu(const struct engine_replica *r)
 static int explain_memory(const struct engine_replica *r, struct err *err)
 {
     const struct engine *e = r->engine;
-    size_t grads =
-        e->memory.depth * gpu_of(r)->grads.floats * sizeof(float) + gpu_order_received_bytes(r);
+    size_t grads = gpu_codes_gradient_bytes(r);
     uint64_t all = e->memory.state_bytes + grads + plans_work_bytes(r), has = memory_of_gpu(r);
     char state_text[32], grads_text[32], work_text[32], name[32];
 
@@ -131,6 +131,13 @@ static void lay_out_grads(struct gpu *g, const struct engine *e)
     g->grads.floats = g->grads.rows_at + 64 * words;
 }
 
+static int open_codes(struct engine_replica *r, struct err *err)
+{
+    int rc = gpu_codes_open(r, err);
+
+    return rc == ERR_NOMEM ? explain_memory(r, err) : rc;
+}
+
 static int open_memory(struct engine_replica *r, struct err *err)
 {
     struct engine *e = r->engine;
@@ -146,6 +153,8 @@ static int open_memory(struct engine_replica *r, struct err *err)
         rc = allocate(r, (void **)&g->order.merges, e->opts->max_replicas, err);
     if (rc == 0)
         rc = gpu_order_open(r, err);
+    if (rc == 0)
+        rc = open_codes(r, err);
     if (rc == 0)
         rc = allocate(r, &g->plan_work, plans_work_bytes(r), err);
     if (rc == 0)
@@ -250,6 +259,7 @@ void gpu_close_device(struct engine_replica *r)
     g->cuda->free(g->order.received);
     g->cuda->free(g->order.merges);
     gpu_order_close(r);
+    gpu_codes_close(r);
     g->cuda->free(g->state.floats);
     g->cuda->event_close(g->streams.ready);
     g->cuda->event_close(g->streams.reduced);

@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "engine/common.h"
 #include "engine/gpu_clock.h"
+#include "engine/gpu_codes.h"
 #include "engine/gpu_feed.h"
 #include "engine/gpu_pass.h"
 #include "engine/gpu_sums.h"
@@ -149,6 +150,10 @@ static int all_reduce(struct engine_replica *r, struct err *err)
         rc = gpu_all_reduce(r, g->grads.added, g->grads.floats, err);
     if (rc == 0 && g->comm != NULL)
         rc = gpu_wait_all_reduce(r, err);
+    if (rc == 0 && g->comm == NULL)
+        rc = gpu_codes_round_all(r, err);
+    r->coded_bytes = g->codes.sent;
+    r->coded_plain_bytes = g->codes.plain;
     if (rc == 0)
         rc = g->cuda->copy(g->report.readback->control, g->grads.tree[0] + e->memory.params, n,
                            g->streams.work, err);

@@ -76,6 +76,7 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
     /* a captured lane has no trace */
     plan_watch(r->plans->train, r->trace != NULL ? gpu_span_call : NULL, r);
     g->grads.added = 0;
+    g->codes.sent = g->codes.plain = 0;
     from = gpu_span_position(r);
     if (rc == 0)
         rc = plan_forward(r->plans->train, &run, err);
@@ -139,8 +140,12 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
         if (rc < 0)
             return rc;
         lane->added = g->grads.added;
+        lane->sent = g->codes.sent;
+        lane->plain = g->codes.plain;
     }
     g->grads.added = lane->added;
+    g->codes.sent = lane->sent;
+    g->codes.plain = lane->plain;
     return g->cuda->launch(lane->graph, g->streams.work, err);
 }
 
@@ -170,6 +175,7 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
         rc = g->cuda->wait(g->streams.work, s->sent, err);
     if (rc == 0)
         rc = gpu_clock_work_begin(r, err);
+    g->codes.step = &s->run_there->step;
     if (rc == 0)
         rc = launch(r, s, i, top, err);
     if (rc == 0)

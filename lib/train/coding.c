@@ -17,10 +17,11 @@ int coding_check(const struct train_opts *o, struct err *err)
 
     if (o->code.kind == CODE_NONE || o->only_evaluates)
         return 0;
-    if (o->devices[0].kind != DEVICE_CPU)
+    if (o->devices[0].kind != DEVICE_CPU && code_keeps_residuals(o->code.kind))
         return err_set(err, ERR_UNSUPPORTED,
-                       "/communication/compression/code: gradients of GPUs cannot be compressed: start the "
-                       "task with --devices cpu, or use \"none\"");
+                       "/communication/compression/code: %s runs on CPUs: use \"int8\" or \"int4\" on GPUs, or start the "
+                       "task with --devices cpu",
+                       code_name(o->code.kind));
     if (phases_have_local(&o->run))
         return err_set(err, ERR_UNSUPPORTED,
                        "/communication/compression/code: compression does not support phases with "

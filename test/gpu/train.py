@@ -137,6 +137,17 @@ def two_processes_on_one_gpu_have_the_losses_of_one():
 
 
 @test
+def compressed_gradients_have_equal_losses_in_one_and_two_processes():
+    """One process makes the roundings alone; of two, each sends the codes of its two groups. Sums follow the tree over lanes."""
+    for code in ("bfloat16", "float16", "int8", "int4"):
+        job = few(4, communication={"compression": {"code": code, "groups": 4, "min_bytes": 1024}, "deterministic": True})
+        want = losses(run(**job))
+        tasks = two(digits_job(workdir(), **job), free_ports(2))
+        expect_codes(tasks, [0, 0], 120)
+        assert losses(tasks[0]) == want, code
+
+
+@test
 def member_killed_and_restarted_leaves_the_losses_unchanged():
     want = cpu_losses(40)
     job = digits_job(workdir(), **few(40, elastic={"min_world": 1, "rejoin_seconds": 0}))

@@ -39,8 +39,10 @@ static void unsupported_combinations_are_refused_with_place_and_remedy(void **st
     (void)state;
     assert_int_equal(coding_check(&o, NULL), 0);
     o.devices = &gpu;
+    assert_int_equal(coding_check(&o, NULL), 0);
+    o.code.kind = CODE_POWER_SGD;
     refused(&o, ERR_UNSUPPORTED, "/communication/compression/code",
-            "start the task with --devices cpu");
+            "power_sgd runs on CPUs: use \"int8\" or \"int4\" on GPUs");
     o.only_evaluates = true; /* an evaluator reduces no gradients */
     assert_int_equal(coding_check(&o, NULL), 0);
     o = opts_of(CODE_INT8, 2, 8);

@@ -213,6 +213,144 @@ static void sums_of_nccl_depend_on_the_number_of_gpus(void **state)
     fixture_free(one);
 }
 
+/* The sum of the lanes differs much from the mean, so that clipping too early would change the
+ * result. */
+static void mean_of_what_counts(struct fixture *f)
+{
+    static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };
+    static const struct op_attr attrs[] = {
+        { .name = "class_weights", .type = OP_ATTR_FLOATS, .n = 10, .floats = weights },
+    };
+
+    f->loss.attrs = attrs;
+    f->loss.n_attrs = 1;
+    f->opts.mean_of_weights = true;
+    f->opts.run.clip_value = 0.01;
+}
+
+/* ---- codes ---- */
+
+static struct code_settings code; /* of the next run */
+
+static void coded(struct fixture *f)
+{
+    in_order(f);
+    f->opts.global_batch = 64;
+    f->opts.deterministic = false; /* codes follow the tree over lanes in any case */
+    f->opts.bucket_bytes = 1500;   /* rounded up to whole blocks */
+    f->opts.code = code;
+}
+
+/* GPUs that have parts of groups, one group, and several of them, unequally on three GPUs. */
+static void codes_have_the_same_bits_on_any_number_of_gpus(void **state)
+{
+    static const uint32_t gpus[] = { 2, 3, 4 }, groups[] = { 2, 4, 8, 1 };
+    struct fixture *plain;
+
+    (void)state;
+    if (!has_gpus(4))
+        skip_lacking("no four emulated GPUs");
+    code = (struct code_settings){ 0 };
+    plain = trained(1, 8, coded);
+    for (int kind = CODE_BFLOAT16; kind < CODE_KINDS; kind++) {
+        struct fixture *one;
+
+        code = (struct code_settings){ .kind = (enum code_kind)kind,
+                                       .groups = groups[kind - CODE_BFLOAT16] };
+        one = trained(1, 8, coded);
+        assert_true(states_differ(one, plain));
+        for (size_t i = 0; i < sizeof(gpus) / sizeof(gpus[0]); i++) {
+            struct fixture *many = trained(gpus[i], 8, coded);
+
+            expect_equal(many, one, gpus[i]);
+            fixture_free(many);
+        }
+        fixture_free(one);
+    }
+    fixture_free(plain);
+}
+
+static uint64_t reported_bytes, overflows; /* of a run */
+
+static void add_bytes(void *arg, const struct train_event *e)
+{
+    if (e->kind == TRAIN_STEP)
+        reported_bytes += e->report->coded_bytes;
+    overflows += e->kind == TRAIN_OVERFLOWED;
+    fixture_event(arg, e);
+}
+
+static void counted(struct fixture *f)
+{
+    coded(f);
+    f->opts.on_event = add_bytes;
+}
+
+/* Two ranks with a group each send every slice once to its owner, and its sum once to the other rank. */
+static void codes_on_the_wire_have_the_bytes_of_the_formula(void **state)
+{
+    char path[128], line[64];
+    struct fixture *f;
+    uint64_t wire = 0, want;
+    FILE *file;
+
+    (void)state;
+    if (!has_gpus(2) || fixture_on_gpus())
+        skip_lacking("no two emulated GPUs");
+    code = (struct code_settings){ .kind = CODE_INT8, .groups = 2 };
+    reported_bytes = 0;
+    snprintf(path, sizeof(path), "%s/trainerd-traffic-%d", fixture_root, (int)getpid());
+    setenv("EMULATED_NCCL_TRAFFIC", path, 1);
+    f = trained(2, 8, counted);
+    unsetenv("EMULATED_NCCL_TRAFFIC");
+    want = 2 * (2 * 260 + (f->train->engine->memory.grads - 512) * sizeof(float)) * FEW;
+    file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        wire += strtoull(strchr(line, ' '), NULL, 10);
+    fclose(file);
+    unlink(path);
+    fixture_free(f);
+    assert_int_equal(wire, want);
+    assert_int_equal(reported_bytes, want);
+}
+
+static void coded_loss_scale(struct fixture *f)
+{
+    coded(f);
+    f->opts.run.precision = PLAN_FLOAT16;
+    /* the first steps overflow, and are left out */
+    f->opts.run.loss_scale = (struct loss_scale_rule){ .initial = 0x1p26, .min = 1, .max = 0x1p30, .growth_interval = 4 };
+    f->opts.optimizer.average.decay = 0.9;
+    f->opts.run.clip_norm = 0.5;
+    f->opts.on_event = add_bytes;
+}
+
+static void coded_clipped_mean(struct fixture *f)
+{
+    mean_of_what_counts(f);
+    coded(f);
+}
+
+static void codes_are_combined_with_loss_scales_clipping_and_means(void **state)
+{
+    void (*const changes[])(struct fixture *) = { coded_loss_scale, coded_clipped_mean };
+
+    (void)state;
+    if (!has_gpus(2))
+        skip_lacking("no two emulated GPUs");
+    code = (struct code_settings){ .kind = CODE_INT4, .groups = 2 };
+    overflows = 0;
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        struct fixture *one = trained(1, 8, changes[i]), *many = trained(2, 8, changes[i]);
+
+        expect_equal(many, one, 2);
+        fixture_free(many);
+        fixture_free(one);
+    }
+    assert_true(overflows > 0);
+}
+
 static void all_of_it(struct fixture *f)
 {
     f->opts.optimizer.type = OPTIM_ADAMW;
@@ -231,21 +369,6 @@ static void clipping_and_averages_equal_those_of_the_cpu(void **state)
     expect_near(gpu, cpu);
     fixture_free(cpu);
     fixture_free(gpu);
-}
-
-/* The sum of the lanes differs much from the mean, so that clipping too early would change the
- * result. */
-static void mean_of_what_counts(struct fixture *f)
-{
-    static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };
-    static const struct op_attr attrs[] = {
-        { .name = "class_weights", .type = OP_ATTR_FLOATS, .n = 10, .floats = weights },
-    };
-
-    f->loss.attrs = attrs;
-    f->loss.n_attrs = 1;
-    f->opts.mean_of_weights = true;
-    f->opts.run.clip_value = 0.01;
 }
 
 static void values_are_clipped_after_their_mean_is_computed(void **state)
@@ -268,6 +391,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(sums_in_the_order_of_lanes_have_the_same_bits_on_any_number_of_gpus),
         cmocka_unit_test(vector_smaller_than_a_bucket_is_summed_in_order),
         cmocka_unit_test(sums_of_nccl_depend_on_the_number_of_gpus),
+        cmocka_unit_test(codes_have_the_same_bits_on_any_number_of_gpus),
+        cmocka_unit_test(codes_on_the_wire_have_the_bytes_of_the_formula),
+        cmocka_unit_test(codes_are_combined_with_loss_scales_clipping_and_means),
         cmocka_unit_test(clipping_and_averages_equal_those_of_the_cpu),
         cmocka_unit_test(values_are_clipped_after_their_mean_is_computed),
     };

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "code/map.h"
 #include "data/write.h"
 #include "harness/allocations.h"
 #include "harness/emulated_gpus.h"
@@ -46,7 +47,7 @@ static void write_model(void)
     model_input(m, "i", TENSOR_I64, shape_of(2, (int64_t)-1, (int64_t)WORDS));
     model_weights(m, "words", shape_of(2, (int64_t)ROWS, (int64_t)8), 1);
     model_weights(m, "biases", shape_of(1, (int64_t)BIASES), 2);
-    model_weights(m, "out", shape_of(2, (int64_t)32, (int64_t)3), 3);
+    model_weights(m, "out", shape_of(2, (int64_t)32, (int64_t)8), 3);
     model_floats(m, "scale", shape_of(1, (int64_t)32), ones);
     model_floats(m, "shift", shape_of(1, (int64_t)32), zeros);
     model_floats(m, "mean", shape_of(1, (int64_t)32), zeros);
@@ -553,15 +554,51 @@ static void gpu_tables_keep_the_same_rows_unchanged(void **state)
     job_free(fresh);
 }
 
+static void coded(struct job *j, const struct device *there)
+{
+    memcpy(j->devices, there, sizeof(j->devices));
+    lazy_adam(j);
+    j->opts.bucket_bytes = 1024;
+    j->opts.code = (struct code_settings){ .kind = CODE_INT8, .groups = 2 };
+}
+
+/* Gradients of tables and the marks of their rows stay float32 beside coded parameters. */
+static void gpu_tables_beside_codes_have_equal_bits_on_any_number_of_gpus(void **state)
+{
+    struct job *one = job_new(1, 8), *two = job_new(2, 8);
+    struct device there[DEVICE_MAX];
+    struct err err;
+
+    (void)state;
+    if (gpus_there(2, there)) {
+        coded(one, there);
+        coded(two, there);
+        run(one);
+        run(two);
+        for (int i = 0; i < 2; i++) {
+            struct train *t = (i == 0 ? one : two)->train;
+
+            assert_int_equal(t->engine->ops->sync(t->engine, train_held(t), &err), 0);
+            assert_true(code_map_coded(t->engine->codes) > 0);
+        }
+        expect_same(two, one);
+    }
+    job_free(one);
+    job_free(two);
+}
+
 static void step_with_tables_after_warm_up_allocates_no_memory(void **state)
 {
     (void)state;
-    for (int on_gpus = 0; on_gpus < 2; on_gpus++) {
+    /* on CPUs, on GPUs, and on GPUs with codes */
+    for (int way = 0; way < 3; way++) {
         struct device there[DEVICE_MAX];
-        struct job *j = job_new(on_gpus && !gpus_there(2, there) ? 1 : 2, 8);
+        struct job *j = job_new(way > 0 && !gpus_there(2, there) ? 1 : 2, 8);
 
-        if (on_gpus)
+        if (way == 1)
             memcpy(j->devices, there, sizeof(j->devices));
+        if (way == 2)
+            coded(j, there);
         run(j);
         if (ALLOCATIONS_COUNT)
             assert_int_equal(j->last, j->warm);
@@ -580,6 +617,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(lazy_rows_have_equal_bits_on_any_number_of_replicas),
         cmocka_unit_test(lazy_rows_unsupported_are_refused),
         cmocka_unit_test(gpu_tables_keep_the_same_rows_unchanged),
+        cmocka_unit_test(gpu_tables_beside_codes_have_equal_bits_on_any_number_of_gpus),
         cmocka_unit_test(step_with_tables_after_warm_up_allocates_no_memory),
     };
 

@@ -1,0 +1,117 @@
+#!/usr/bin/python3
+"""Compressed gradients on emulated GPUs (test/cuda): the same bytes on any number of GPUs and after a death, and refusals."""
+# needs: emulated
+import os
+import signal
+import subprocess
+
+import kit
+from kit import BUILD, SLOW, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+
+kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
+
+
+def job_with(code, groups=4, steps=3, min_bytes=1024, **more):
+    compression = {"code": code, "groups": groups, "min_bytes": min_bytes}
+    return kit.merge({"train": {"epochs": None, "steps": steps, "lanes": 8, "global_batch_size": 16, "log_every_steps": 1, "eval_every_epochs": None},
+                      "data": {"eval": None}, "model": {"metrics": None}, "summary": None, "export": None,
+                      "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}},
+                      "checkpoint": {"every_steps": 100}, "communication": {"compression": compression}}, more)
+
+
+def losses(task):
+    return [r["loss"] for _, r in sorted(task.steps().items())]
+
+
+def checkpoint(folder):
+    """Returns the files of the last checkpoint, except the manifest, which has times."""
+    files = read_tree(os.path.join(folder, "run", "checkpoints"))
+    last = max(name.split("/")[0] for name in files if name.startswith("step-"))
+    return {name: data for name, data in files.items() if name.startswith(last) and name.endswith(".safetensors")}
+
+
+def train(job, devices, n=1, env=None):
+    folder = workdir()
+    path = digits_job(folder, **job)
+    env = dict({"EMULATED_GPUS": "4"}, **(env or {}))
+    tasks = start(path, n, devices, (), env) if n > 1 else [Task(path, args=("--devices", devices), env=env)]
+    expect_codes(tasks, [0] * n, 120)
+    return checkpoint(folder), tasks
+
+
+def check_placements(code, placements):
+    want, (one,) = train(job_with(code), "cuda:0")
+    assert any("coded as %s between 4 groups of 2 lanes" % code in r["message"] for r in one.events("note")), one.log()
+    for devices, n in placements:
+        got, tasks = train(job_with(code), devices, n)
+        assert losses(tasks[0]) == losses(one), (code, devices, n)
+        assert got == want, (code, devices, n)
+    return want
+
+
+@test
+def int8_and_int4_have_equal_bytes_on_one_to_four_gpus_of_one_or_two_tasks():
+    int8 = check_placements("int8", (("cuda:0,1,2,3", 1), ("cuda:0", 2)))
+    int4 = check_placements("int4", (("cuda:0,1", 1), ("cuda:0,1", 2)))
+    plain, _ = train(kit.merge(job_with("int8"), {"communication": {"compression": None}}), "cuda:0")
+    assert len({tuple(sorted(c.items())) for c in (int8, int4, plain)}) == 3
+
+
+@test
+def int4_has_equal_bytes_after_a_task_was_killed_and_returned():
+    """Of four tasks with a part of a group each, three continue: one with a group, two with parts of the other one."""
+    job = job_with("int4", groups=2, steps=14)
+    want, _ = train(job, "cuda:0")
+    folder = workdir()
+    path = digits_job(folder, **kit.merge(job, {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
+    slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
+    ports = kit.free_ports(4)
+    tasks = start(path, 4, "cuda:0", env=slow, ports=ports)
+    tasks[0].until_step(4, 60)
+    tasks[3].signal(signal.SIGKILL)
+    tasks[3].wait()
+    tasks[0].until_step(8, 60)
+    back = Task(path, kit.tf_config(ports, 3), ("--devices", "cuda:0"), slow, "worker 3 again")
+    expect_codes([*tasks[:3], back], [0] * 4, 120)
+    assert checkpoint(folder) == want
+
+
+@test
+def bytes_on_the_wire_are_those_of_the_codes():
+    """Two GPUs send a quarter of the bytes of sums in float32, where all large parameters are coded."""
+    sent = {}
+    for name, communication in (("int8", {}), ("float32", {"compression": None, "deterministic": True})):
+        path = os.path.join(workdir(), "traffic")
+        job = kit.merge(job_with("int8", groups=2, steps=2, min_bytes=0), {"communication": communication})
+        train(job, "cuda:0,1", env={"EMULATED_NCCL_TRAFFIC": path})
+        with open(path) as f:
+            ranks = [int(line.split()[1]) for line in f]
+        assert len(ranks) == 2, ranks
+        sent[name] = sum(ranks)
+    assert 0.25 < sent["int8"] / sent["float32"] < 0.30, sent
+
+
+@test
+def network_decides_once_also_between_gpus():
+    """Tasks of one host share memory, so the job is not compressed, and a later group keeps that decision."""
+    job = kit.merge(job_with("int8"), {"communication": {"compression": {"when": "network"}, "deterministic": True}})
+    plain, _ = train(kit.merge(job, {"communication": {"compression": None}}), "cuda:0")
+    off, tasks = train(job, "cuda:0,1")
+    assert off == plain and any("gradients are not coded" in r["message"] for r in tasks[0].events("note"))
+    on, _ = train(kit.merge(job, {"communication": {"shared_memory": False}}), "cuda:0", 2)
+    always, _ = train(job_with("int8"), "cuda:0")
+    assert on == always
+
+
+@test
+def codes_with_residuals_are_refused_on_gpus_with_place_and_remedy():
+    for code in ("top_k", "power_sgd"):
+        job = digits_job(workdir(), **kit.merge(job_with(code), {"communication": {"compression": {"min_bytes": None}}}))
+        p = subprocess.run([kit.TRAINERD, "--check", "--devices", "cuda:0", "--job", job], capture_output=True, text=True,
+                           timeout=60 * SLOW)
+        assert p.returncode == 2 and ('/communication/compression/code: %s runs on CPUs: use "int8" or "int4" on GPUs' % code
+                                      in p.stderr), p
+
+
+if __name__ == "__main__":
+    main()
