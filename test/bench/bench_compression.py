@@ -1,11 +1,13 @@
 """bench_compression.py - compression of gradients: accuracy of the digits over three seeds, loss curves of a
 ResNet and a GPT-2, the speed of the codes beside
-memcpy, the wait for the reduction over a network of 1 Gbit/s, and the step over one of 100 Mbit/s, beside float32.
+memcpy, the wait for the reduction over a network of 1 Gbit/s, and the step over one of 100 Mbit/s, beside float32; steps beside
+those of PyTorch with its hook that sends bfloat16.
 
 The network is a cable between two network namespaces with a token bucket at each end. As a program of its own this file
 enters them and measures one code:
 
     bench_compression.py CODE JOB WARM STEPS RATE    prints {"exposed": seconds, "step": seconds, "bytes": sent by one host in a step}
+    bench_compression.py torch HOOK SPEC WARM STEPS RATE    prints the output of torch_hooks.py
 """
 import json
 import os
@@ -36,6 +38,7 @@ RATE = "1gbit"
 # Codes with residuals are for networks on which the reduction of float32 does not fit beside backward.
 SLOW_RATE, SLOW_STEPS = "100mbit", 3
 SLOW_LIMITS = {"int8": 0.5, "top_k": 0.5, "power_sgd": 0.5}
+HOOK_WARM, HOOK_LIMIT = 2, 1.0  # of PyTorch's side
 TASK_SECONDS = 600
 
 
@@ -115,12 +118,15 @@ def speed(table, side_of, run_checked):
 
 # ---- network ----
 
-def sides_of(table, folder, nets, side_of, run_checked, rate, steps, codes):
+def small_resnet(table, nets, images):
     net = nets.resnet50()
-    net.batch = NETWORK_IMAGES
-    if table.quick:
-        net.shorter()
-        steps = 1
+    net.batch = images
+    return net.shorter() if table.quick else net
+
+
+def sides_of(table, folder, nets, side_of, run_checked, rate, steps, codes):
+    net = small_resnet(table, nets, NETWORK_IMAGES)
+    steps = 1 if table.quick else steps
     job = nets.write_job(net, os.path.join(folder, "network-" + rate), NETWORK_WARM + steps)
 
     def measure(code):
@@ -128,6 +134,20 @@ def sides_of(table, folder, nets, side_of, run_checked, rate, steps, codes):
                                       TASK_SECONDS))
 
     return {code: side_of(code, lambda code=code: measure(code)) for code in ("none", *codes)}
+
+
+def torch_side(table, folder, nets, side_of, run_checked, rate, steps, hook):
+    """PyTorch on the same two hosts, each with half of the images."""
+    net = small_resnet(table, nets, NETWORK_IMAGES // 2)
+    steps = 1 if table.quick else steps
+    job = nets.write_job(net, os.path.join(folder, "torch-" + rate), HOOK_WARM + steps)
+    spec = {"net": net.name, "keys": net.keys, "job": job, "weights": True}
+
+    def measure():
+        return json.loads(run_checked([sys.executable, os.path.abspath(__file__), "torch", hook, json.dumps(spec), str(HOOK_WARM),
+                                       str(steps), rate], TASK_SECONDS))
+
+    return side_of("%s hook" % hook, measure)
 
 
 def slow_network(table, *args):
@@ -143,7 +163,10 @@ def slow_network(table, *args):
 
 def network(table, *args):
     sides = sides_of(table, *args, RATE, NETWORK_STEPS, EXPOSED_LIMITS)
-    table.interleave(NETWORK_ROUNDS, *sides.values())
+    torch = torch_side(table, *args, RATE, NETWORK_STEPS, "bf16")
+    table.interleave(NETWORK_ROUNDS, *sides.values(), torch)
+    for code in ("bfloat16", "int8"):
+        table.faster("step of ResNet-50, %s, %s" % (code, RATE), sides[code], torch, "step", HOOK_LIMIT)
     for code, limit in EXPOSED_LIMITS.items():
         def make(us=sides[code], plain=sides["none"], limit=limit):
             a, b = us.median("exposed"), plain.median("exposed")
@@ -205,6 +228,30 @@ def measure_network(code, job, warm, steps, rate):
             "bytes": sent / steps}
 
 
+def measure_torch(hook, spec, warm, steps, rate):
+    """Trains with PyTorch on two hosts of one core; returns what its first process prints."""
+    import peers
+
+    kit.need_namespaces("tc", "qdisc", "show")
+    make_hosts(rate)
+    env = dict(os.environ, MASTER_ADDR="10.78.0.1", MASTER_PORT="7000", GLOO_SOCKET_IFNAME="cable", OMP_NUM_THREADS="1",
+               WORLD_SIZE="2")
+    ranks = []
+    try:
+        for i, host in enumerate(("east", "west")):
+            command = ["ip", "netns", "exec", host, peers.PYTHON, os.path.join(HERE, "torch_hooks.py"), hook, spec, warm, steps]
+            ranks.append(subprocess.Popen(command, env=dict(env, RANK=str(i)), stdout=subprocess.PIPE, text=True))
+        out = [p.communicate(timeout=TASK_SECONDS)[0] for p in ranks]
+        if any(p.returncode != 0 for p in ranks):
+            sys.exit("torch_hooks.py: exit codes %s" % [p.returncode for p in ranks])
+        return json.loads(out[0].splitlines()[-1])
+    finally:
+        for p in ranks:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+
+
 def compression(table, folder):
     import bench_nets
     from peers import run_checked
@@ -220,6 +267,9 @@ def compression(table, folder):
 if __name__ == "__main__":
     kit.enter_namespaces()
     try:
-        print(json.dumps(measure_network(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])))
+        if sys.argv[1] == "torch":
+            print(json.dumps(measure_torch(*sys.argv[2:])))
+        else:
+            print(json.dumps(measure_network(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])))
     except kit.Skip as lacking:
         sys.exit(str(lacking))
