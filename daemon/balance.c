@@ -50,8 +50,8 @@ static double saving(const struct balance *b, uint32_t window, const struct bala
 {
     const double *seconds = b->seconds[window];
 
-    return pieces_seconds(w->pieces, w->n_pieces, seconds, w->world, w->lanes) -
-           pieces_seconds(to->pieces, to->n, seconds, w->world, w->lanes);
+    return pieces_seconds(w->pieces, w->n_pieces, w->shares, seconds, w->world, w->lanes) -
+           pieces_seconds(to->pieces, to->n, w->shares, seconds, w->world, w->lanes);
 }
 
 /* Compares the last move with its prediction. If tasks have changed their speeds meanwhile, a shorter step

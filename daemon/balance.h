@@ -35,6 +35,7 @@ struct balance_window { /* of a group; borrowed during the call */
     uint32_t world, lanes, most;       /* most: lanes of the largest piece */
     const struct group_piece *pieces;  /* [n_pieces] present division; n_pieces 0: equal shares */
     uint32_t n_pieces;
+    const uint32_t *shares;            /* [world] lanes of each rank without pieces; NULL: comm_share() */
 };
 
 struct balance_division {

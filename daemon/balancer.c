@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -20,6 +21,7 @@ struct balancer {
     const struct settled *s;
     struct balance state;
     double seconds[PIECES_MAX_RANKS];
+    uint32_t shares[PIECES_MAX_RANKS];
     struct balance_move move;
 };
 
@@ -62,7 +64,11 @@ static bool join_windows(struct balancer *b, const struct advice_group *windows,
         for (uint32_t i = 0; i < v->members[m].n_devices; i++)
             b->seconds[out->world++] = w->lane_seconds;
     }
-    return out->world > 1;
+    if (out->world < 2)
+        return false;
+    comm_share_view(s->lanes.n, v, b->shares);
+    out->shares = b->shares;
+    return true;
 }
 
 /* Lanes of each member in a division; the caller frees the array. */
@@ -73,7 +79,7 @@ static uint32_t *lanes_of(const struct balancer *b, const struct balance_window 
 
     CHECK(of_rank != NULL);
     if (n == 0)
-        comm_share(w->lanes, w->world, of_rank);
+        memcpy(of_rank, w->shares, w->world * sizeof(*of_rank));
     for (uint32_t i = 0; i < n; i++)
         of_rank[pieces[i].rank] += pieces[i].n;
     for (uint32_t r = 0; r < w->world; r++) { /* d ranks are a member */

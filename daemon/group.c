@@ -21,6 +21,7 @@
 #include "daemon/report.h"
 #include "daemon/status.h"
 #include "daemon/work.h"
+#include "train/division.h"
 
 enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of certificates_check() */ };
 
@@ -91,6 +92,20 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
 
 /* ---- actions of the membership ---- */
 
+/* States the order of the ranks of a new generation, and how racks divide the lanes. */
+static void log_order(struct run *r)
+{
+    const struct group_view *v = &r->group->view;
+    char order[GROUP_ORDER_TEXT_BYTES], lanes[512] = "";
+
+    if (group_view_n_trainers(v) < 2)
+        return;
+    if (group_order_is_located(v) && v->n_pieces == 0)
+        division_describe(r->s->lanes.n, v, lanes, sizeof(lanes));
+    log_record(group_order_has_location(v) ? LOG_INFO : LOG_DEBUG, "order", NULL, 0, "%s%s%s",
+               group_order_describe(v, order, sizeof(order)), lanes[0] != '\0' ? "; " : "", lanes);
+}
+
 static void do_train(struct run *r, const struct rdzv_action *a)
 {
     const struct group_view *v = a->view;
@@ -106,7 +121,6 @@ static void do_train(struct run *r, const struct rdzv_action *a)
         .may_save = r->lock.lease != NULL ? group_may_save : NULL,
     };
     bool leads = v->self == v->coordinator;
-    char order[GROUP_ORDER_TEXT_BYTES];
     struct err err;
     int rc;
 
@@ -132,9 +146,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
                "generation %" PRIu64 ": %u of %u tasks, led by %s%s%s%s", v->generation, v->n_members,
                r->s->cluster->group, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
                why[0] != '\0' ? ")" : "");
-    if (group_view_n_trainers(v) > 1)
-        log_record(group_order_has_location(v) ? LOG_INFO : LOG_DEBUG, "order", NULL, 0, "%s",
-                   group_order_describe(&g->view, order, sizeof(order)));
+    log_order(r);
     rc = run_train(r, &to, &err);
     if (rc < 0)
         fail(r, v->generation, rc, r->ops->held(r->work), err.text);

@@ -62,7 +62,21 @@ static void add_lanes(Trainerd__V1__StatusReply *s, const struct group_view *vie
     }
 }
 
-/* The lanes of each member: those of its pieces, if the view has pieces, else as comm_share() divides
+/* The view has the n replicas that the status counts, or is of another time. */
+static void divide(uint32_t lanes, const struct group_view *view, uint32_t n, bool is_current,
+                   uint32_t *shares)
+{
+    uint32_t replicas = 0;
+
+    for (uint32_t m = 0; m < view->n_members; m++)
+        replicas += view->members[m].n_devices;
+    if (is_current && replicas == n)
+        comm_share_view(lanes, view, shares);
+    else
+        comm_share(lanes, n, shares);
+}
+
+/* The lanes of each member: those of its pieces, if the view has pieces, else as comm_share_view() divides
  * them. The tasks are in the order of the cluster. A view of another generation: as if the order of ranks were
  * that of the cluster. */
 static void fill_lanes(Trainerd__V1__StatusReply *s, const struct group_view *view, struct arena *a)
@@ -75,7 +89,7 @@ static void fill_lanes(Trainerd__V1__StatusReply *s, const struct group_view *vi
     shares = arena_array(a, n, sizeof(*shares));
     CHECK(shares != NULL);
     if (!is_current || view->n_pieces == 0)
-        comm_share(s->lanes, n, shares);
+        divide(s->lanes, view, n, is_current, shares);
     else
         add_pieces(view, n, shares);
     if (is_current)

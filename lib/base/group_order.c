@@ -38,6 +38,11 @@ bool group_order_has_location(const struct group_view *v)
     return false;
 }
 
+bool group_order_is_located(const struct group_view *v)
+{
+    return find_unlocated(v) == NULL;
+}
+
 static int compare(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;

@@ -31,7 +31,8 @@ enum { GROUP_ORDER_TEXT_BYTES = 1280 };
  * whole sentence. Returns `out`. */
 const char *group_order_describe(const struct group_view *v, char *out, size_t n);
 
-/* Returns whether a training task has a location. */
+/* Returns whether a training task has a location; whether all have one. */
 bool group_order_has_location(const struct group_view *v);
+bool group_order_is_located(const struct group_view *v);
 
 #endif

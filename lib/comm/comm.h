@@ -97,6 +97,15 @@ struct comm_opts {
  * tree, for every world. The shares are equal if leaves / world is a power of two. world <=
  * COMM_MAX_RANKS, world <= leaves <= COMM_MAX_LEAVES. */
 void comm_share(uint32_t leaves, uint32_t world, uint32_t *shares);
+/* The same for ranks in groups, which are subtrees where possible: a rack whose ranks are one subtree sends the least to
+ * the other racks. borders: [world] the width of the border before each rank; 0 inside a task, the larger the farther
+ * the two ranks are from each other. No share is larger or smaller than the shares of comm_share(), so equal shares stay
+ * equal. */
+void comm_share_groups(uint32_t leaves, uint32_t world, const uint8_t *borders, uint32_t *shares);
+/* The same for the replicas of a view, whose members are in the order of base/group_order.h. If all training tasks have
+ * a location, the groups are those of the locations: zones, then racks, then hosts; otherwise as comm_share().
+ * shares: [replicas]. */
+void comm_share_view(uint32_t leaves, const struct group_view *v, uint32_t *shares);
 
 /* Returns a key that is equal for processes that can share memory: boot id and network
  * namespace. */

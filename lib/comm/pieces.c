@@ -83,14 +83,16 @@ int pieces_check(const struct group_piece *pieces, uint32_t n, uint32_t lanes, u
     return check_ranks(pieces, n, world, err);
 }
 
-double pieces_seconds(const struct group_piece *pieces, uint32_t n, const double *seconds,
-                      uint32_t world, uint32_t lanes)
+double pieces_seconds(const struct group_piece *pieces, uint32_t n, const uint32_t *shares,
+                      const double *seconds, uint32_t world, uint32_t lanes)
 {
     uint32_t *own = calloc(world, sizeof(*own));
     double most = 0;
 
     CHECK(own != NULL);
-    if (n == 0)
+    if (n == 0 && shares != NULL)
+        memcpy(own, shares, world * sizeof(*own));
+    else if (n == 0)
         comm_share(lanes, world, own);
     for (uint32_t i = 0; i < n; i++)
         own[pieces[i].rank] += pieces[i].n;
@@ -236,7 +238,7 @@ uint32_t pieces_plan(const double *seconds, uint32_t world, uint32_t lanes, uint
     p.sets = malloc((world + 1) * p.words * sizeof(*p.sets));
     CHECK(own != NULL && p.sets != NULL);
     list_amounts(&p, most);
-    if (find_limit(&p, &limit) && limit < pieces_seconds(NULL, 0, seconds, world, lanes)) {
+    if (find_limit(&p, &limit) && limit < pieces_seconds(NULL, 0, NULL, seconds, world, lanes)) {
         choose(&p, limit, own);
         n = place(own, world, out);
     }

@@ -30,9 +30,10 @@ int pieces_check(const struct group_piece *pieces, uint32_t n, uint32_t lanes, u
                  uint32_t most, struct err *err);
 
 /* Returns the largest number of seconds that a rank computes. seconds: [world] of a lane on each rank. n
- * 0: equal shares. The pieces are valid; the limits of comm_share() hold. */
-double pieces_seconds(const struct group_piece *pieces, uint32_t n, const double *seconds,
-                      uint32_t world, uint32_t lanes);
+ * 0: each rank has its share. shares: [world]; NULL: as comm_share() divides `lanes`, whose limits hold. The pieces
+ * are valid. */
+double pieces_seconds(const struct group_piece *pieces, uint32_t n, const uint32_t *shares,
+                      const double *seconds, uint32_t world, uint32_t lanes);
 
 /* Writes the division with the lowest pieces_seconds() to `out` [PIECES_PER_RANK * world]; among such
  * divisions ranks have one piece where that is possible, because a second one is sent too. most: lanes of

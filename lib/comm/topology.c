@@ -233,23 +233,6 @@ void topology_fini(struct topology *t)
     *t = (struct topology){ 0 };
 }
 
-void comm_share(uint32_t leaves, uint32_t world, uint32_t *shares)
-{
-    CHECK(world >= 1 && world <= COMM_MAX_RANKS && world <= leaves && leaves <= COMM_MAX_LEAVES);
-    shares[0] = leaves;
-    for (uint32_t n = 1; n < world; n++) { /* halves the largest part */
-        uint32_t most = 0, left = 1;
-
-        for (uint32_t i = 1; i < n; i++)
-            most = shares[i] > shares[most] ? i : most;
-        while (left * 2 < shares[most])
-            left *= 2;
-        memmove(shares + most + 1, shares + most, (n - most) * sizeof(*shares));
-        shares[most + 1] = shares[most] - left;
-        shares[most] = left;
-    }
-}
-
 uint32_t topology_node_ranks(const struct topology *t, uint32_t node)
 {
     return t->node_first[node + 1] - t->node_first[node];

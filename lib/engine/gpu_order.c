@@ -2,6 +2,7 @@
 #include "engine/gpu_order.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
@@ -73,7 +74,7 @@ int gpu_order_begin(struct engine_replica *r, uint32_t world, struct err *err)
     if (o->received == NULL)
         return 0;
     CHECK(world <= r->engine->opts->max_replicas);
-    comm_share(r->engine->group.lanes, world, o->leaves + 1); /* as the lanes of the replicas */
+    memcpy(o->leaves + 1, r->engine->group.shares, world * sizeof(*o->leaves));
     for (uint32_t k = 0; k < world; k++)
         o->leaves[k + 1] += o->leaves[k];
     CHECK(o->leaves[r->rank] == r->first_lane &&

@@ -1,11 +1,14 @@
 /* division.c - see division.h. */
 #include "train/division.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
 #include "base/group_view.h"
+#include "base/location.h"
 #include "comm/comm.h"
 #include "comm/pieces.h"
 #include "engine/engine.h"
@@ -96,4 +99,47 @@ void division_place(const struct group_view *v, const uint32_t *shares, uint32_t
         place_pieces(v, out);
     else
         place_share(shares, out);
+}
+
+enum { LISTED = 64 /* replicas; of more only the range is stated */ };
+
+static bool in_one_rack(const struct group_member *a, const struct group_member *b)
+{
+    size_t n = location_rack(a->location);
+
+    return n == location_rack(b->location) && memcmp(a->location, b->location, n) == 0;
+}
+
+static void list_shares(const struct group_view *v, const uint32_t *shares, char *out, size_t n)
+{
+    size_t at = 0;
+
+    for (uint32_t m = 0; m < group_view_n_trainers(v); m++)
+        for (uint32_t i = 0; i < v->members[m].n_devices && at < n; i++) {
+            bool begins = i == 0 && m > 0 && !in_one_rack(&v->members[m - 1], &v->members[m]);
+
+            at += (size_t)snprintf(out + at, n - at, "%s %u", begins ? " |" : "", *shares++);
+        }
+}
+
+const char *division_describe(uint32_t lanes, const struct group_view *v, char *out, size_t n)
+{
+    uint32_t world = 0, least = lanes, most = 0, *shares;
+    int at = snprintf(out, n, "%u lanes:", lanes);
+
+    for (uint32_t m = 0; m < v->n_members; m++)
+        world += v->members[m].n_devices;
+    shares = calloc(world, sizeof(*shares));
+    CHECK(shares != NULL && (size_t)at < n);
+    comm_share_view(lanes, v, shares);
+    for (uint32_t r = 0; r < world; r++) {
+        least = shares[r] < least ? shares[r] : least;
+        most = shares[r] > most ? shares[r] : most;
+    }
+    if (world <= LISTED)
+        list_shares(v, shares, out + at, n - (size_t)at);
+    else
+        snprintf(out + at, n - (size_t)at, " %u to %u for each of %u replicas", least, most, world);
+    free(shares);
+    return out;
 }

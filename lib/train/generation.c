@@ -62,7 +62,7 @@ int generation_begin(struct generation *g, const struct train_generation *opts, 
     rc = copy_opts(g, opts, err);
     if (rc < 0)
         return rc;
-    comm_share(lanes, generation_first_rank(g, opts->view.n_members), g->shares);
+    comm_share_view(lanes, &g->opts.view, g->shares);
     atomic_store_explicit(&g->may_save, opts->may_save, memory_order_release);
     atomic_store_explicit(&g->deadline_ms, opts->deadline_ms, memory_order_relaxed);
     atomic_fetch_and_explicit(&g->requests, ~(unsigned)TRAIN_REQUEST_PAUSE, memory_order_relaxed);

@@ -81,7 +81,7 @@ static void divisions_of_random_speeds_are_valid_and_never_worse_than_equal_shar
         for (uint32_t r = 0; r < world; r++)
             seconds[r] = 1e-3 * (1 + draw(&at, 1 << (1 + draw(&at, 12))));
         before = equal_seconds(seconds, world, lanes);
-        assert_true(pieces_seconds(NULL, 0, seconds, world, lanes) == before);
+        assert_true(pieces_seconds(NULL, 0, NULL, seconds, world, lanes) == before);
         n = pieces_plan(seconds, world, lanes, most, out);
         if (n == 0)
             continue;
@@ -90,7 +90,7 @@ static void divisions_of_random_speeds_are_valid_and_never_worse_than_equal_shar
         for (uint32_t p = 0; p < n; p++)
             assert_true(out[p].n <= most);
         assert_int_equal(pieces_check(out, n, lanes, world, most, &err), 0);
-        assert_true(pieces_seconds(out, n, seconds, world, lanes) ==
+        assert_true(pieces_seconds(out, n, NULL, seconds, world, lanes) ==
                     seconds_of(out, n, seconds, world));
         assert_true(seconds_of(out, n, seconds, world) < before);
     }
