@@ -319,12 +319,12 @@ static int all_reduce_small(struct work *w)
     return 0;
 }
 
-/* An all-reduce of all ranks in two levels; the channels have equal parts of the vector. */
-static int all_reduce_racks(struct work *w)
+/* An all-reduce of all ranks in several levels; the channels have equal parts of the vector. */
+static int all_reduce_tiers(struct work *w)
 {
     struct comm_range x = schedule_part(w->n_channels, w->r->index, w->r->call.count);
 
-    if (gather_in(w, x) < 0 || racked_all_reduce(w->c, w->r, w->data, x) < 0)
+    if (gather_in(w, x) < 0 || tiered_all_reduce(w->c, w->r, w->data, x) < 0)
         return -1;
     return distribute_range(w, x);
 }
@@ -333,8 +333,8 @@ static int all_reduce_nodes(struct work *w)
 {
     bool double_up = w->n_channels == 1 && w->kind == TOPOLOGY_HALVING && is_small(w);
 
-    if (w->c->racks.n_racks > 0 && !w->r->in_part && !is_small(w))
-        return all_reduce_racks(w);
+    if (w->c->tiers.n_groups > 0 && !w->r->in_part && !is_small(w))
+        return all_reduce_tiers(w);
     if (for_channel(w, gather_in) < 0)
         return -1;
     if (double_up && run_segments(w, SCHEDULE_DOUBLING) < 0)

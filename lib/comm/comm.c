@@ -68,7 +68,7 @@ static int make_rank(struct comm *c, uint32_t local)
         return 0;
     r->scratch = aligned_alloc(64, COMM_PIECE_BYTES);
     sources = t->n_nodes > c->pieces.n_roots ? t->n_nodes : c->pieces.n_roots;
-    sources = sources > racked_buffers(c) ? sources : (uint32_t)racked_buffers(c);
+    sources = sources > c->tiers.n_buffers ? sources : c->tiers.n_buffers;
     if (t->kind == TOPOLOGY_DIRECT)
         r->aside = aligned_alloc(64, (size_t)sources * COMM_ASIDE_BYTES);
     return r->scratch != NULL && (r->aside != NULL || t->kind != TOPOLOGY_DIRECT) ? 0 : ERR_NOMEM;
@@ -122,8 +122,11 @@ static void describe(struct comm *c)
 {
     size_t n = strlen(topology_describe(&c->topo, c->text, sizeof(c->text)));
 
-    if (c->racks.n_racks > 0)
-        snprintf(c->text + n, sizeof(c->text) - n, "; %u racks", c->racks.n_racks);
+    char groups[96];
+
+    if (c->tiers.n_groups > 0)
+        snprintf(c->text + n, sizeof(c->text) - n, "; %s",
+                 tiers_describe(&c->tiers, groups, sizeof(groups)));
 }
 
 static int make(struct comm *c, struct err *err)
@@ -139,7 +142,7 @@ static int make(struct comm *c, struct err *err)
     if (rc == 0)
         rc = pieced_make(c, err);
     if (rc == 0 && o->groups == 0)
-        rc = racks_init(&c->racks, &c->topo, o->view.members, err);
+        rc = tiers_init(&c->tiers, &c->topo, o->view.members, err);
     if (rc < 0)
         return rc;
     rc = coded_make(c, err);
@@ -201,7 +204,7 @@ static void destroy(struct comm *c)
     free(c->watch.lives);
     free(c->watch.polls);
     piece_tree_fini(&c->pieces);
-    racks_fini(&c->racks);
+    tiers_fini(&c->tiers);
     topology_fini(&c->topo);
     pthread_mutex_destroy(&c->failure.lock);
     free(c);

@@ -8,8 +8,8 @@
  *   equal aligned hosts         the same inside each host, then halving/doubling between hosts
  *   world a power of two        recursive halving/doubling, nearest rank first
  *   otherwise                   every rank exchanges with every other rank
- * In the last case an all-reduce of more than a few KiB works in two levels, inside racks and between them, if the
- * members have locations and racks then send less (comm/racks.h). The other calls, the calls of a part, and coded
+ * In the last case an all-reduce of more than a few KiB works in levels, inside racks, between the racks of a zone, and
+ * between zones, if the members have locations and then send less (comm/tiers.h). The other calls, the calls of a part, and coded
  * all-reduces exchange in one level.
  * All of them add along the one binary tree over ranks, ((0+1)+(2+3))+..., in which a missing right
  * half is skipped: the bits of the result depend on the world only. If fewer ranks than a full

@@ -38,7 +38,7 @@
 #include "comm/message.h"
 #include "comm/page.h"
 #include "comm/piece_tree.h"
-#include "comm/racks.h"
+#include "comm/tiers.h"
 #include "comm/topology.h"
 
 struct sockaddr_storage;
@@ -111,7 +111,7 @@ struct comm_rank {
     uint32_t n_links;
     struct comm_link *links; /* owned [n_links] */
     uint8_t *scratch;      /* owned [COMM_PIECE_BYTES]; NULL without links */
-    uint8_t *aside;        /* owned [n_nodes, roots of pieces, or racked_buffers(): the most]
+    uint8_t *aside;        /* owned [n_nodes, roots of pieces, or tiers.n_buffers: the most]
                               [COMM_ASIDE_BYTES]; NULL unless the topology is direct */
     const void **sources;  /* owned [ranks of the node, or nodes if those are more] */
     void **targets;        /* owned, same size */
@@ -222,7 +222,7 @@ struct comm {
                                 opts.groups > 0 */
     uint32_t group_lanes;    /* leaves of a group; 0 unless opts.groups > 0 */
     struct piece_tree pieces; /* of the view; empty: equal shares */
-    struct racks racks;      /* n_racks 0: the nodes exchange in one level */
+    struct tiers tiers;      /* n_groups 0: the nodes exchange in one level */
     char **names;            /* owned [n_members] */
     char text[192];          /* comm_describe() */
     struct comm_rank *ranks; /* owned [n_ranks]; each is used by its replica's thread */
@@ -404,12 +404,10 @@ void pieced_free_rank(struct comm_rank *r);
 /* Performs r->call, an all-reduce of pieces, on `data`. Returns -1 after a failure. */
 int pieced_all_reduce(struct comm *c, struct comm_rank *r, void *data);
 
-/* ---- racked.c ---- */
-/* Returns the number of buffers of a rank; 0: the nodes exchange in one level. */
-size_t racked_buffers(const struct comm *c);
+/* ---- tiered.c ---- */
 /* Reduces the elements `x` of `data` over this channel of all nodes; the same `x` on all of them. `data` has the
  * reduction of the node. Returns -1 after a failure. */
-int racked_all_reduce(struct comm *c, struct comm_rank *r, uint8_t *data, struct comm_range x);
+int tiered_all_reduce(struct comm *c, struct comm_rank *r, uint8_t *data, struct comm_range x);
 
 /* ---- handshake.c ---- */
 /* Fills in the fds of c->lives and of the links of c->ranks, and shares the memory of the host.

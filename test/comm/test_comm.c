@@ -282,7 +282,7 @@ static void scene_racks(struct cast *k, uint32_t self)
 {
     struct comm *c = cast_open(k, self);
 
-    EXPECT(strstr(comm_describe(c), " racks") != NULL, "one level: %s", comm_describe(c));
+    EXPECT(strstr(comm_describe(c), " rack") != NULL, "one level: %s", comm_describe(c));
     cast_ranks(k, c, self, compute_everything);
     comm_close(c);
 }

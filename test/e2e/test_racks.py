@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from kit import (TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces, read_tree,
                  test, workdir)
 
-RACKS, HOSTS = 3, 3  # at most
+RACKS, HOSTS = 4, 3  # at most
 PORT = 2222
 SHAPES = {"w1": (64, 4096), "w2": (4096, 16)}  # of the parameters
 GRADIENT = 4 * sum(a * b for a, b in SHAPES.values())  # bytes: so many that start, end and control plane are within the tolerance
@@ -30,18 +30,29 @@ def address(rack, host):
     return "10.79.%d.%d" % (rack + 1, host + 1)
 
 
+def cable(space, switch, port):
+    """Connects the uplink of a switch with another one."""
+    ip("-n", space, "link", "add", "uplink", "type", "veth", "peer", "name", port, "netns", switch)
+    ip("-n", space, "link", "set", "uplink", "master", "switch", "up")
+    ip("-n", switch, "link", "set", port, "master", "switch", "up")
+
+
+def switch(space):
+    ip("netns", "add", space)
+    ip("-n", space, "link", "add", "switch", "type", "bridge")
+    ip("-n", space, "link", "set", "switch", "up")
+
+
 def cables():
-    ip("netns", "add", "core")
-    ip("-n", "core", "link", "add", "core", "type", "bridge")
-    ip("-n", "core", "link", "set", "core", "up")
+    """Racks 0 and 1 are on the switch of a zone, 2 and 3 on that of another one; the core connects the zones."""
+    switch("core")
+    for zone in range(2):
+        switch("zone%d" % zone)
+        cable("zone%d" % zone, "core", "zone%d" % zone)
     for rack in range(RACKS):
         space = "rack%d" % rack
-        ip("netns", "add", space)
-        ip("-n", space, "link", "add", "switch", "type", "bridge")
-        ip("-n", space, "link", "set", "switch", "up")
-        ip("-n", space, "link", "add", "uplink", "type", "veth", "peer", "name", space, "netns", "core")
-        ip("-n", space, "link", "set", "uplink", "master", "switch", "up")
-        ip("-n", "core", "link", "set", space, "master", "core", "up")
+        switch(space)
+        cable(space, "zone%d" % (rack // 2), space)
         for host in range(HOSTS):
             name = "host%d%d" % (rack, host)
             ip("netns", "add", name)
@@ -52,9 +63,9 @@ def cables():
             ip("-n", name, "link", "set", "cable", "up")
 
 
-def sent(rack):
-    """Returns the bytes that the rack has sent to the other racks so far."""
-    p = subprocess.run(["ip", "-n", "rack%d" % rack, "-s", "-j", "link", "show", "uplink"], capture_output=True, text=True, check=True)
+def sent(space):
+    """Returns the bytes that a rack or a zone has sent to the others so far."""
+    p = subprocess.run(["ip", "-n", space, "-s", "-j", "link", "show", "uplink"], capture_output=True, text=True, check=True)
     return json.loads(p.stdout)[0]["stats64"]["tx"]["bytes"]
 
 
@@ -99,13 +110,14 @@ def weights(job):
 
 
 def per_step(places, lanes, locations=None, topology="auto", absent=0):
-    """Returns what each rack sends in a step, in gradients of the whole model, the weights, and the tasks."""
+    """Returns what each rack and then each zone sends in a step, in gradients of the whole model, the weights, and the tasks."""
     elastic = {"min_world": len(places), "rejoin_seconds": 0.1} if absent > 0 else {}
     job = job_of(lanes, topology, elastic=elastic)
-    before = [sent(rack) for rack in range(RACKS)]
+    switches = ["rack%d" % r for r in range(RACKS)] + ["zone0", "zone1"]
+    before = [sent(x) for x in switches]
     tasks = start(job, places, locations, absent)
     expect_codes(tasks, [0] * len(tasks))
-    return [(sent(rack) - before[rack]) / STEPS / GRADIENT for rack in range(RACKS)], weights(job), tasks
+    return [(sent(x) - b) / STEPS / GRADIENT for x, b in zip(switches, before)], weights(job), tasks
 
 
 @functools.lru_cache
@@ -164,6 +176,21 @@ def racks_that_are_subtrees_send_the_least_and_others_as_much_as_their_subtrees_
             expect_traffic(found, racks, vectors)
             assert result == alone(lanes), order
             assert any("; %d racks" % racks in r["message"] for r in tasks[0].events("note")), tasks[0].log()
+
+
+@test
+def zones_and_the_racks_of_a_zone_send_the_least_at_the_same_time():
+    """A zone sends 2 (1 - 1/2) gradients. A rack of 2 in a zone of 2 racks sends as much to the other rack, and its part to the other
+    zone: the blocks of two vectors. 6 tasks, 2 + 2 and 2, are no power of two, so halving/doubling is not possible."""
+    need_namespaces()
+    places = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    names = ["zone%d/rack%d/host%d" % (rack // 2, rack, host) for rack, host in places]
+    order = [0, 4, 2, 5, 1, 3]
+    found, result, tasks = per_step([places[i] for i in order], 6, locations=[names[i] for i in order])
+    assert all(abs(zone - 1) < TOLERANCE for zone in found[RACKS:]), found
+    assert all(abs(rack - 1.5) < TOLERANCE for rack in found[:2]), found
+    assert result == alone(6)
+    assert any("; 2 zones, 2 racks" in r["message"] for r in tasks[0].events("note")), tasks[0].log()
 
 
 @test
