@@ -17,6 +17,7 @@
 #include "daemon/balancer.h"
 #include "daemon/certificates.h"
 #include "daemon/net_test.h"
+#include "daemon/placer.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/status.h"
@@ -393,7 +394,8 @@ static void balance(struct run *r, enum member_node_state state)
 
     if (advisor_judged(r->advisor, &windows) && state == MEMBER_LEADING &&
         g->view.generation == member_node_view(rdzv_node(g->rdzv))->generation)
-        balancer_judge(g->balancer, &windows, &g->view, g->rdzv);
+        if (!placer_judge(g->placer, &windows, &g->view, g->rdzv))
+            balancer_judge(g->balancer, &windows, &g->view, g->rdzv);
 }
 
 static void on_tick(struct run *r)

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "conf/job_print.h"
 #include "daemon/balancer.h"
+#include "daemon/placer.h"
 #include "daemon/certificates.h"
 #include "daemon/net_test.h"
 #include "daemon/own_address.h"
@@ -147,6 +148,7 @@ int group_open(struct run *r, const struct rdzv_opts *callbacks, struct err *err
     g->tests.loop = r->loop;
     g->net_test = net_test_new(r->s);
     g->balancer = balancer_new(r->s);
+    g->placer = placer_new(r->s);
     pthread_mutex_init(&g->lock, NULL);
     rc = new_incarnation(g, err);
     if (rc == 0)
@@ -182,6 +184,7 @@ void group_free(struct run *r)
     comm_listener_close(g->listener);
     net_test_free(g->net_test);
     balancer_free(g->balancer);
+    placer_free(g->placer);
     arena_fini(&g->view_memory);
     pthread_mutex_destroy(&g->lock);
     free(g);

@@ -22,6 +22,7 @@
 #include "daemon/run_priv.h"
 
 struct balancer;
+struct placer;
 struct certificates;
 struct net_test;
 
@@ -59,6 +60,7 @@ struct group {
     struct path_tests tests;
     struct net_test *net_test; /* owned */
     struct balancer *balancer; /* owned */
+    struct placer *placer;     /* owned */
     struct group_lease lease;
 };
 

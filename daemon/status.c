@@ -48,9 +48,9 @@ static void add_pieces(const struct group_view *v, uint32_t n, uint32_t *lanes)
             lanes[v->pieces[i].rank] += v->pieces[i].n;
 }
 
-/* Adds the lanes of each replica to its member. */
+/* Adds the lanes of each replica to its member, whose location is that of the view: the leader may have inferred it. */
 static void add_lanes(Trainerd__V1__StatusReply *s, const struct group_view *view,
-                      const uint32_t *lanes, uint32_t n)
+                      const uint32_t *lanes, uint32_t n, struct arena *a)
 {
     uint32_t at = 0;
 
@@ -59,6 +59,10 @@ static void add_lanes(Trainerd__V1__StatusReply *s, const struct group_view *vie
 
         for (uint32_t k = 0; member->rank < s->n_tasks && k < member->n_devices && at < n; k++)
             s->tasks[member->rank]->lanes += lanes[at++];
+        if (member->rank < s->n_tasks && member->location != NULL) {
+            s->tasks[member->rank]->location = arena_strdup(a, member->location);
+            CHECK(s->tasks[member->rank]->location != NULL);
+        }
     }
 }
 
@@ -93,7 +97,7 @@ static void fill_lanes(Trainerd__V1__StatusReply *s, const struct group_view *vi
     else
         add_pieces(view, n, shares);
     if (is_current)
-        add_lanes(s, view, shares, n);
+        add_lanes(s, view, shares, n, a);
     for (size_t i = 0; i < s->n_tasks && !is_current; i++)
         for (uint32_t k = 0; is_in_view(s->tasks[i]) && k < s->tasks[i]->n_devices; k++)
             s->tasks[i]->lanes += shares[at++];

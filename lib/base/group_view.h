@@ -38,7 +38,7 @@ struct group_member { /* one task of a view */
     const char *name;         /* "worker 1", for messages */
     const char *data_address; /* "ip:port" of its data port, for members of other hosts */
     const char *host_key;     /* members with equal strings can share memory (comm_host_key()) */
-    const char *location;     /* base/location.h; NULL or "": not known */
+    const char *location;     /* base/location.h, of the task or inferred by the leader; NULL or "": not known */
 };
 
 /* Lanes (micro-batches) of a step that a rank of the communicator computes: an aligned block, whose size

@@ -8,6 +8,7 @@ static const struct conf_word comms[] = {
 };
 static const struct conf_word topologies[] = {
     { "auto", CONF_TOPOLOGY_AUTO },
+    { "labels", CONF_TOPOLOGY_LABELS },
     { "flat", CONF_TOPOLOGY_FLAT },
 };
 static const struct conf_word codes[] = {
@@ -59,8 +60,9 @@ static const struct conf_key rows[] = {
   .doc = "auto: nccl between GPUs, cpu between processors; cpu and nccl select one of them." },
 { "/communication", "topology", ENUM, AT(communication.topology), FREE, WORDS(topologies), .fallback = "auto",
   .doc = "auto: if all training tasks have a location (the environment variable TRAINERD_LOCATION, or "
-         "SLURM_TOPOLOGY_ADDR), tasks of a rack are neighbours in the order of ranks; flat: this task states no location, "
-         "and the order is that of the cluster. Results do not depend on it." },
+         "SLURM_TOPOLOGY_ADDR), tasks of a rack are neighbours in the order of ranks; and if links are slow between groups of "
+         "tasks and a step is predicted to take 20 % less, the leader places these groups in racks. labels: by locations "
+         "only. flat: this task states no location, and the order is that of the cluster. Results do not depend on it." },
 { "/communication", "deterministic", BOOL, AT(communication.deterministic), .fallback = "false",
   .doc = "Whether GPUs add gradients along the tree over lanes, so that results do not depend on their number; false: in "
          "an order that NCCL chooses. CPUs always add along the tree." },

@@ -162,6 +162,16 @@ void rdzv_divide(struct rdzv *r, const struct group_piece *pieces, uint32_t n_pi
     rdzv_report(r, &(struct member_event){ .kind = MEMBER_EV_REGROUP, .text = why });
 }
 
+void rdzv_place(struct rdzv *r, const char *const *locations, const char *why)
+{
+    const struct member_node *n = rdzv_node(r);
+
+    if (member_node_state(n) != MEMBER_LEADING || member_node_view(n)->generation == 0)
+        return;
+    rdzv_views_place(r->views, member_node_view(n), locations);
+    rdzv_divide(r, NULL, 0, why);
+}
+
 void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error)
 {
     rdzv_control_checkpoint_done(r->control, step, path, error);

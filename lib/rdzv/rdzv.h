@@ -199,6 +199,11 @@ void rdzv_report(struct rdzv *r, const struct member_event *e);
 void rdzv_divide(struct rdzv *r, const struct group_piece *pieces, uint32_t n_pieces,
                  const char *why);
 
+/* A leader: from the next step boundary on the members of the present view have these locations, [n_members] in the order of
+ * ranks, in every view of the same processes that this task publishes, and equal shares; NULL: that of the task. Then as
+ * rdzv_divide(). */
+void rdzv_place(struct rdzv *r, const char *const *locations, const char *why);
+
 void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error);
 
 /* A key of the job file whose value changed. */

@@ -285,6 +285,10 @@ void rdzv_probes_free(struct rdzv_probes *w);
 struct rdzv_views *rdzv_views_new(struct rdzv *r);
 /* Copies a complete view, which was received and validated, and sets `self` in the copy. */
 void rdzv_views_store(struct rdzv_views *v, const struct group_view *from);
+/* The views of exactly these processes that this task publishes have these locations from now on, [n_members]; NULL: that of
+ * the task. The strings are copied. */
+void rdzv_views_place(struct rdzv_views *v, const struct group_view *members,
+                      const char *const *locations);
 /* The views of exactly these processes that this task publishes have these pieces from now on; n_pieces 0:
  * equal shares. */
 void rdzv_views_divide(struct rdzv_views *v, const struct group_view *members,

@@ -13,6 +13,8 @@ struct rdzv_views {
     struct rdzv *r;
     struct arena division_memory;
     struct group_view division; /* whose members have these pieces, in every view that they form */
+    struct arena placement_memory;
+    struct group_view placement; /* whose members have these locations, in every view that they form */
     struct arena memory;    /* of `view` */
     struct group_view view; /* generation 0: no view */
 };
@@ -53,13 +55,29 @@ void rdzv_views_divide(struct rdzv_views *v, const struct group_view *members,
     CHECK(group_view_copy(&from, &v->division_memory, &v->division));
 }
 
+void rdzv_views_place(struct rdzv_views *v, const struct group_view *members,
+                      const char *const *locations)
+{
+    struct group_view from = *members;
+    struct group_member *placed = calloc(from.n_members, sizeof(*placed));
+
+    CHECK(placed != NULL);
+    memcpy(placed, members->members, from.n_members * sizeof(*placed));
+    for (uint32_t i = 0; i < from.n_members; i++)
+        placed[i].location = locations[i];
+    from.members = placed;
+    arena_fini(&v->placement_memory);
+    CHECK(group_view_copy(&from, &v->placement_memory, &v->placement));
+    free(placed);
+}
+
 /* Stores a view that this task publishes, with a new key. Returns false if one of its members never
  * joined this task: another task published the view. */
 static bool complete(struct rdzv_views *v, const struct group_view *from)
 {
     struct group_view view = *from;
     struct group_member *members = calloc(from->n_members, sizeof(*members));
-    bool is_own = true;
+    bool is_own = true, is_placed = has_same_members(&v->placement, from);
 
     CHECK(members != NULL);
     for (uint32_t i = 0; i < from->n_members && is_own; i++) {
@@ -70,6 +88,8 @@ static bool complete(struct rdzv_views *v, const struct group_view *from)
         members[i] = *joined;
         members[i].held = m->held;
         members[i].storage_failures = m->storage_failures;
+        if (is_placed && v->placement.members[i].location != NULL)
+            members[i].location = v->placement.members[i].location;
     }
     if (is_own) {
         view.members = members;
@@ -105,5 +125,6 @@ void rdzv_views_free(struct rdzv_views *v)
         return;
     arena_fini(&v->memory);
     arena_fini(&v->division_memory);
+    arena_fini(&v->placement_memory);
     free(v);
 }
