@@ -1,7 +1,8 @@
 /* channel.c - messages between ranks and servers; see channel.h.
  *
- * A channel is a link: one TCP connection. Each message is preceded by a head (message.h). A local
- * end waits on one epoll instance with all of its links. channel_read.c receives.
+ * A channel is a link: one connection, TCP, or a Unix socket if both members can share memory. Each message is
+ * preceded by a head (message.h). A local end waits on one epoll instance with all of its links. channel_read.c
+ * receives. channel_ring.c exchanges the bytes of large messages between members that share memory.
  *
  *   reading    comm_receive() stops reading a channel at its first complete message, so the kernel
  *              slows down a sender that is too fast. While comm_send() is blocked, it reads without
@@ -13,12 +14,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -29,7 +27,6 @@
 #include "tls/tls.h"
 
 enum {
-    RECORD_BYTES = 16 << 10, /* the longest record of TLS */
     SEND_PARTS = 64,         /* per system call */
     NAMED_MAX = 3,           /* limit of points in a message */
 };
@@ -239,6 +236,7 @@ struct outgoing {
     uint32_t n_parts, part; /* part: index + 1 of the present part; 0: the head */
     size_t at;              /* bytes of the present part that were sent */
     size_t rest;            /* bytes of the message that were not sent */
+    bool in_ring;           /* the parts go through the ring of the channel */
 };
 
 static struct iovec part_of(const struct outgoing *o, uint32_t i)
@@ -261,7 +259,7 @@ static size_t list_rest(const struct outgoing *o, struct iovec out[SEND_PARTS])
 {
     size_t n = 0, at = o->at;
 
-    for (uint32_t i = o->part; i <= o->n_parts && n < SEND_PARTS; i++, at = 0) {
+    for (uint32_t i = o->part; i <= (o->in_ring ? 0 : o->n_parts) && n < SEND_PARTS; i++, at = 0) {
         struct iovec v = part_of(o, i);
 
         if (v.iov_len > at)
@@ -276,10 +274,11 @@ static ssize_t send_record(struct comm_end *e, struct tls_stream *tls, const str
 {
     size_t used = 0;
 
-    if (v[0].iov_len >= RECORD_BYTES)
+    if (v[0].iov_len >= CHANNEL_RECORD_BYTES)
         return tls_stream_send(tls, v[0].iov_base, v[0].iov_len);
-    for (size_t i = 0; i < n && used < RECORD_BYTES; i++) {
-        size_t room = RECORD_BYTES - used, bytes = v[i].iov_len < room ? v[i].iov_len : room;
+    for (size_t i = 0; i < n && used < CHANNEL_RECORD_BYTES; i++) {
+        size_t room = CHANNEL_RECORD_BYTES - used,
+               bytes = v[i].iov_len < room ? v[i].iov_len : room;
 
         memcpy(e->record + used, v[i].iov_base, bytes);
         used += bytes;
@@ -288,13 +287,16 @@ static ssize_t send_record(struct comm_end *e, struct tls_stream *tls, const str
 }
 
 /* Returns the number of bytes sent; 0: none now; -1 after comm_fail(). */
-static ssize_t send_some(struct comm *c, struct comm_end *e, const struct comm_link *link,
-                         const struct outgoing *o)
+static ssize_t send_some(struct comm *c, struct comm_end *e, uint32_t k, const struct outgoing *o)
 {
+    const struct comm_link *link = &e->links[k];
     struct iovec v[SEND_PARTS];
-    struct msghdr m = { .msg_iov = v, .msg_iovlen = list_rest(o, v) };
+    struct msghdr m = { .msg_iov = v };
     ssize_t n;
 
+    if (o->in_ring && o->part > 0)
+        return channel_ring_send(c, e, k, o->parts + o->part - 1, o->n_parts - o->part + 1, o->at);
+    m.msg_iovlen = list_rest(o, v);
     if (fault_hit("comm.send"))
         n = -1, errno = ECONNRESET;
     else
@@ -309,18 +311,22 @@ static ssize_t send_some(struct comm *c, struct comm_end *e, const struct comm_l
     return comm_link_lost(c, link->peer, n == 0 ? "it closed the connection" : errno_text(errno));
 }
 
-/* Waits until the link accepts more bytes, and reads what arrives meanwhile. Returns -1 after
- * comm_fail(). */
-static int wait_for_room(struct comm *c, struct comm_end *e, const struct comm_link *link,
+/* Waits until the link, or the ring, accepts more bytes, and reads what arrives meanwhile. Returns -1
+ * after comm_fail(). */
+static int wait_for_room(struct comm *c, struct comm_end *e, uint32_t k, bool in_ring,
                          struct wait *w)
 {
-    struct pollfd p[2] = { { .fd = link->fd, .events = POLLOUT },
+    const struct comm_link *link = &e->links[k];
+    struct pollfd p[2] = { { .fd = in_ring ? -1 : link->fd, .events = POLLOUT },
                            { .fd = e->ready_fd, .events = POLLIN } };
     uint64_t now;
     int n;
 
     if (channel_read_more(c, e, true) < 0)
         return -1;
+    n = in_ring ? channel_ring_wait(c, e, k) : 0;
+    if (n != 0)
+        return n < 0 ? -1 : 0;
     n = poll(p, 2, e->n_more > 0 ? 0 : wait_sleeps(c, w));
     if (comm_has_failed(c) || (n > 0 && p[1].revents != 0 && channel_read_ready(c, e, true, 0) < 0))
         return -1;
@@ -368,29 +374,32 @@ int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *p
     struct comm_end *e = &c->ends[local];
     struct outgoing o = { .parts = parts, .n_parts = n_parts };
     struct wait w = wait_begin(limit_of(c));
-    const struct comm_link *link;
+    uint32_t k;
     int rc = 0;
 
     CHECK(local < c->n_ends);
-    link = &e->links[channel_to(c, to)];
+    k = channel_to(c, to);
     for (uint32_t i = 0; i < n_parts; i++) {
         o.rest += parts[i].iov_len;
         if (parts[i].iov_len > COMM_MESSAGE_MAX || o.rest > COMM_MESSAGE_MAX)
             return err_set(err, ERR_INPUT, "a message to %s has more than %d bytes",
                            comm_rank_text(c, to).text, COMM_MESSAGE_MAX);
     }
-    message_channel_write(o.rest, o.head);
-    o.rest += sizeof(o.head);
-    if (!comm_has_failed(c))
+    if (!comm_has_failed(c)) {
         CHECK(c->failure.is_connected);
+        rc = channel_offer_ring(c, e, k);
+    }
+    o.in_ring = channel_uses_ring(&e->channels[k], o.rest);
+    message_channel_write(o.in_ring ? CHANNEL_RING : CHANNEL_STREAM, o.rest, o.head);
+    o.rest += sizeof(o.head);
     while (rc == 0 && o.rest > 0 && !comm_has_failed(c)) {
-        ssize_t n = send_some(c, e, link, &o);
+        ssize_t n = send_some(c, e, k, &o);
 
         if (n > 0) {
             advance(&o, (size_t)n);
             wait_ends(c, &w);
         } else {
-            rc = n < 0 ? -1 : wait_for_room(c, e, link, &w);
+            rc = n < 0 ? -1 : wait_for_room(c, e, k, o.in_ring && o.part > 0, &w);
         }
     }
     wait_ends(c, &w);
@@ -413,98 +422,4 @@ uint32_t comm_point_member(const struct comm *c, uint32_t point)
 {
     CHECK(point < c->topo.world + c->topo.n_servers);
     return c->topo.member_of[point];
-}
-
-/* ---- opening and closing ---- */
-
-static int make_end(struct comm *c, struct comm_end *e)
-{
-    const struct topology *t = &c->topo;
-    uint32_t n = 0;
-
-    e->links = calloc((size_t)t->world + t->n_servers, sizeof(*e->links));
-    if (e->links == NULL)
-        return ERR_NOMEM;
-    for (uint32_t p = c->n_ranks > 0 ? t->world : 0; p < t->world + t->n_servers; p++)
-        if (t->member_of[p] != c->self)
-            e->links[n++] = (struct comm_link){ .fd = -1, .peer = p };
-    e->n_links = n;
-    e->channels = calloc((size_t)n + 1, sizeof(*e->channels));
-    if (c->opts.encrypts && n > 0) {
-        e->record = malloc(RECORD_BYTES);
-        if (e->record == NULL)
-            return ERR_NOMEM;
-    }
-    return e->channels != NULL ? 0 : ERR_NOMEM;
-}
-
-int channels_make(struct comm *c)
-{
-    const struct topology *t = &c->topo;
-    uint32_t n =
-        c->n_ranks > 0 ? c->n_ranks : t->first_server[c->self + 1] - t->first_server[c->self];
-    int rc = 0;
-
-    c->first_point = c->n_ranks > 0 ? c->first_rank : t->world + t->first_server[c->self];
-    c->ends = calloc(n, sizeof(*c->ends));
-    if (c->ends == NULL)
-        return ERR_NOMEM;
-    c->n_ends = n;
-    for (uint32_t i = 0; i < n; i++)
-        c->ends[i].ready_fd = -1;
-    for (uint32_t i = 0; i < n && t->n_servers > 0 && rc == 0; i++)
-        rc = make_end(c, &c->ends[i]);
-    return rc;
-}
-
-int channels_open(struct comm *c, struct err *err)
-{
-    for (uint32_t i = 0; i < c->n_ends; i++) {
-        struct comm_end *e = &c->ends[i];
-
-        if (e->n_links == 0)
-            continue;
-        e->ready_fd = epoll_create1(EPOLL_CLOEXEC);
-        if (e->ready_fd < 0)
-            return err_sys(err, errno, "make an epoll instance");
-        for (uint32_t k = 0; k < e->n_links; k++) {
-            struct epoll_event event = { .events = EPOLLIN, .data.u32 = k };
-
-            if (epoll_ctl(e->ready_fd, EPOLL_CTL_ADD, e->links[k].fd, &event) < 0)
-                return err_sys(err, errno, "add a connection to an epoll instance");
-            /* the handshake of TLS may have read more than its own bytes */
-            channel_set_more(e, &e->channels[k], e->links[k].tls != NULL);
-        }
-    }
-    return 0;
-}
-
-static void free_end(struct comm_end *e)
-{
-    for (uint32_t k = 0; k < e->n_links; k++) {
-        if (e->links[k].fd >= 0) {
-            tls_stream_free(e->links[k].tls);
-            close(e->links[k].fd);
-        }
-        if (e->channels == NULL)
-            continue;
-        channel_buffer_free(e->channels[k].first);
-        channel_buffer_free(e->channels[k].current);
-        channel_buffer_free(e->channels[k].idle);
-    }
-    if (e->delivered != NULL)
-        e->delivered->next = NULL;
-    channel_buffer_free(e->delivered);
-    if (e->ready_fd >= 0)
-        close(e->ready_fd);
-    free(e->links);
-    free(e->channels);
-    free(e->record);
-}
-
-void channels_free(struct comm *c)
-{
-    for (uint32_t i = 0; i < c->n_ends; i++)
-        free_end(&c->ends[i]);
-    free(c->ends);
 }

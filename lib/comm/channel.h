@@ -1,4 +1,5 @@
-/* channel.h - messages between the ranks and the servers of one generation.
+/* channel.h - messages between the ranks and the servers of one generation: through shared memory between members
+ * that can share it (opts.shared_memory), else over TCP.
  *
  * A *server* is a service thread of a parameter server (ps): a member with n_servers > 0 and no
  * replicas. A *point* is a rank or a server. Ranks are the points [0, comm_world()); servers are
@@ -44,8 +45,8 @@ uint32_t comm_first_point(const struct comm *c); /* of this member: its first ra
 uint32_t comm_point_member(const struct comm *c, uint32_t point);
 
 /* Sends one message, the concatenation of the parts, to a point with a channel to this local end.
- * Blocks until the kernel has accepted all bytes. Meanwhile, messages that arrive for this local
- * end are read into memory, so ends that send to each other never wait for each other. The limit is
+ * Blocks until the kernel has accepted all bytes, or all are in the memory that the members share. Meanwhile,
+ * messages that arrive for this local end are read into memory, so ends that send to each other never wait for each other. The limit is
  * four fifths of the deadline of the communicator: a rank that waits for a server then fails, and
  * names it, before the collectives in which other ranks wait for that rank. Errors: as above, ERR_INPUT (more than COMM_MESSAGE_MAX bytes;
  * nothing was sent, and the generation continues). */

@@ -1,5 +1,5 @@
-/* channel_priv.h - the receiving half of a channel, shared by channel_read.c (bytes to messages) and
- * channel.c (calls). */
+/* channel_priv.h - the state of a channel, shared by channel.c (calls), channel_open.c, channel_read.c (bytes to messages)
+ * and channel_ring.c (shared memory). */
 #ifndef COMM_CHANNEL_PRIV_H
 #define COMM_CHANNEL_PRIV_H
 
@@ -10,8 +10,13 @@
 #include <sys/uio.h>
 
 #include "comm/comm_priv.h"
+#include "comm/ring.h"
 
-enum { CHANNEL_AHEAD_BYTES = 4096 };
+enum {
+    CHANNEL_AHEAD_BYTES = 4096,
+    CHANNEL_RECORD_BYTES = 16 << 10, /* the longest record of TLS */
+    CHANNEL_RING_MIN = 16 << 10, /* smaller messages take the connection: one system call, and no other wake-up */
+};
 
 struct channel_buffer {
     struct channel_buffer *next;
@@ -34,6 +39,11 @@ struct channel {
     uint64_t ended_ns;                   /* when the connection ended; 0: it is open */
     bool has_more;                       /* can be read, although epoll does not report it */
     int wakes_at;                        /* SO_RCVLOWAT of the connection; 0: not set */
+    bool in_ring;                        /* the rest of `current` is in ring_in */
+    bool has_offered;                    /* ring_out was offered to the peer */
+    struct ring ring_out, ring_in;       /* owned; of a local link. ring_in: none before the offer of the peer */
+    int peer_wake_fd;                    /* owned; eventfd that came with ring_in; valid if that exists */
+    int passed[2];                       /* owned; descriptors received, before their OFFER was read; -1 */
     uint8_t ahead[CHANNEL_AHEAD_BYTES];
 };
 
@@ -46,6 +56,28 @@ int channel_read_more(struct comm *c, struct comm_end *e, bool all);
 int channel_read_ready(struct comm *c, struct comm_end *e, bool all, int wait_ms);
 /* Sets ch->has_more, and counts it in e->n_more. */
 void channel_set_more(struct comm_end *e, struct channel *ch, bool more);
+/* ---- channel_ring.c ---- */
+/* Sends the OFFER of a local link, unless that was done. The descriptors in flight may be too many for the system:
+ * the next message tries again. Returns -1 after comm_fail(). */
+int channel_offer_ring(struct comm *c, struct comm_end *e, uint32_t k);
+/* Handles the OFFER of the peer, with the descriptors ch->passed. Returns -1 after comm_fail(). */
+int channel_accept_ring(struct comm *c, struct comm_end *e, uint32_t k);
+/* Returns true if a message of so many bytes goes through the ring. */
+bool channel_uses_ring(const struct channel *ch, size_t bytes);
+/* Writes bytes of the parts, from byte `at` of the first one, to the ring. Returns the number of bytes; 0: the ring
+ * is full; -1 after comm_fail(). */
+ssize_t channel_ring_send(struct comm *c, struct comm_end *e, uint32_t k, const struct iovec *parts,
+                          uint32_t n_parts, size_t at);
+/* Reads from the ring. Returns the number of bytes; 0: none; -1 after comm_fail(). */
+ssize_t channel_ring_receive(struct comm *c, struct comm_end *e, uint32_t k, void *to,
+                             size_t bytes);
+/* Called before this end sleeps until there is room in the ring. Returns 1: there is; 0; -1 after comm_fail(). */
+int channel_ring_wait(struct comm *c, struct comm_end *e, uint32_t k);
+/* The same for the bytes of `current`. Returns true if this end need not sleep. */
+bool channel_ring_has_bytes(struct channel *ch);
+void channel_close_ring(struct channel *ch);
+/* Receives descriptors, too. Returns as recv(). */
+ssize_t channel_recv_passed(struct channel *ch, int fd, void *to, size_t bytes);
 /* Keeps the buffer for a later message of the channel. */
 void channel_release(struct channel *ch, struct channel_buffer *b);
 void channel_buffer_free(struct channel_buffer *b); /* with those that follow; NULL is allowed */

@@ -2,7 +2,7 @@
  *
  * The bytes before a head is complete are received into `ahead`, so that a small message needs one
  * system call. The rest of a large message is received directly into its buffer, or into the places of
- * comm_place(). Complete messages wait in the queue of their channel; their buffers are used again. */
+ * comm_place(); the rest of a message in a ring is copied from there. Complete messages wait in the queue of their channel; their buffers are used again. */
 #include "comm/channel_priv.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -108,19 +109,27 @@ static void pass(struct channel *ch, size_t n)
     ch->place_at += n;
 }
 
+static ssize_t receive_bytes(const struct comm_link *link, struct channel *ch, void *to,
+                             size_t bytes)
+{
+    if (link->tls != NULL)
+        return tls_stream_recv(link->tls, to, bytes);
+    return link->is_local ? channel_recv_passed(ch, link->fd, to, bytes)
+                          : recv(link->fd, to, bytes, MSG_DONTWAIT);
+}
+
 /* Returns the number of bytes received; 0: none until epoll reports more; -1 after comm_fail(). */
 static ssize_t receive_some(struct comm *c, struct comm_end *e, uint32_t k, void *to, size_t bytes)
 {
     const struct comm_link *link = &e->links[k];
-    const struct channel *ch = &e->channels[k];
+    struct channel *ch = &e->channels[k];
     bool is_between = ch->current == NULL && ch->ahead_at == ch->ahead_end;
     ssize_t n;
 
     if (fault_hit("comm.recv"))
         n = -1, errno = ECONNRESET;
     else
-        n = link->tls != NULL ? tls_stream_recv(link->tls, to, bytes)
-                              : recv(link->fd, to, bytes, MSG_DONTWAIT);
+        n = receive_bytes(link, ch, to, bytes);
     if (n > 0)
         return n;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -140,13 +149,20 @@ static int begin_message(struct comm *c, struct comm_end *e, uint32_t k)
     struct channel *ch = &e->channels[k];
     uint32_t point = e->links[k].peer;
     size_t bytes, present;
+    enum channel_where where;
     bool is_placed;
     struct err err;
 
-    if (message_channel_read(ch->ahead + ch->ahead_at, &bytes, &err) < 0)
+    if (message_channel_read(ch->ahead + ch->ahead_at, &where, &bytes, &err) < 0)
         return comm_fail(c, ERR_PEER, c->topo.member_of[point], "%s sent an invalid message: %s",
                          comm_rank_text(c, point).text, err.text);
     ch->ahead_at += MESSAGE_CHANNEL_BYTES;
+    if (where == CHANNEL_OFFER)
+        return channel_accept_ring(c, e, k);
+    if (where == CHANNEL_RING && ch->ring_in.page == NULL)
+        return comm_fail(c, ERR_PEER, c->topo.member_of[point],
+                         "%s sent an invalid message: it is in a ring that was not offered",
+                         comm_rank_text(c, point).text);
     is_placed = ch->places != NULL && bytes == ch->place_bytes;
     ch->current = buffer_acquire(ch, is_placed ? 0 : bytes);
     if (ch->current == NULL)
@@ -155,11 +171,13 @@ static int begin_message(struct comm *c, struct comm_end *e, uint32_t k)
     ch->current->bytes = bytes;
     ch->current->is_placed = is_placed;
     ch->n_in = ch->place_at = 0;
+    ch->in_ring = where == CHANNEL_RING;
     if (is_placed) {
         ch->place = ch->places;
         ch->places = NULL;
     }
     present = ch->ahead_end - ch->ahead_at < bytes ? ch->ahead_end - ch->ahead_at : bytes;
+    present = ch->in_ring ? 0 : present;
     for (size_t room; present > 0; present -= room) {
         uint8_t *to = next_place(ch, &room);
 
@@ -198,7 +216,8 @@ static ssize_t receive_next(struct comm *c, struct comm_end *e, uint32_t k, size
     if (ch->current != NULL) {
         uint8_t *to = next_place(ch, &rest);
 
-        n = receive_some(c, e, k, to, rest < most ? rest : most);
+        rest = rest < most ? rest : most;
+        n = ch->in_ring ? channel_ring_receive(c, e, k, to, rest) : receive_some(c, e, k, to, rest);
         pass(ch, n > 0 ? (size_t)n : 0);
         return n;
     }
@@ -218,11 +237,16 @@ static void set_wakes(struct comm_end *e, uint32_t k)
 {
     struct channel *ch = &e->channels[k];
     bool is_long = ch->current != NULL && ch->current->bytes - ch->n_in >= WAKE_BYTES;
-    int at = is_long && e->links[k].tls == NULL ? WAKE_BYTES : 1;
+    int at = is_long && e->links[k].tls == NULL && !e->links[k].is_local ? WAKE_BYTES : 1;
 
     if (at != ch->wakes_at && (at > 1 || ch->wakes_at > 1) &&
         setsockopt(e->links[k].fd, SOL_SOCKET, SO_RCVLOWAT, &at, sizeof(at)) == 0)
         ch->wakes_at = at;
+}
+
+static bool is_in_ring(const struct channel *ch)
+{
+    return ch->current != NULL && ch->in_ring;
 }
 
 /* Reads what has arrived: until one message is complete, or all: until nothing is left or the turn
@@ -236,8 +260,9 @@ static int read_channel(struct comm *c, struct comm_end *e, uint32_t k, bool all
     bool stops = false;
 
     while (!stops && n > 0) {
-        if (has_head(ch) && begin_message(c, e, k) < 0)
-            return -1;
+        while (has_head(ch)) /* an OFFER begins no message */
+            if (begin_message(c, e, k) < 0)
+                return -1;
         if (ch->current != NULL && ch->n_in == ch->current->bytes) {
             finish_message(e, ch);
             stops = !all;
@@ -249,8 +274,12 @@ static int read_channel(struct comm *c, struct comm_end *e, uint32_t k, bool all
         }
     }
     set_wakes(e, k);
-    channel_set_more(e, ch, has_head(ch) || (n > 0 && tls != NULL && tls_stream_has_bytes(tls)));
-    return n < 0 ? -1 : 0;
+    if (n < 0)
+        return -1;
+    channel_set_more(e, ch,
+                     has_head(ch) || (n > 0 && tls != NULL && tls_stream_has_bytes(tls)) ||
+                         (is_in_ring(ch) && channel_ring_has_bytes(ch)));
+    return 0;
 }
 
 int channel_read_more(struct comm *c, struct comm_end *e, bool all)
@@ -261,13 +290,28 @@ int channel_read_more(struct comm *c, struct comm_end *e, bool all)
     return 0;
 }
 
+/* A peer has woken this end, for bytes or for room in a ring. */
+static int read_rings(struct comm *c, struct comm_end *e, bool all)
+{
+    uint64_t wakes;
+
+    (void)read(e->wake_fd, &wakes, sizeof(wakes)); /* EAGAIN: another event came with this one */
+    for (uint32_t k = 0; k < e->n_links; k++)
+        if (is_in_ring(&e->channels[k]) && read_channel(c, e, k, all) < 0)
+            return -1;
+    return 0;
+}
+
 int channel_read_ready(struct comm *c, struct comm_end *e, bool all, int wait_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(e->ready_fd, events, EVENTS, wait_ms);
 
-    for (int i = 0; i < n; i++)
-        if (read_channel(c, e, events[i].data.u32, all) < 0)
+    for (int i = 0; i < n; i++) {
+        uint32_t k = events[i].data.u32;
+
+        if ((k < e->n_links ? read_channel(c, e, k, all) : read_rings(c, e, all)) < 0)
             return -1;
+    }
     return n < 0 ? 0 : n; /* EINTR: retry */
 }

@@ -78,7 +78,7 @@ struct comm_opts {
     /* Shared region that contains every buffer of a call; valid for the life of the comm. Not used
        for a ps. */
     const struct device_mem *arena;
-    bool shared_memory;   /* false: TCP also inside a host */
+    bool shared_memory;   /* false: TCP also inside a host, for collectives and messages */
     bool encrypts;        /* links over TCP are under TLS; the same on all members */
     uint64_t deadline_ms; /* limit of comm_connect() and of each call */
     /* Called at most once, from a thread of comm, as soon as this process learns that the connected

@@ -11,7 +11,10 @@
  *   link_tcp.c    two ranks of different nodes: one step of a schedule
  *   waits.c       the time that ranks waited for other members
  *   channel.c     messages between ranks and servers
+ *   channel_open.c         opens and closes channels
  *   channel_read.c         receives the bytes of the channels
+ *   channel_ring.c         the messages of channels that go through shared memory
+ *   ring.c        one direction of such a channel
  *   path.c        which data paths work
  *   fail.c        how a failure is recorded and spreads
  *   life.c        liveness of the members: the life lines, and the thread that watches them
@@ -68,6 +71,7 @@ struct comm_link {
     int fd;        /* owned; -1 until connected */
     struct tls_stream *tls; /* owned; NULL: clear text */
     uint32_t peer; /* point: a rank, or a server of a channel */
+    bool is_local; /* of a channel: a Unix socket, because both members can share memory */
 };
 
 /* A connection that shows whether a member is alive; see life.c. */
@@ -142,7 +146,8 @@ struct comm_end {
     uint32_t n_links;           /* 0: a rank of a group without servers */
     struct comm_link *links;    /* owned [n_links], in the order of the points */
     struct channel *channels;   /* owned [n_links] */
-    int ready_fd;               /* owned; epoll instance of the links; -1 before channels_open() */
+    int ready_fd;               /* owned; epoll instance of the links and of wake_fd; -1 before channels_open() */
+    int wake_fd;                /* owned; eventfd by which peers wake this end for its rings; -1: no link is local */
     uint8_t *record;            /* owned; collects small parts for TLS; NULL: clear text */
     uint32_t n_ready;           /* complete messages that were not delivered */
     uint32_t n_more;            /* channels with bytes that epoll does not report */
@@ -371,7 +376,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x);
 /* Sets TCP_NODELAY, keepalive and so on, for links and life lines. */
 void tcp_tune(int fd, bool is_settled); /* false: during the handshake */
 
-/* ---- channel.c ---- */
+/* ---- channel_open.c ---- */
 /* Allocates the ends and their links, which the handshake connects. ERR_NOMEM; then
  * channels_free() is called nevertheless. */
 int channels_make(struct comm *c);

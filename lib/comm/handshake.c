@@ -70,24 +70,23 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
     return failed ? err_set(err, ERR_NOMEM, "describe the members: out of memory") : 0;
 }
 
-/* Makes a socket name that only members with the key can predict, new in every generation. */
-static void host_address(struct handshake_state *s)
+/* Makes the abstract socket name of a member, which only members with the key can predict, new in every
+ * generation. Returns the bytes of the address. */
+static socklen_t local_address(const struct handshake_state *s, uint32_t member,
+                               struct sockaddr_un *out)
 {
-    struct comm *c = s->c;
     uint8_t text[32 + 8 + 4], mac[DIGEST_BYTES];
     char hex[DIGEST_HEX_BYTES];
-    uint32_t leader = c->topo.leader_of[c->host];
     int n;
 
     memcpy(text, s->here.layout, 32);
-    bytes_set_u64(text + 32, c->generation);
-    bytes_set_u32(text + 40, leader);
+    bytes_set_u64(text + 32, s->c->generation);
+    bytes_set_u32(text + 40, member);
     digest_hmac(s->opts->key, COMM_KEY_BYTES, text, sizeof(text), mac);
     digest_hex(mac, hex);
-    s->host_address.sun_family = AF_UNIX; /* sun_path[0] stays NUL: an abstract name */
-    n = snprintf(s->host_address.sun_path + 1, sizeof(s->host_address.sun_path) - 1,
-                 "trainerd-%.48s", hex);
-    s->host_address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    *out = (struct sockaddr_un){ .sun_family = AF_UNIX }; /* sun_path[0] is NUL: an abstract name */
+    n = snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "trainerd-%.48s", hex);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
 static void want(struct handshake_state *s, enum handshake_kind kind, uint32_t own, uint32_t peer,
@@ -108,6 +107,7 @@ static void want_life(struct handshake_state *s, struct comm_life *life)
 
     want(s, is_line ? HANDSHAKE_LIFE : HANDSHAKE_HOST, s->c->self, life->member, life->member,
          &life->fd);
+    s->wants[s->n_wants - 1].is_local = !is_line;
     life->has_code = is_line && s->opts->encrypts;
     if (life->has_code)
         s->wants[s->n_wants - 1].key = life->key;
@@ -117,7 +117,8 @@ static void want_link(struct handshake_state *s, struct comm_link *link, uint32_
                       uint32_t member)
 {
     want(s, HANDSHAKE_LINK, own, link->peer, member, &link->fd);
-    if (s->opts->encrypts)
+    s->wants[s->n_wants - 1].is_local = link->is_local;
+    if (s->opts->encrypts && !link->is_local)
         s->wants[s->n_wants - 1].tls = &link->tls;
 }
 
@@ -184,16 +185,16 @@ static int list_wants(struct handshake_state *s)
 
 static int listen_on_host(struct handshake_state *s)
 {
+    struct sockaddr_un address;
+    socklen_t bytes = local_address(s, s->c->self, &address);
     bool called = false;
 
-    host_address(s);
     for (size_t i = 0; i < s->n_wants; i++)
-        called |= s->wants[i].kind == HANDSHAKE_HOST && !s->wants[i].dials;
+        called |= s->wants[i].is_local && !s->wants[i].dials;
     if (!called)
         return 0;
     s->unix_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (s->unix_fd < 0 ||
-        bind(s->unix_fd, (struct sockaddr *)&s->host_address, s->host_address_bytes) < 0 ||
+    if (s->unix_fd < 0 || bind(s->unix_fd, (struct sockaddr *)&address, bytes) < 0 ||
         listen(s->unix_fd, 1024) < 0)
         return err_sys(s->err, errno, "listen for the other members of this host");
     return 0;
@@ -203,7 +204,7 @@ static int listen_on_host(struct handshake_state *s)
 
 static void retry_later(struct want *w)
 {
-    uint32_t most = w->kind == HANDSHAKE_HOST ? RETRY_HOST_MS_MAX : RETRY_MS_MAX;
+    uint32_t most = w->is_local ? RETRY_HOST_MS_MAX : RETRY_MS_MAX;
 
     w->busy = false;
     w->retry_ns = clock_ns() + w->retry_ms * (uint64_t)1000000;
@@ -228,12 +229,15 @@ static void dial(struct handshake_state *s, struct want *w)
 {
     struct conn n = { .want = w, .state = DIAL_CONNECT, .expires_ns = UINT64_MAX };
     uint64_t now = clock_ns();
+    struct sockaddr_un local;
     struct sockaddr_storage a;
-    struct sockaddr *to = (struct sockaddr *)&s->host_address;
-    socklen_t bytes = s->host_address_bytes;
+    struct sockaddr *to = (struct sockaddr *)&local;
+    socklen_t bytes;
     int rc;
 
-    if (w->kind != HANDSHAKE_HOST) {
+    if (w->is_local) {
+        bytes = local_address(s, w->member, &local);
+    } else {
         rc = listener_parse(s->opts->view.members[w->member].data_address, &a, &bytes, s->err);
         if (rc < 0) {
             s->rc = err_wrap(s->err, rc, "%s", s->c->names[w->member]);
@@ -242,7 +246,7 @@ static void dial(struct handshake_state *s, struct want *w)
         to = (struct sockaddr *)&a;
     }
     n.fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (n.fd >= 0 && w->kind != HANDSHAKE_HOST) {
+    if (n.fd >= 0 && !w->is_local) {
         tcp_tune(n.fd, false);
         n.expires_ns = now + COMM_PATH_MS * (uint64_t)1000000;
     }
@@ -445,8 +449,7 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
             *culprit = w->member;
         last = w->member;
         buf_printf(&b, "%s%s (%s: %s)", b.len > 0 ? ", " : "", c->names[w->member],
-                   w->kind == HANDSHAKE_HOST ? "on this host"
-                                             : s->opts->view.members[w->member].data_address,
+                   w->is_local ? "on this host" : s->opts->view.members[w->member].data_address,
                    w->last[0] != '\0' ? w->last : silence);
     }
     if (named > NAMED_MAX)

@@ -26,7 +26,7 @@
 struct err;
 
 enum {
-    HANDSHAKE_VERSION = 5, /* of these messages and of the messages that follow them (message.h) */
+    HANDSHAKE_VERSION = 6, /* of these messages and of the messages that follow them (message.h) */
     HANDSHAKE_NONCE_BYTES = 32,
     HANDSHAKE_HELLO_BYTES = 104,
     HANDSHAKE_CHALLENGE_BYTES = 80,
@@ -35,7 +35,8 @@ enum {
 };
 
 enum handshake_kind {
-    HANDSHAKE_LINK = 1, /* data between two points: ranks, or servers of a ps (channel.h) */
+    HANDSHAKE_LINK = 1, /* data between two points: ranks, or servers of a ps (channel.h); a channel between members
+                           that can share memory is over a Unix socket */
     HANDSHAKE_LIFE = 2, /* between two members: shows whether the other is alive */
     HANDSHAKE_HOST = 3, /* the same between the leader of a host and a member, over a Unix socket */
     HANDSHAKE_TEST = 4, /* a test of the path; the accepting side closes it (path.c) */

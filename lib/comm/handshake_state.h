@@ -18,6 +18,7 @@ struct want {
     struct tls_stream **tls; /* receives its stream; NULL: the connection is in clear text */
     uint8_t *key;            /* receives the key of the connection; NULL: not wanted */
     bool is_connected;      /* the connection was made; a star may have been closed since */
+    bool is_local;      /* over a Unix socket */
     bool dials, busy;   /* this side dials; an attempt is in progress */
     bool unproven;      /* the last peer that tried did not know the key */
     uint64_t retry_ns;
@@ -61,8 +62,6 @@ struct handshake_state {
     struct pollfd *polls; /* the lives, the wants, 2 listeners, then the connections */
     size_t n_conns, max_conns;
     int unix_fd;                     /* owned; -1 if no member calls there */
-    struct sockaddr_un host_address; /* abstract name of the leader of this host */
-    socklen_t host_address_bytes;
     uint64_t due_ns;          /* time of the next dial */
     uint64_t accept_again_ns; /* time before which no connection is accepted (no free descriptor) */
     uint32_t n_foreign;

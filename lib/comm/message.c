@@ -22,7 +22,7 @@ enum {
     HEAD_ZERO = 27,
     HEAD_ROOT = 28,
 
-    CHANNEL_ZERO = 4,
+    CHANNEL_WHERE = 4,
     CHANNEL_BYTES = 8,
 
     LIFE_VERSION = 4,
@@ -122,25 +122,30 @@ int message_head_read(const uint8_t in[MESSAGE_HEAD_BYTES], uint32_t world, stru
 
 /* ---- the head of a message on a channel ---- */
 
-void message_channel_write(size_t bytes, uint8_t out[MESSAGE_CHANNEL_BYTES])
+void message_channel_write(enum channel_where where, size_t bytes,
+                           uint8_t out[MESSAGE_CHANNEL_BYTES])
 {
     memcpy(out, channel_magic, sizeof(channel_magic));
-    bytes_set_u32(out + CHANNEL_ZERO, 0);
+    bytes_set_u32(out + CHANNEL_WHERE, where);
     bytes_set_u64(out + CHANNEL_BYTES, bytes);
 }
 
-int message_channel_read(const uint8_t in[MESSAGE_CHANNEL_BYTES], size_t *bytes, struct err *err)
+int message_channel_read(const uint8_t in[MESSAGE_CHANNEL_BYTES], enum channel_where *where,
+                         size_t *bytes, struct err *err)
 {
     uint64_t n = bytes_get_u64(in + CHANNEL_BYTES);
-    uint32_t zero = bytes_get_u32(in + CHANNEL_ZERO);
+    uint32_t at = bytes_get_u32(in + CHANNEL_WHERE);
 
     if (memcmp(in, channel_magic, sizeof(channel_magic)) != 0)
         return bad_magic("a message", in, channel_magic, err);
-    if (zero != 0)
-        return err_set(err, ERR_PEER, "reserved bytes of a message are %u, expected 0", zero);
+    if (at > CHANNEL_OFFER)
+        return err_set(err, ERR_PEER, "place %u of a message, expected 0 to %d", at, CHANNEL_OFFER);
     if (n > COMM_MESSAGE_MAX)
         return err_set(err, ERR_PEER, "a message of %" PRIu64 " bytes, expected at most %d", n,
                        COMM_MESSAGE_MAX);
+    if (at == CHANNEL_OFFER && n != 0)
+        return err_set(err, ERR_PEER, "an offer of %" PRIu64 " bytes, expected 0", n);
+    *where = (enum channel_where)at;
     *bytes = (size_t)n;
     return 0;
 }

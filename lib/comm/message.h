@@ -23,8 +23,8 @@
  *   message head: precedes each message on a channel (channel.c)
  *     offset  size  type  field
  *          0     4  u32   magic "mesg"
- *          4     4  u32   zero
- *          8     8  u64   bytes that follow, <= COMM_MESSAGE_MAX
+ *          4     4  u32   where the message is: enum channel_where, below
+ *          8     8  u64   bytes of the message, <= COMM_MESSAGE_MAX; OFFER: zero
  *
  *   life message: on life lines, stars and tethers (life.c, share.c)
  *     offset  size  type  field
@@ -106,10 +106,19 @@ void message_head_write(const struct comm_call *call, uint64_t tag,
 int message_head_read(const uint8_t in[MESSAGE_HEAD_BYTES], uint32_t world, struct comm_call *out,
                       uint64_t *tag, struct err *err);
 
+enum channel_where {
+    CHANNEL_STREAM = 0, /* the bytes follow on the connection */
+    CHANNEL_RING = 1,   /* the bytes are in the ring of the sender (ring.h) */
+    CHANNEL_OFFER = 2,  /* no message: the descriptors of that ring, and of the eventfd that wakes the sender, come
+                           along; at most once */
+};
+
 /* The head of a message of `bytes` bytes on a channel. */
-void message_channel_write(size_t bytes, uint8_t out[MESSAGE_CHANNEL_BYTES]);
-/* Errors: ERR_PEER; then *bytes is unchanged. */
-int message_channel_read(const uint8_t in[MESSAGE_CHANNEL_BYTES], size_t *bytes, struct err *err);
+void message_channel_write(enum channel_where where, size_t bytes,
+                           uint8_t out[MESSAGE_CHANNEL_BYTES]);
+/* Errors: ERR_PEER; then *where and *bytes are unchanged. */
+int message_channel_read(const uint8_t in[MESSAGE_CHANNEL_BYTES], enum channel_where *where,
+                         size_t *bytes, struct err *err);
 
 enum life_what {
     LIFE_BYE = 1,  /* the sender closes its communicator in order */

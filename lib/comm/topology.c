@@ -41,7 +41,7 @@ static int count_points(struct topology *t, const struct group_member *members, 
 static int allocate(struct topology *t)
 {
     size_t m = t->n_members, w = t->world;
-    uint32_t *p = calloc(4 * m + 2 + 5 * w + 3 + t->n_servers, sizeof(*p));
+    uint32_t *p = calloc(5 * m + 2 + 5 * w + 3 + t->n_servers, sizeof(*p));
 
     if (p == NULL)
         return ERR_NOMEM;
@@ -50,6 +50,7 @@ static int allocate(struct topology *t)
     t->first_server = p, p += m + 1;
     t->host_of = p, p += m;
     t->leader_of = p, p += m;
+    t->shares_with = p, p += m;
     t->member_of = p, p += w + t->n_servers;
     t->node_of = p, p += w;
     t->node_first = p, p += w + 1;
@@ -91,6 +92,17 @@ static void find_hosts(struct topology *t, const struct group_member *members, b
             t->leader_of[h] = m;
             t->host_of[m] = h++;
         }
+}
+
+static void find_shares(struct topology *t, const struct group_member *members, bool shared_memory)
+{
+    for (uint32_t m = 0; m < t->n_members; m++) {
+        uint32_t first = shared_memory ? 0 : m;
+
+        while (strcmp(members[first].host_key, members[m].host_key) != 0)
+            first++;
+        t->shares_with[m] = first;
+    }
 }
 
 static bool same_host(const struct topology *t, uint32_t rank, uint32_t other)
@@ -216,6 +228,7 @@ int topology_init(struct topology *t, const struct group_member *members, uint32
         return err_set(err, ERR_NOMEM, "topology of %u ranks: out of memory", made.world);
     number_points(&made, members);
     find_hosts(&made, members, shared_memory);
+    find_shares(&made, members, shared_memory);
     CHECK(shares == NULL || nodes != TOPOLOGY_HOSTS);
     rc = find_leaves(&made, shares, err);
     if (rc < 0) {
@@ -289,10 +302,26 @@ static void describe_parts(const struct topology *t, char *out, size_t n)
                  t->n_hosts < t->n_trainers ? "hosts" : "members", least, most);
 }
 
+/* Writes "; 4 servers over shared memory + tcp": the channels between ranks and servers. */
+static void describe_servers(const struct topology *t, char *out, size_t n)
+{
+    bool memory = false, tcp = false;
+
+    for (uint32_t r = 0; r < t->world; r++)
+        for (uint32_t s = t->world; s < t->world + t->n_servers; s++) {
+            bool shares = t->shares_with[t->member_of[r]] == t->shares_with[t->member_of[s]];
+
+            memory = memory || shares;
+            tcp = tcp || !shares;
+        }
+    snprintf(out, n, "; %u server%s over %s%s%s", t->n_servers, t->n_servers == 1 ? "" : "s",
+             memory ? "shared memory" : "", memory && tcp ? " + " : "", tcp ? "tcp" : "");
+}
+
 const char *topology_describe(const struct topology *t, char *out, size_t n)
 {
     static const char *const kinds[] = { "binary tree", "halving/doubling", "direct" };
-    char parts[64], groups[96] = "", servers[32] = "";
+    char parts[64], groups[96] = "", servers[64] = "";
     bool memory = t->n_nodes < t->world;
 
     describe_parts(t, parts, sizeof(parts));
@@ -301,8 +330,7 @@ const char *topology_describe(const struct topology *t, char *out, size_t n)
         snprintf(groups, sizeof(groups),
                  " as %u groups (the hosts are unequal or their ranks alternate)", t->n_nodes);
     if (t->n_servers > 0)
-        snprintf(servers, sizeof(servers), "; %u server%s", t->n_servers,
-                 t->n_servers == 1 ? "" : "s");
+        describe_servers(t, servers, sizeof(servers));
     snprintf(out, n, "%u rank%s: %s%s, %s%s%s, %s%s", t->world, t->world == 1 ? "" : "s", parts,
              groups, memory || t->n_nodes == 1 ? "shared memory" : "",
              memory && t->n_nodes > 1 ? " + " : "", t->n_nodes > 1 ? "tcp" : "", kinds[t->kind],

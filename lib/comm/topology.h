@@ -54,6 +54,7 @@ struct topology {
     uint32_t *host_of;      /* [n_members]; hosts are numbered by their first member. A ps has a
                                number of its own, >= n_hosts */
     uint32_t *leader_of;    /* [n_hosts, then the ps]: its first member */
+    uint32_t *shares_with;  /* [n_members]: the first member, ranks or ps, with which it can share memory */
     uint32_t *node_first; /* [n_nodes + 1]: first rank of each node */
     uint32_t *node_of;    /* [world] */
     uint32_t *leaves;     /* [world + 1]: rank r is the leaves [leaves[r], leaves[r + 1]); NULL: one
@@ -81,8 +82,8 @@ uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t *out);
 void topology_represented(const struct topology *t, uint32_t node, uint32_t channel,
                           uint32_t *first, uint32_t *end);
 
-/* Writes "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling", then "; 4 servers" if there
- * are servers; returns out. */
+/* Writes "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling", then "; 4 servers over tcp" if
+ * there are servers; returns out. */
 const char *topology_describe(const struct topology *t, char *out, size_t n);
 
 #endif

@@ -68,7 +68,7 @@ static const struct conf_key rows[] = {
          "an order that NCCL chooses. CPUs always add along the tree." },
 { "/communication", "shared_memory", BOOL, AT(communication.shared_memory), FREE,
   .fallback = "true",
-  .doc = "Whether tasks of one host use shared memory; false: they use TCP." },
+  .doc = "Whether tasks of one host, workers and ps, use shared memory; false: they use TCP." },
 { "/communication", "token_file", PATH, AT(communication.token_file), FREE | NULLABLE,
   .fallback = "null",
   .doc = "A file with the secret by which tasks authenticate each other; null: the environment variable "

@@ -1,7 +1,7 @@
 /* bench_ps - measures how many rows of an embedding table training ranks read from a parameter server, and
- * push gradients of, per second, over TCP on loopback.
+ * push gradients of, per second, through shared memory or over TCP on loopback.
  *
- *   bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N] [--dense N]
+ *   bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N] [--dense N] [--tcp 0|1]
  *
  * Starts a process for each rank and one for a parameter server with `threads` service threads. In each step every rank looks
  * up `ids` random rows and pushes as many gradients; the server updates the rows by SGD; all ranks wait for the
@@ -39,6 +39,7 @@ static const char *const names[PARTS] = { "draw", "resolve", "fetch", "mark", "p
 struct plan {
     uint32_t n_ranks, n_threads, n_steps, width;
     uint64_t rows;
+    bool tcp; /* no shared memory */
     size_t ids, dense; /* dense: floats of a dense parameter; 0: none */
     char address[RANKS_MAX + 1][80]; /* the last one: of the server */
 };
@@ -46,7 +47,7 @@ struct plan {
 static int usage(void)
 {
     fprintf(stderr, "usage: bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N]\n"
-                    "       [--dense N]\n"
+                    "       [--dense N] [--tcp 0|1]\n"
                     "N ranks from 1 to %d, at most %d steps\n",
             RANKS_MAX, STEPS_MAX);
     return 2;
@@ -69,6 +70,8 @@ static bool parse(int argc, char **argv, struct plan *p)
             p->ids = n;
         else if (strcmp(argv[i], "--dense") == 0)
             p->dense = n / DENSE;
+        else if (strcmp(argv[i], "--tcp") == 0)
+            p->tcp = n != 0;
         else if (strcmp(argv[i], "--steps") == 0)
             p->n_steps = (uint32_t)n;
         else
@@ -117,6 +120,7 @@ static int connect_group(struct rank *r, struct comm_listener *l, const struct d
     struct comm_opts o = { .view = view_of(r->plan, members, r->self),
                            .listener = l,
                            .arena = arena,
+                           .shared_memory = !r->plan->tcp,
                            .deadline_ms = DEADLINE_MS };
     int rc;
 
@@ -144,6 +148,7 @@ static int serve(const struct plan *p, struct comm_listener *l, struct err *err)
     struct group_member members[RANKS_MAX + 1];
     struct ps_group g = { .view = view_of(p, members, p->n_ranks),
                           .listener = l,
+                          .shared_memory = !p->tcp,
                           .deadline_ms = DEADLINE_MS,
                           .on_end = on_end };
     struct ps *ps;

@@ -16,7 +16,7 @@ from table import Side, duration
 
 MB, WORKERS = 1e6, 2
 ROWS, WIDTH, IDS = 1_000_000, 64, 16384  # of the table; ids that a worker looks up in a step
-RATE_ROUNDS, RATE_STEPS, RATE_LIMIT, RATE_PEER = 5, 100, 2e6, 3
+RATE_ROUNDS, RATE_STEPS, RATE_LIMIT, MEMORY_LIMIT, RATE_PEER = 5, 100, 2e6, 4e6, 3
 DENSE, DENSE_STEPS = 6_250_000, 20  # floats
 DLRM_ROWS, DLRM_QUICK_ROWS, DLRM_WIDTH, DLRM_TABLES = 1_000_000, 1000, 16, 26
 STEP_ROUNDS, STEP_WARM, STEP_STEPS, STEP_BATCH, STEP_LIMIT = 3, 10, 60, 2048, 1.5
@@ -29,10 +29,10 @@ ENDLESS = 10 ** 7
 
 # ---- rows per second ----
 
-def our_rate():
+def our_rate(tcp=False):
     """The ps has as many service threads as the machine has cores for it."""
     text = peers.run_checked([ours.program("bench_ps"), "--ranks", str(WORKERS), "--threads", str(WORKERS), "--rows", str(ROWS),
-                              "--width", str(WIDTH), "--ids", str(IDS), "--steps", str(RATE_STEPS)])
+                              "--width", str(WIDTH), "--ids", str(IDS), "--steps", str(RATE_STEPS), "--tcp", str(int(tcp))])
     return {None: 1 / float(re.search(r"rows/s +(\d+)", text).group(1))}
 
 
@@ -68,19 +68,22 @@ class TensorFlow:
 
 def rates(table):
     """Side values are seconds per row."""
-    def make():
-        rate = 1 / us.median()
-        return "%.2f M/s" % (rate / 1e6), "limit %.2f M/s" % (RATE_LIMIT / 1e6), "", rate >= RATE_LIMIT
+    def make(side, limit):
+        rate = 1 / side.median()
+        return "%.2f M/s" % (rate / 1e6), "limit %.2f M/s" % (limit / 1e6), "", rate >= limit
 
     peer = TensorFlow()
     us, tensorflow = Side("trainerd", our_rate), Side("TensorFlow", peer.rate)
+    tcp = Side("trainerd over TCP", lambda: our_rate(tcp=True))
     dense, dense_tensorflow = Side("trainerd", our_dense), Side("TensorFlow", peer.dense)
     try:
-        table.interleave(RATE_ROUNDS, us, tensorflow)
+        table.interleave(RATE_ROUNDS, us, tcp, tensorflow)
         table.interleave(RATE_ROUNDS, dense, dense_tensorflow)
     finally:
         peer.close()
-    table.row("rows of 64 pulled and pushed, TCP, 2 workers", ">= %.0f M/s" % (RATE_LIMIT / 1e6), make)
+    for kind, side, limit in (("shared memory", us, MEMORY_LIMIT), ("TCP", tcp, RATE_LIMIT)):
+        table.row("rows of 64 pulled and pushed, %s, 2 workers" % kind, ">= %.0f M/s" % (limit / 1e6),
+                  lambda side=side, limit=limit: make(side, limit))
     table.faster("time of a row beside TensorFlow", us, tensorflow, at_least=RATE_PEER)
     table.faster("25 MB of dense parameters beside TensorFlow", dense, dense_tensorflow, at_least=RATE_PEER)
 

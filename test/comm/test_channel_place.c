@@ -148,12 +148,14 @@ static void scene(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
+static const char *layout = "A1 b1";
+
 static void messages_of_the_expected_size_are_written_to_their_places(void **state)
 {
     struct cast k;
 
     (void)state;
-    cast_init(&k, "A1 b1", true, 4096);
+    cast_init(&k, layout, true, 4096);
     cast_play(&k, scene);
     cast_fini(&k);
 }
@@ -167,6 +169,9 @@ int main(void)
 
     signal(SIGPIPE, SIG_IGN); /* as the daemon: OpenSSL writes without MSG_NOSIGNAL */
     failed = cmocka_run_group_tests_name("comm/channel_place", tests, NULL, NULL);
+    layout = "A1 a1";
+    failed += cmocka_run_group_tests_name("comm/channel_place on one host", tests, NULL, NULL);
+    layout = "A1 b1";
     cast_encrypts = true;
     return failed + cmocka_run_group_tests_name("comm/channel_place under TLS", tests, NULL, NULL);
 }

@@ -332,19 +332,26 @@ static void life_message_with_an_invalid_field_is_rejected(void **state)
 static void channel_head_is_written_and_read_as_the_layout_states(void **state)
 {
     static const uint8_t head[MESSAGE_CHANNEL_BYTES] = {
-        'm', 'e', 's', 'g', 0, 0, 0, 0, 3, 2, 1, 0, 0, 0, 0, 0 /* 0x010203 bytes */
+        'm', 'e', 's', 'g', 1, 0, 0, 0, 3, 2, 1, 0, 0, 0, 0, 0 /* 0x010203 bytes in the ring */
     };
     uint8_t bytes[MESSAGE_CHANNEL_BYTES];
+    enum channel_where where = CHANNEL_OFFER;
     size_t n = 0;
 
     (void)state;
-    message_channel_write(0x010203, bytes);
+    message_channel_write(CHANNEL_RING, 0x010203, bytes);
     assert_memory_equal(bytes, head, sizeof(head));
-    assert_int_equal(message_channel_read(head, &n, NULL), 0);
+    assert_int_equal(message_channel_read(head, &where, &n, NULL), 0);
+    assert_int_equal(where, CHANNEL_RING);
     assert_int_equal(n, 0x010203);
-    message_channel_write(COMM_MESSAGE_MAX, bytes);
-    assert_int_equal(message_channel_read(bytes, &n, NULL), 0);
+    message_channel_write(CHANNEL_STREAM, COMM_MESSAGE_MAX, bytes);
+    assert_int_equal(message_channel_read(bytes, &where, &n, NULL), 0);
+    assert_int_equal(where, CHANNEL_STREAM);
     assert_int_equal(n, COMM_MESSAGE_MAX);
+    message_channel_write(CHANNEL_OFFER, 0, bytes);
+    assert_int_equal(message_channel_read(bytes, &where, &n, NULL), 0);
+    assert_int_equal(where, CHANNEL_OFFER);
+    assert_int_equal(n, 0);
 }
 
 static void channel_head_with_an_invalid_field_is_rejected(void **state)
@@ -352,8 +359,9 @@ static void channel_head_with_an_invalid_field_is_rejected(void **state)
     static const struct change changes[] = {
         { 0, 'x', "bytes 0 to 3 are 78 65 73 67, expected the magic \"mesg\"" },
         { 3, 0, "the magic \"mesg\"" },
-        { 4, 1, "reserved bytes of a message are 1" },
-        { 7, 0x80, "reserved bytes" },
+        { 4, 2, "an offer of 268435456 bytes, expected 0" },
+        { 4, 3, "place 3 of a message, expected 0 to 2" },
+        { 7, 0x80, "place 2147483648 of a message" },
         { 8, 1, "a message of 268435457 bytes, expected at most 268435456" },
         { 12, 1, "a message of 4563402752 bytes" },
         { 15, 0xff, "expected at most 268435456" },
@@ -363,11 +371,13 @@ static void channel_head_with_an_invalid_field_is_rejected(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
         uint8_t bytes[MESSAGE_CHANNEL_BYTES];
+        enum channel_where where = CHANNEL_RING;
         size_t n = 77;
 
-        message_channel_write(COMM_MESSAGE_MAX, bytes);
+        message_channel_write(CHANNEL_STREAM, COMM_MESSAGE_MAX, bytes);
         bytes[changes[i].at] = changes[i].value;
-        assert_int_equal(message_channel_read(bytes, &n, &err), ERR_PEER);
+        assert_int_equal(message_channel_read(bytes, &where, &n, &err), ERR_PEER);
+        assert_int_equal(where, CHANNEL_RING);
         if (strstr(err.text, changes[i].why) == NULL)
             fail_msg("'%s' does not contain '%s'", err.text, changes[i].why);
         assert_int_equal(n, 77);

@@ -410,6 +410,32 @@ static void servers_do_not_change_the_ranks(void **state)
         }
 }
 
+static void members_share_memory_with_the_first_one_that_has_their_host_key(void **state)
+{
+    static const struct group_member m[] = {
+        { .name = "a", .host_key = "B", .data_address = "", .n_devices = 1 },
+        { .name = "ps", .host_key = "A", .data_address = "", .n_servers = 1 },
+        { .name = "b", .host_key = "A", .data_address = "", .n_devices = 1 },
+        { .name = "ps", .host_key = "B", .data_address = "", .n_servers = 2 },
+        { .name = "ps", .host_key = "C", .data_address = "", .n_servers = 1 },
+    };
+    static const uint32_t shared[] = { 0, 1, 1, 0, 4 };
+    struct topology t;
+    struct err err;
+    char text[192];
+
+    (void)state;
+    for (int memory = 0; memory < 2; memory++) {
+        assert_int_equal(topology_init(&t, m, 5, NULL, memory, TOPOLOGY_FASTEST, &err), 0);
+        for (uint32_t i = 0; i < 5; i++)
+            assert_int_equal(t.shares_with[i], memory ? shared[i] : i);
+        (void)topology_describe(&t, text, sizeof(text));
+        assert_non_null(
+            strstr(text, memory ? "; 4 servers over shared memory + tcp" : "; 4 servers over tcp"));
+        topology_fini(&t);
+    }
+}
+
 static void group_needs_a_rank_and_members_of_one_kind(void **state)
 {
     struct group_member m[] = {
@@ -422,8 +448,13 @@ static void group_needs_a_rank_and_members_of_one_kind(void **state)
 
     (void)state;
     assert_int_equal(topology_init(&t, m, 2, NULL, true, TOPOLOGY_FASTEST, &err), 0);
+    assert_string_equal(
+        topology_describe(&t, text, sizeof(text)),
+        "1 rank: 1 member, shared memory, binary tree; 3 servers over shared memory");
+    topology_fini(&t);
+    assert_int_equal(topology_init(&t, m, 2, NULL, false, TOPOLOGY_FASTEST, &err), 0);
     assert_string_equal(topology_describe(&t, text, sizeof(text)),
-                        "1 rank: 1 member, shared memory, binary tree; 3 servers");
+                        "1 rank: 1 member, shared memory, binary tree; 3 servers over tcp");
     topology_fini(&t);
     assert_int_equal(topology_init(&t, m + 1, 1, NULL, true, TOPOLOGY_FASTEST, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "without replicas"));
@@ -450,6 +481,7 @@ int main(void)
         cmocka_unit_test(every_small_layout_is_consistent),
         cmocka_unit_test(big_worlds_are_consistent_and_bounded),
         cmocka_unit_test(servers_do_not_change_the_ranks),
+        cmocka_unit_test(members_share_memory_with_the_first_one_that_has_their_host_key),
         cmocka_unit_test(group_needs_a_rank_and_members_of_one_kind),
     };
 

@@ -1,10 +1,11 @@
-/* fuzz_comm.c - any bytes as an exchange head, as a life message, as a call in the page of a host,
+/* fuzz_comm.c - any bytes as an exchange head, as the head of a message on a channel, as a life message, as a call in the page of a host,
  * and as the beginning of that page. What a reader accepts has only possible values, and is the
  * same when it is written and read again. */
 #include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
+#include "comm/channel.h"
 #include "comm/comm.h"
 #include "comm/message.h"
 #include "comm/page.h"
@@ -20,6 +21,9 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED(HEAD "\0\x01\x01\0\0\0\0\0"),
     FUZZ_SEED(HEAD "\x01\x0b\0\0\0\0\0\0"),
     FUZZ_SEED(HEAD "\x03\x02\0\0\x07\0\0\0"),
+    FUZZ_SEED("mesg\0\0\0\0\0\0\0\x10\0\0\0\0"),
+    FUZZ_SEED("mesg\x01\0\0\0\x07\0\0\0\0\0\0\0"),
+    FUZZ_SEED("mesg\x02\0\0\0\0\0\0\0\0\0\0\0"),
     FUZZ_SEED(LIFE "\x01\0\0\0\x02\0\0\0"),
     FUZZ_SEED(LIFE "\x02\0\0\0\x03\0\0\0lost rank 3: Connection reset by peer"),
     FUZZ_SEED(LIFE "\x02\0\0\0\xff\xff\xff\xffno member is to blame"),
@@ -58,6 +62,23 @@ static void fuzz_head(const uint8_t in[MESSAGE_HEAD_BYTES])
     CHECK(memcmp(in, again, sizeof(again)) == 0);
 }
 
+static void fuzz_channel(const uint8_t in[MESSAGE_CHANNEL_BYTES])
+{
+    uint8_t again[MESSAGE_CHANNEL_BYTES];
+    struct err err = { 0 };
+    enum channel_where where;
+    size_t bytes;
+
+    if (message_channel_read(in, &where, &bytes, &err) < 0) {
+        CHECK(err.code == ERR_PEER && err.text[0] != '\0');
+        return;
+    }
+    fuzz_accept();
+    CHECK(where <= CHANNEL_OFFER && bytes <= COMM_MESSAGE_MAX);
+    message_channel_write(where, bytes, again);
+    CHECK(memcmp(in, again, sizeof(again)) == 0);
+}
+
 static void fuzz_life(const uint8_t in[MESSAGE_LIFE_BYTES])
 {
     uint8_t bytes[MESSAGE_LIFE_BYTES];
@@ -92,6 +113,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(&page, data, size < sizeof(page) ? size : sizeof(page));
     memcpy(&call, data, size < sizeof(call) ? size : sizeof(call));
     fuzz_head(head);
+    fuzz_channel(head); /* shorter than that */
     fuzz_life(life);
     if (page_check(&page, SLOTS, &err) == 0)
         CHECK(page.n_slots == SLOTS && page.bytes == page_bytes(SLOTS));
