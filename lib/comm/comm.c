@@ -62,13 +62,14 @@ static int make_rank(struct comm *c, uint32_t local)
     r->waits = calloc(t->n_members, sizeof(*r->waits));
     if (r->links == NULL || r->sources == NULL || r->targets == NULL || r->waits == NULL)
         return ERR_NOMEM;
-    if (coded_make_rank(c, r) < 0 || pieced_make_rank(c, r) < 0)
+    if (coded_make_rank(c, r) < 0 || pieced_make_rank(c, r) < 0 || spared_make_rank(c, r) < 0)
         return ERR_NOMEM;
     if (r->n_links == 0)
         return 0;
     r->scratch = aligned_alloc(64, COMM_PIECE_BYTES);
     sources = t->n_nodes > c->pieces.n_roots ? t->n_nodes : c->pieces.n_roots;
     sources = sources > c->tiers.n_buffers ? sources : c->tiers.n_buffers;
+    sources = sources > spared_buffers(c) ? sources : (uint32_t)spared_buffers(c);
     if (t->kind == TOPOLOGY_DIRECT)
         r->aside = aligned_alloc(64, (size_t)sources * COMM_ASIDE_BYTES);
     return r->scratch != NULL && (r->aside != NULL || t->kind != TOPOLOGY_DIRECT) ? 0 : ERR_NOMEM;
@@ -132,13 +133,15 @@ static void describe(struct comm *c)
 static int make(struct comm *c, struct err *err)
 {
     const struct comm_opts *o = &c->opts;
-    int rc =
-        topology_init(&c->topo, o->view.members, o->view.n_members, o->shares, o->shared_memory,
-                      o->view.n_pieces > 0 ? TOPOLOGY_HOSTS
-                      : o->groups > 0      ? TOPOLOGY_LINKED
-                                           : TOPOLOGY_FASTEST,
-                      err);
+    int rc = spared_decide(c, err);
 
+    if (rc == 0)
+        rc =
+            topology_init(&c->topo, o->view.members, o->view.n_members, o->shares, o->shared_memory,
+                          o->view.n_pieces > 0         ? TOPOLOGY_HOSTS
+                          : o->groups > 0 || c->spares ? TOPOLOGY_LINKED
+                                                       : TOPOLOGY_FASTEST,
+                          err);
     if (rc == 0)
         rc = pieced_make(c, err);
     if (rc == 0 && o->groups == 0)
@@ -183,6 +186,7 @@ static void destroy(struct comm *c)
             }
         coded_free_rank(&c->ranks[i]);
         pieced_free_rank(&c->ranks[i]);
+        spared_free_rank(&c->ranks[i]);
         free(c->ranks[i].links);
         free(c->ranks[i].aside);
         free(c->ranks[i].sources);
@@ -436,6 +440,7 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
         r->deadline_ns = clock_ns() + r->limit_ns;
         rc = what.what == COMM_ALL_REDUCE_CODED    ? coded_all_reduce(c, r, data)
              : what.what == COMM_ALL_REDUCE_PIECES ? pieced_all_reduce(c, r, data)
+             : what.what == COMM_ALL_REDUCE_SPARED ? spared_all_reduce(c, r, data)
                                                    : collective(c, r, data);
         r->torn = rc < 0;
     }
@@ -472,6 +477,23 @@ int comm_all_reduce_pieces(struct comm *c, uint32_t local, void *data, size_t st
                                     .count = count,
                                     .dtype = (uint8_t)dtype,
                                     .op = COMM_SUM,
+                                    .stride = (uint32_t)(stride / COMM_STRIDE_UNIT) },
+                data, err);
+}
+
+int comm_all_reduce_spared(struct comm *c, uint32_t local, void *data, size_t stride, size_t count,
+                           enum tensor_dtype dtype, struct comm_spare *spare, struct err *err)
+{
+    CHECK(c->spares && local < c->n_ranks && count > 0 && reduce_can(dtype, COMM_SUM));
+    CHECK(stride % COMM_STRIDE_UNIT == 0 && stride / COMM_STRIDE_UNIT <= UINT32_MAX);
+    (void)offset_of(c, (uint8_t *)data + 2 * stride, count * tensor_dtype_bytes(dtype)); /* in the arena, too */
+    spared_set(&c->ranks[local], spare);
+    return call(c, local,
+                (struct comm_call){ .what = COMM_ALL_REDUCE_SPARED,
+                                    .count = count,
+                                    .dtype = (uint8_t)dtype,
+                                    .op = COMM_SUM,
+                                    .spare = (uint8_t)spare->state,
                                     .stride = (uint32_t)(stride / COMM_STRIDE_UNIT) },
                 data, err);
 }

@@ -40,6 +40,7 @@
 
 #include "base/group_view.h"
 #include "code/code.h"
+#include "comm/spare_lanes.h"
 #include "tensor/tensor.h"
 
 struct code_map;
@@ -73,6 +74,9 @@ struct comm_opts {
     /* Groups of comm_all_reduce_coded(): a power of two, each with the same number of leaves, also a power of
        two. All nodes are then connected with all nodes. 0: that call is not made. Not used for a ps. */
     uint32_t groups;
+    /* Spare lanes (comm/spare_lanes.h) are wanted; the same on all members. comm_spares() says whether they are
+       possible. All nodes are then connected with all nodes. Not with groups, or a ps. */
+    bool spares;
     uint8_t key[COMM_KEY_BYTES]; /* secret that only the members know */
     struct comm_listener *listener; /* borrowed for the life of the comm; NULL with one member */
     /* Shared region that contains every buffer of a call; valid for the life of the comm. Not used
@@ -193,6 +197,31 @@ int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
  * without pieces, where this is comm_all_reduce(). */
 int comm_all_reduce_pieces(struct comm *c, uint32_t local, void *data, size_t stride, size_t count,
                            enum tensor_dtype dtype, struct err *err);
+/* One call with spare lanes. */
+struct comm_spare {
+    enum spare_state state; /* of the block of this rank. SPARE_GIVEN, SPARE_APART: comm_is_offered() was true */
+    /* NULL, or called at most once, inside the call and by its thread, if the rank that this one helps is late by
+     * patience_ns: computes the block of that rank to the third vector. Returns true if it is complete; false:
+     * given up, as it must be soon after comm_is_late() has returned false. */
+    bool (*help)(void *arg);
+    uint64_t patience_ns;
+    void *arg;
+    /* Set by the call: help() was complete; its copy was contributed, or compared. */
+    bool has_offered, is_used, is_compared;
+};
+/* opts.spares, two ranks or more, each the only one of its host. */
+bool comm_spares(const struct comm *c);
+/* Whether the helper of this rank offers its block for the next call. By the thread that makes the calls. */
+bool comm_is_offered(const struct comm *c, uint32_t local);
+/* In comm_spare.help: whether the rank that this one helps has still not begun the call, and the generation has not
+ * failed. Called at least every 100 ms, or this thread counts as hanging. */
+bool comm_is_late(struct comm *c, uint32_t local);
+/* As comm_all_reduce_pieces(), with spare lanes, if comm_spares(). The vectors begin at multiples of `stride`: the
+ * lanes of the rank without its block; its block, unless the halves are joined (spare_lanes.joins) and the state is
+ * SPARE_OWN: then the first vector is the sum of both, or the state is SPARE_GIVEN; the copy of the block of the rank
+ * that this one helps. Copies that differ end the generation with ERR_PEER, and both members are named. count > 0. */
+int comm_all_reduce_spared(struct comm *c, uint32_t local, void *data, size_t stride, size_t count,
+                           enum tensor_dtype dtype, struct comm_spare *spare, struct err *err);
 /* How a vector is coded on the wire. */
 struct comm_coding {
     const struct code_map *map; /* of the whole gradient */

@@ -21,6 +21,7 @@
  *   collective.c  the collectives, composed of these parts
  *   coded.c       the coded all-reduce, with coded_tree.c
  *   pieced.c      the all-reduce of ranks with pieces of lanes, with piece_tree.c
+ *   spared.c      the all-reduce with spare lanes, with spare_lanes.c
  *   comm.c        opening, closing, entry points
  *
  * Failures: the thread that detects one calls comm_fail(). The first call wins; its text is the
@@ -115,12 +116,14 @@ struct comm_rank {
     uint32_t n_links;
     struct comm_link *links; /* owned [n_links] */
     uint8_t *scratch;      /* owned [COMM_PIECE_BYTES]; NULL without links */
-    uint8_t *aside;        /* owned [n_nodes, roots of pieces, or tiers.n_buffers: the most]
+    uint8_t *aside;        /* owned [n_nodes, roots of pieces, tiers.n_buffers or spared_buffers(): the most]
                               [COMM_ASIDE_BYTES]; NULL unless the topology is direct */
     const void **sources;  /* owned [ranks of the node, or nodes if those are more] */
     void **targets;        /* owned, same size */
     struct coded *coded;   /* owned; NULL unless opts.groups > 0; see coded.c */
     struct pieced *pieced; /* owned; NULL unless the view has pieces; see pieced.c */
+    struct spared *spared; /* owned; NULL unless comm_spares(); see spared.c */
+    _Atomic uint64_t offered; /* the call for which the helper offers a block; 0: none yet */
     struct comm_call call; /* the present call */
     uint32_t arrivals;     /* number of arrivals at the barrier of the host */
     struct comm_part part; /* of this rank, after comm_divide() */
@@ -227,6 +230,7 @@ struct comm {
                                 opts.groups > 0 */
     uint32_t group_lanes;    /* leaves of a group; 0 unless opts.groups > 0 */
     struct piece_tree pieces; /* of the view; empty: equal shares */
+    bool spares;             /* comm_spares() */
     struct tiers tiers;      /* n_groups 0: the nodes exchange in one level */
     char **names;            /* owned [n_members] */
     char text[192];          /* comm_describe() */
@@ -369,6 +373,12 @@ struct exchange {
     uint8_t *recv;
     size_t recv_bytes;
     bool add, left; /* add: the received elements are added; left: as the left operand */
+    /* NULL, or called at most once, if everything was sent, and nothing was received for idle_ns. Returns -1
+       after a failure. */
+    int (*idle)(struct comm *c, struct comm_rank *r);
+    uint64_t idle_ns;
+    /* NULL, or called for the state of the spare block in the head of `from`. Returns -1 after comm_fail(). */
+    int (*learn)(struct comm *c, struct comm_rank *r, uint32_t from, uint8_t state);
 };
 /* Sends and receives at the same time. `send` and `recv` are disjoint, or equal with at most
  * COMM_SMALL_BYTES that are added. Returns -1 after a failure. */
@@ -408,6 +418,19 @@ int pieced_make_rank(const struct comm *c, struct comm_rank *r);
 void pieced_free_rank(struct comm_rank *r);
 /* Performs r->call, an all-reduce of pieces, on `data`. Returns -1 after a failure. */
 int pieced_all_reduce(struct comm *c, struct comm_rank *r, void *data);
+
+/* ---- spared.c ---- */
+/* Sets c->spares. Errors: ERR_INPUT (spare lanes with compression). */
+int spared_decide(struct comm *c, struct err *err);
+/* Allocates what a rank needs. Errors: ERR_NOMEM; then spared_free_rank() is called nevertheless. */
+int spared_make_rank(const struct comm *c, struct comm_rank *r);
+void spared_free_rank(struct comm_rank *r);
+size_t spared_buffers(const struct comm *c); /* of a rank; 0: no spare lanes */
+/* A member offers the block of this member's rank for a call. Returns -1 after comm_fail(). */
+int spared_receive_offer(struct comm *c, uint32_t member, uint64_t number);
+void spared_set(struct comm_rank *r, struct comm_spare *spare); /* of the next call */
+/* Performs r->call, an all-reduce with spare lanes, on `data`. Returns -1 after a failure. */
+int spared_all_reduce(struct comm *c, struct comm_rank *r, void *data);
 
 /* ---- tiered.c ---- */
 /* Reduces the elements `x` of `data` over this channel of all nodes; the same `x` on all of them. `data` has the

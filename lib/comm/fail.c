@@ -29,7 +29,8 @@ struct comm_text comm_rank_text(const struct comm *c, uint32_t point)
 struct comm_text comm_call_text(const struct comm_call *call)
 {
     static const char *const names[] = { "all-reduce", "reduce-scatter", "all-gather", "broadcast",
-                                         "barrier", "coded all-reduce", "all-reduce of pieces" };
+                                         "barrier", "coded all-reduce", "all-reduce of pieces",
+                                         "all-reduce with spare lanes" };
     static const char *const ops[] = { " (sum)", " (max)", " (or)" };
     const char *name = call->what < COUNT_OF(names) ? names[call->what] : "unknown call";
     struct comm_text w;

@@ -61,6 +61,8 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
         buf_printf(&b, " /%u", o->shares[r]);
     for (uint32_t i = 0; i < o->view.n_pieces; i++)
         buf_printf(&b, " %u:%u", o->view.pieces[i].rank, o->view.pieces[i].n);
+    if (o->spares)
+        buf_str(&b, " spare");
     if (o->groups > 0 && !has_servers)
         buf_printf(&b, " *%u", o->groups);
     failed = b.failed;

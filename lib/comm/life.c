@@ -1,7 +1,7 @@
 /* life.c - liveness of the members, and how a member learns about a failure of another (fail.c).
  *
- * Two members that share links, channels or a host have a life line: a connection that carries only one life
- * message (message.h) at its end, BYE or OVER. If the connection ends without a message, the peer
+ * Two members that share links, channels or a host have a life line: a connection that carries a life
+ * message (message.h) at its end, BYE or OVER, and before it only offers of spare lanes (spared.c). If the connection ends without a message, the peer
  * has died. A watcher thread sleeps on all life lines. The kernel wakes it as soon as the process
  * of a peer has ended, even if all replica threads are busy. OVER names the culprit and the reason,
  * so every member reports the root cause, and not the member that forwarded it.
@@ -95,8 +95,14 @@ static void handle_message(struct comm *c, struct comm_life *l)
         drop_passed(l);
         return;
     }
+    if (m.what == LIFE_OFFER && l->kind == LIFE_LINE) {
+        l->is_over = spared_receive_offer(c, l->member, m.bytes) < 0;
+        return;
+    }
     l->is_over = true;
-    if (shares)
+    if (m.what == LIFE_OFFER)
+        comm_fail(c, ERR_PEER, l->member, "%s offered lanes on a connection of another kind", name);
+    else if (shares)
         comm_fail(c, ERR_PEER, l->member, "%s passed memory on a connection of another kind", name);
     else if (m.what == LIFE_BYE)
         atomic_store(&l->left, true);

@@ -118,20 +118,23 @@ static int push(struct comm *c, struct flow *f, const uint8_t *data)
 }
 
 /* Compares the received head with the expected one. Returns 1, or -1 after comm_fail(). */
-static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f, uint64_t tag)
+static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f,
+                      const struct exchange *x)
 {
     uint8_t expected[MESSAGE_HEAD_BYTES];
     uint32_t member = c->topo.member_of[f->rank];
     struct comm_call theirs;
-    uint64_t their_tag;
+    uint64_t their_tag, tag = x->recv_tag;
     struct err err;
 
     message_head_write(&r->call, tag, expected);
-    if (memcmp(f->head, expected, sizeof(expected)) == 0)
+    if (memcmp(f->head, expected, sizeof(expected)) == 0 && x->learn == NULL)
         return 1;
     if (message_head_read(f->head, c->topo.world, &theirs, &their_tag, &err) < 0)
         return comm_fail(c, ERR_PEER, member, "%s sent an invalid exchange head: %s",
                          comm_rank_text(c, f->rank).text, err.text);
+    if (comm_call_same(&theirs, &r->call) && their_tag == tag && x->learn != NULL)
+        return x->learn(c, r, f->rank, theirs.spare) < 0 ? -1 : 1;
     if (comm_call_same(&theirs, &r->call))
         return comm_fail(c, ERR_PEER, member, "%s sent part 0x%llx of %s, expected part 0x%llx",
                          comm_rank_text(c, f->rank).text, (unsigned long long)their_tag,
@@ -178,7 +181,7 @@ static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struc
         return 0;
     if (f->done < sizeof(f->head)) {
         rc = receive(c, f, f->head + f->done, sizeof(f->head) - f->done);
-        return rc == 1 && f->done == sizeof(f->head) ? check_head(c, r, f, x->recv_tag) : rc;
+        return rc == 1 && f->done == sizeof(f->head) ? check_head(c, r, f, x) : rc;
     }
     at = f->done - sizeof(f->head);
     if (!x->add)
@@ -194,16 +197,16 @@ static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struc
     return rc;
 }
 
-/* Sleeps until one of the two flows can continue. `since_ns`: none could since then. */
+/* Sleeps until one of the two flows can continue, at most for sleep_ms. `since_ns`: none could since then. */
 static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
-                    const struct flow *in, uint64_t since_ns)
+                    const struct flow *in, uint64_t since_ns, int sleep_ms)
 {
     bool can_send = !is_done(out) && !is_ahead(out, in);
     struct pollfd p[2] = { { .fd = can_send ? out->fd : -1, .events = POLLOUT },
                            { .fd = is_done(in) ? -1 : in->fd, .events = POLLIN } };
     uint32_t late = is_done(in) ? out->rank : in->rank;
 
-    (void)poll(p, 2, COMM_SLICE_MS); /* EINTR: the caller tries again */
+    (void)poll(p, 2, sleep_ms); /* EINTR: the caller tries again */
     if (comm_has_failed(c))
         return -1;
     if (clock_ns() - since_ns >= COMM_PATH_MS * (uint64_t)1000000) {
@@ -256,6 +259,23 @@ static void wait_ends(struct comm *c, struct comm_rank *r, struct wait *w)
     w->since_ns = 0;
 }
 
+/* Calls x->idle if it is due. Returns the longest time to sleep in ms, or -1 after a failure. */
+static int idle(struct comm *c, struct comm_rank *r, struct exchange *x, const struct flow *out,
+                const struct flow *in, uint64_t since_ns)
+{
+    uint64_t waited = clock_ns() - since_ns, left;
+    int (*call)(struct comm *, struct comm_rank *) = x->idle;
+
+    if (call == NULL || !is_done(out) || in->done > 0)
+        return COMM_SLICE_MS;
+    if (waited < x->idle_ns) {
+        left = (x->idle_ns - waited) / 1000000 + 1;
+        return left < COMM_SLICE_MS ? (int)left : COMM_SLICE_MS;
+    }
+    x->idle = NULL;
+    return call(c, r) < 0 ? -1 : 0;
+}
+
 int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
 {
     struct flow out = flow_of(r, x->to, x->send_bytes), in = flow_of(r, x->from, x->recv_bytes);
@@ -271,7 +291,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
     message_head_write(&r->call, x->send_tag, out.head);
     while (!is_done(&out) || !is_done(&in)) {
         int sent = is_ahead(&out, &in) ? 0 : push(c, &out, x->send);
-        int got = sent < 0 ? -1 : pull(c, r, &in, &now);
+        int got = sent < 0 ? -1 : pull(c, r, &in, &now), sleep_ms;
 
         if (got < 0 || comm_has_failed(c))
             return -1;
@@ -280,7 +300,8 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
                 wait_begins(c, &w, &out, &in);
             else
                 comm_waits(c, true);
-            if (wait_for(c, r, &out, &in, w.since_ns) < 0)
+            sleep_ms = idle(c, r, &now, &out, &in, w.since_ns);
+            if (sleep_ms < 0 || wait_for(c, r, &out, &in, w.since_ns, sleep_ms) < 0)
                 return -1;
         } else {
             wait_ends(c, r, &w);

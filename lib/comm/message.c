@@ -10,6 +10,7 @@
 #include "code/code.h"
 #include "comm/channel.h"
 #include "comm/reduce.h"
+#include "comm/spare_lanes.h"
 
 /* Offsets of the fields. */
 enum {
@@ -19,7 +20,7 @@ enum {
     HEAD_WHAT = 24,
     HEAD_DTYPE = 25,
     HEAD_OP = 26,
-    HEAD_ZERO = 27,
+    HEAD_SPARE = 27,
     HEAD_ROOT = 28,
 
     CHANNEL_WHERE = 4,
@@ -57,11 +58,12 @@ int message_check_call(const struct comm_call *call, uint32_t world, struct err 
     bool is_plain = is_broadcast || call->what == COMM_BARRIER; /* bytes, not numbers */
     bool is_coded = call->what == COMM_ALL_REDUCE_CODED;
     bool reduces = call->what == COMM_ALL_REDUCE || call->what == COMM_REDUCE_SCATTER ||
-                   call->what == COMM_ALL_REDUCE_PIECES;
+                   call->what == COMM_ALL_REDUCE_PIECES || call->what == COMM_ALL_REDUCE_SPARED;
+    uint8_t last_spare = call->what == COMM_ALL_REDUCE_SPARED ? SPARE_APART : 0;
 
-    if (call->what > COMM_ALL_REDUCE_PIECES)
+    if (call->what > COMM_ALL_REDUCE_SPARED)
         return err_set(err, ERR_PEER, "kind of call %u, expected at most %d", call->what,
-                       COMM_ALL_REDUCE_PIECES);
+                       COMM_ALL_REDUCE_SPARED);
     if (is_plain   ? dtype != TENSOR_U8
         : is_coded ? dtype != TENSOR_F32
                    : !reduce_can(dtype, COMM_SUM))
@@ -73,8 +75,10 @@ int message_check_call(const struct comm_call *call, uint32_t world, struct err 
         return err_set(err, ERR_PEER,
                        "operation %u is not possible with element type %u in a call of kind %u",
                        call->op, call->dtype, call->what);
-    if (call->zero != 0)
-        return err_set(err, ERR_PEER, "the reserved byte of a call is %u, expected 0", call->zero);
+    if (call->spare > last_spare)
+        return err_set(err, ERR_PEER,
+                       "the state of a spare block is %u, expected %s in a call of kind %u",
+                       call->spare, last_spare > 0 ? "at most 2" : "0", call->what);
     if (is_broadcast ? call->root >= world : call->root != 0)
         return err_set(err, ERR_PEER, "root is rank %u, expected %s", call->root,
                        is_broadcast ? "a rank of this world" : "0, since the call has no root");
@@ -94,7 +98,7 @@ void message_head_write(const struct comm_call *call, uint64_t tag, uint8_t out[
     out[HEAD_WHAT] = call->what;
     out[HEAD_DTYPE] = call->dtype;
     out[HEAD_OP] = call->op;
-    out[HEAD_ZERO] = 0;
+    out[HEAD_SPARE] = call->spare;
     bytes_set_u32(out + HEAD_ROOT, call->root);
 }
 
@@ -106,7 +110,7 @@ int message_head_read(const uint8_t in[MESSAGE_HEAD_BYTES], uint32_t world, stru
                                     .what = in[HEAD_WHAT],
                                     .dtype = in[HEAD_DTYPE],
                                     .op = in[HEAD_OP],
-                                    .zero = in[HEAD_ZERO],
+                                    .spare = in[HEAD_SPARE],
                                     .root = bytes_get_u32(in + HEAD_ROOT) };
     int rc;
 
@@ -175,7 +179,7 @@ void message_life_write(const struct life_message *m, uint8_t out[MESSAGE_LIFE_B
     bytes_set_u32(out + LIFE_MEMBER, m->member);
     if (m->what == LIFE_OVER)
         memcpy(out + LIFE_WHY, m->why, strnlen(m->why, COMM_WHY_BYTES - 1));
-    if (has_memory(m->what))
+    if (has_memory(m->what) || m->what == LIFE_OFFER)
         bytes_set_u64(out + LIFE_BYTES, m->bytes);
     if (m->what == LIFE_JOIN)
         memcpy(out + LIFE_CORES, m->cores, COMM_CORES_BYTES);
@@ -186,7 +190,7 @@ static int check_member(const struct life_message *m, uint32_t peer, uint32_t n_
 {
     uint32_t none = m->what == LIFE_OVER ? COMM_NO_MEMBER : LIFE_PAGE;
 
-    if (m->what == LIFE_BYE || m->what == LIFE_JOIN)
+    if (m->what == LIFE_BYE || m->what == LIFE_JOIN || m->what == LIFE_OFFER)
         return m->member == peer
                    ? 0
                    : err_set(err, ERR_PEER, "it names member %u as its sender, expected %u",
@@ -214,6 +218,12 @@ static int read_rest(const uint8_t in[MESSAGE_LIFE_BYTES], struct life_message *
             return err_set(err, ERR_PEER, "it passes memory of %" PRIu64 " bytes", m->bytes);
         zero = LIFE_CORES;
     }
+    if (m->what == LIFE_OFFER) {
+        m->bytes = bytes_get_u64(in + LIFE_BYTES);
+        if (m->bytes > UINT32_MAX)
+            return err_set(err, ERR_PEER, "it offers a block for call %" PRIu64, m->bytes);
+        zero = LIFE_CORES;
+    }
     if (m->what == LIFE_JOIN) {
         memcpy(m->cores, in + LIFE_CORES, COMM_CORES_BYTES);
         zero = LIFE_ZERO;
@@ -237,8 +247,8 @@ int message_life_read(const uint8_t in[MESSAGE_LIFE_BYTES], uint32_t peer, uint3
     if (version != MESSAGE_LIFE_VERSION)
         return err_set(err, ERR_PEER, "version %u, expected %d; run the same release on every task",
                        version, MESSAGE_LIFE_VERSION);
-    if (m.what < LIFE_BYE || m.what > LIFE_PART)
-        return err_set(err, ERR_PEER, "kind %u, expected %d to %d", m.what, LIFE_BYE, LIFE_PART);
+    if (m.what < LIFE_BYE || m.what > LIFE_OFFER)
+        return err_set(err, ERR_PEER, "kind %u, expected %d to %d", m.what, LIFE_BYE, LIFE_OFFER);
     rc = check_member(&m, peer, n_members, err);
     if (rc == 0)
         rc = read_rest(in, &m, err);

@@ -17,7 +17,8 @@
  *         25     1  u8    dtype: enum tensor_dtype, the numbers of ONNX
  *         26     1  u8    op: 0 sum, 1 max, 2 or (enum comm_op); of a coded all-reduce the code: 1 bfloat16,
  *                         2 float16, 3 int8, 4 int4 (enum code_kind); 0 where nothing is reduced
- *         27     1  u8    zero
+ *         27     1  u8    spare: of an all-reduce with spare lanes, how the sender contributes its block (enum
+ *                         spare_state, spare_lanes.h); else zero
  *         28     4  u32   root: rank that sends a broadcast; 0 for all other calls
  *
  *   message head: precedes each message on a channel (channel.c)
@@ -32,14 +33,14 @@
  *          4     4  u32   version of this layout: MESSAGE_LIFE_VERSION; tethers carry no HELLO
  *          8     4  u32   what: enum life_what
  *         12     4  u32   member
- *                           BYE, JOIN  the sender
+ *                           BYE, JOIN, OFFER  the sender
  *                           OVER       the member to blame, or COMM_NO_MEMBER
  *                           PART       the owner of the memory, or LIFE_PAGE
  *         16   240        BYE: zero
  *         16   240  text  OVER: the reason; ends with a NUL
- *         16     8  u64   JOIN, PART: bytes of the memory, > 0
- *         24   128  bits  JOIN: core i is bit i % 8 of byte i / 8; PART: zero
- *        152   104        JOIN, PART: zero
+ *         16     8  u64   JOIN, PART: bytes of the memory, > 0; OFFER: number of the call, < 2^32
+ *         24   128  bits  JOIN: core i is bit i % 8 of byte i / 8; PART, OFFER: zero
+ *        152   104        JOIN, PART, OFFER: zero
  *
  *   code: follows the life message on a life line between hosts, if the members encrypt
  *          0    32        HMAC-SHA-256 of the number of the sender (u32) and the life message, with
@@ -57,7 +58,7 @@ enum {
     MESSAGE_HEAD_BYTES = 32,
     MESSAGE_CHANNEL_BYTES = 16,
     MESSAGE_LIFE_BYTES = 256,
-    MESSAGE_LIFE_VERSION = 1,
+    MESSAGE_LIFE_VERSION = 2,
     MESSAGE_KEY_BYTES = 32,
     MESSAGE_CODE_BYTES = 32,
     COMM_WHY_BYTES = 240, /* of the reason of a failure, including the NUL */
@@ -78,6 +79,7 @@ enum comm_what {
     COMM_BARRIER = 4,
     COMM_ALL_REDUCE_CODED = 5,
     COMM_ALL_REDUCE_PIECES = 6,
+    COMM_ALL_REDUCE_SPARED = 7,
 };
 
 /* The call that a rank makes. The ranks compare their calls. The members of a host read this struct
@@ -89,9 +91,9 @@ struct comm_call {
     uint8_t what;    /* enum comm_what */
     uint8_t dtype;   /* enum tensor_dtype */
     uint8_t op;      /* enum comm_op; of COMM_ALL_REDUCE_CODED enum code_kind */
-    uint8_t zero;
+    uint8_t spare;   /* of COMM_ALL_REDUCE_SPARED: enum spare_state, not compared; else 0 */
     uint32_t root;     /* rank; 0 unless `what` is COMM_BROADCAST */
-    uint32_t stride;   /* of COMM_ALL_REDUCE_PIECES: COMM_STRIDE_UNIT bytes from the data of the first piece to
+    uint32_t stride;   /* of COMM_ALL_REDUCE_PIECES and COMM_ALL_REDUCE_SPARED: COMM_STRIDE_UNIT bytes from the data of the first piece to
                           that of the second; else 0. Not compared, and not sent to other hosts */
 };
 
@@ -125,13 +127,14 @@ enum life_what {
     LIFE_OVER = 2, /* the generation has failed */
     LIFE_JOIN = 3, /* star, to the leader: the sender's arena; a descriptor of it comes along */
     LIFE_PART = 4, /* star, from the leader: the page or an arena; likewise */
+    LIFE_OFFER = 5, /* line: the sender has computed the spare block of the receiver (spare_lanes.h) */
 };
 
 struct life_message {
     uint32_t what; /* enum life_what */
     uint32_t member;
     char why[COMM_WHY_BYTES];        /* OVER */
-    uint64_t bytes;                  /* JOIN, PART */
+    uint64_t bytes;                  /* JOIN, PART; OFFER: the number of the call */
     uint8_t cores[COMM_CORES_BYTES]; /* JOIN: cores that the sender may use */
 };
 

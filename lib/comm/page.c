@@ -33,7 +33,7 @@ AT(comm_call, number, 16);
 AT(comm_call, what, 20);
 AT(comm_call, dtype, 21);
 AT(comm_call, op, 22);
-AT(comm_call, zero, 23);
+AT(comm_call, spare, 23);
 AT(comm_call, root, 24);
 AT(comm_call, stride, 28);
 _Static_assert(sizeof(struct host_slot) == SLOT_BYTES && sizeof(struct comm_call) == 32,

@@ -25,7 +25,7 @@
  *                              0  u64     count
  *                              8  u64     offset
  *                             16  u32     number
- *                             20  u8 x 4  what, dtype, op, zero
+ *                             20  u8 x 4  what, dtype, op, spare
  *                             24  u32     root
  *                             28  u32     stride
  *     then  2 x PAGE_SMALL_BYTES each [n_slots]  places for small vectors: even calls, odd calls */

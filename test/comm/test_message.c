@@ -11,6 +11,7 @@
 #include "comm/channel.h"
 #include "comm/comm.h"
 #include "comm/message.h"
+#include "comm/spare_lanes.h"
 
 enum { WORLD = 8, MEMBERS = 4, PEER = 2, CHANGES = 16 };
 
@@ -53,6 +54,10 @@ static const uint8_t coded_head[MESSAGE_HEAD_BYTES] = {
     'x', 'c', 'h', 'g', 2, [8] = 3, [24] = 5, [25] = 1, [26] = 3, /* number 2; 3 float32 as int8 */
 };
 
+static const uint8_t spared_head[MESSAGE_HEAD_BYTES] = {
+    'x', 'c', 'h', 'g', 2, [8] = 3, [24] = 7, [25] = 1, [27] = 2, /* number 2; 3 float32; the block is apart */
+};
+
 static void head_is_written_as_the_layout_states(void **state)
 {
     const struct comm_call coded = { .count = 3,
@@ -60,6 +65,11 @@ static void head_is_written_as_the_layout_states(void **state)
                                      .what = COMM_ALL_REDUCE_CODED,
                                      .dtype = TENSOR_F32,
                                      .op = CODE_INT8 };
+    const struct comm_call spared = { .count = 3,
+                                      .number = 2,
+                                      .what = COMM_ALL_REDUCE_SPARED,
+                                      .dtype = TENSOR_F32,
+                                      .spare = SPARE_APART };
     const struct comm_call reduce = { .count = 0x05060708,
                                       .offset = 99,
                                       .number = 0x01020304,
@@ -81,6 +91,8 @@ static void head_is_written_as_the_layout_states(void **state)
     assert_memory_equal(bytes, barrier_head, sizeof(bytes));
     message_head_write(&coded, 0, bytes);
     assert_memory_equal(bytes, coded_head, sizeof(bytes));
+    message_head_write(&spared, 0, bytes);
+    assert_memory_equal(bytes, spared_head, sizeof(bytes));
 }
 
 static void head_is_read_as_it_was_written(void **state)
@@ -93,7 +105,7 @@ static void head_is_read_as_it_was_written(void **state)
     assert_int_equal(message_head_read(reduce_head, WORLD, &c, &tag, &err), 0);
     assert_true(c.count == 0x05060708 && c.offset == 0 && c.number == 0x01020304 &&
                 c.what == COMM_ALL_REDUCE && c.dtype == TENSOR_F32 && c.op == COMM_MAX &&
-                c.zero == 0 && c.root == 0 && c.stride == 0);
+                c.spare == 0 && c.root == 0 && c.stride == 0);
     assert_true(tag == 0x1112131415161718);
     assert_int_equal(message_head_read(broadcast_head, WORLD, &c, &tag, &err), 0);
     assert_true(c.count == 3 && c.number == 9 && c.what == COMM_BROADCAST && c.dtype == TENSOR_U8 &&
@@ -103,6 +115,9 @@ static void head_is_read_as_it_was_written(void **state)
     assert_int_equal(message_head_read(coded_head, WORLD, &c, &tag, &err), 0);
     assert_true(c.count == 3 && c.number == 2 && c.what == COMM_ALL_REDUCE_CODED &&
                 c.op == CODE_INT8);
+    assert_int_equal(message_head_read(spared_head, WORLD, &c, &tag, &err), 0);
+    assert_true(c.count == 3 && c.number == 2 && c.what == COMM_ALL_REDUCE_SPARED &&
+                c.spare == SPARE_APART);
 }
 
 static void expect_bad_heads(const uint8_t good[MESSAGE_HEAD_BYTES], const struct change *changes)
@@ -132,7 +147,7 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 3, 'h', "magic" },
         { 15, 0x80, "elements are not possible" },             /* more than memory can be */
         { 15, 0x20, "elements are not possible" },             /* nor does count * 4 */
-        { 24, 7, "kind of call 7, expected at most 6" },
+        { 24, 8, "kind of call 8, expected at most 7" },
         { 24, 255, "kind of call 255" },
         { 25, 0, "element type 0 is not possible" },           /* no type */
         { 25, 2, "element type 2 is not possible" },           /* uint8 cannot be added */
@@ -140,7 +155,7 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 26, 2, "operation 2 is not possible" },              /* or: not of floats */
         { 26, 3, "operation 3 is not possible" },
         { 26, 255, "operation 255 is not possible" },
-        { 27, 1, "the reserved byte of a call is 1, expected 0" },
+        { 27, 1, "the state of a spare block is 1, expected 0 in a call of kind 0" },
         { 28, 1, "root is rank 1, expected 0" },
         { 31, 1, "root is rank 16777216, expected 0" },
         { 0, 0, NULL } });
@@ -162,6 +177,11 @@ static void head_with_an_invalid_field_is_rejected(void **state)
         { 26, 5, "operation 5 is not possible" },
         { 28, 1, "root is rank 1" },
         { 0, 0, NULL } });
+    expect_bad_heads(spared_head, (struct change[CHANGES]){
+        { 27, 3, "the state of a spare block is 3, expected at most 2" },
+        { 26, 2, "operation 2 is not possible" },
+        { 28, 1, "root is rank 1" },
+        { 0, 0, NULL } });
 }
 
 static void call_in_the_page_with_a_reserved_byte_is_rejected(void **state)
@@ -171,32 +191,38 @@ static void call_in_the_page_with_a_reserved_byte_is_rejected(void **state)
 
     (void)state;
     assert_int_equal(message_check_call(&call, WORLD, &err), 0);
-    call.zero = 1;
+    call.spare = 1;
     assert_int_equal(message_check_call(&call, WORLD, &err), ERR_PEER);
 }
 
 /* ---- life messages ---- */
 
 static const uint8_t bye[MESSAGE_LIFE_BYTES] = {
-    'l', 'i', 'f', 'e', 1, 0, 0, 0, /* version 1 */
+    'l', 'i', 'f', 'e', 2, 0, 0, 0, /* version 2 */
     1,   0,   0,   0,               /* BYE */
     2,   0,   0,   0,               /* from member 2 */
 };
 static const uint8_t over[MESSAGE_LIFE_BYTES] = {
-    'l', 'i', 'f', 'e', 1, 0, 0, 0, 2, 0, 0, 0, /* OVER */
+    'l', 'i', 'f', 'e', 2, 0, 0, 0, 2, 0, 0, 0, /* OVER */
     3,   0,   0,   0,                           /* member 3 is to blame */
     'l', 'a', 't', 'e', 0,
 };
 static const uint8_t join[MESSAGE_LIFE_BYTES] = {
-    'l', 'i', 'f', 'e', 1, 0, 0, 0, 3, 0, 0, 0, /* JOIN */
+    'l', 'i', 'f', 'e', 2, 0, 0, 0, 3, 0, 0, 0, /* JOIN */
     2,   0,   0,   0,                           /* from member 2 */
     0,   0,   1,   0,   0, 0, 0, 0,             /* 65536 bytes */
     [24] = 0x05, [151] = 0x80,                  /* cores 0, 2 and 1023 */
 };
 static const uint8_t part[MESSAGE_LIFE_BYTES] = {
-    'l',  'i',  'f',  'e',  1, 0, 0,    0, 4, 0, 0, 0, /* PART */
+    'l',  'i',  'f',  'e',  2, 0, 0,    0, 4, 0, 0, 0, /* PART */
     0xff, 0xff, 0xff, 0xff,                            /* the page */
     1,    0,    0,    0,    0, 0, 0x10, 0,             /* 2^52 + 1 bytes */
+};
+
+static const uint8_t offer[MESSAGE_LIFE_BYTES] = {
+    'l',  'i',  'f',  'e',  2, 0, 0, 0, 5, 0, 0, 0, /* OFFER */
+    2,    0,    0,    0,                            /* from member 2 */
+    0x04, 0x03, 0x02, 0x81,                         /* for call 0x81020304 */
 };
 
 static void life_message_is_written_as_the_layout_states(void **state)
@@ -218,6 +244,7 @@ static void life_message_is_written_as_the_layout_states(void **state)
             .bytes = ((uint64_t)1 << 52) + 1,
             .cores = { 1 } },
           part },
+        { { .what = LIFE_OFFER, .member = 2, .why = "not sent", .bytes = 0x81020304, .cores = { 1 } }, offer },
     };
 
     (void)state;
@@ -248,6 +275,9 @@ static void life_message_is_read_as_it_was_written(void **state)
     assert_memory_equal(m.cores, cores, sizeof(cores));
     assert_int_equal(message_life_read(part, PEER, MEMBERS, &m, &err), 0);
     assert_true(m.what == LIFE_PART && m.member == LIFE_PAGE && m.bytes == ((uint64_t)1 << 52) + 1);
+    assert_memory_equal(m.cores, no_cores, sizeof(no_cores));
+    assert_int_equal(message_life_read(offer, PEER, MEMBERS, &m, &err), 0);
+    assert_true(m.what == LIFE_OFFER && m.member == 2 && m.why[0] == '\0' && m.bytes == 0x81020304);
     assert_memory_equal(m.cores, no_cores, sizeof(no_cores));
 }
 
@@ -294,12 +324,18 @@ static void life_message_with_an_invalid_field_is_rejected(void **state)
     memset(endless + 16, 'y', COMM_WHY_BYTES);
     memcpy(empty, join, sizeof(empty));
     memset(empty + 16, 0, 8);
+    expect_bad_lives(offer, (struct change[CHANGES]){
+        { 12, 1, "it names member 1 as its sender, expected 2" },
+        { 20, 1, "it offers a block for call 6459360004" },
+        { 24, 1, "bytes 24 to 255 are not all zero" },
+        { 255, 1, "bytes 24 to 255 are not all zero" },
+        { 0, 0, NULL } });
     expect_bad_lives(bye, (struct change[CHANGES]){
         { 0, 'L', "expected the magic \"life\"" },
-        { 4, 2, "version 2, expected 1" },
-        { 7, 1, "version 16777217, expected 1" },
-        { 8, 0, "kind 0, expected 1 to 4" },
-        { 8, 5, "kind 5, expected 1 to 4" },
+        { 4, 1, "version 1, expected 2" },
+        { 7, 1, "version 16777218, expected 2" },
+        { 8, 0, "kind 0, expected 1 to 5" },
+        { 8, 6, "kind 6, expected 1 to 5" },
         { 11, 1, "kind 16777217" },
         { 12, 1, "it names member 1 as its sender, expected 2" },
         { 16, 1, "bytes 16 to 255 are not all zero" },

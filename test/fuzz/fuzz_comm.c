@@ -92,7 +92,7 @@ static void fuzz_life(const uint8_t in[MESSAGE_LIFE_BYTES])
         return;
     }
     fuzz_accept();
-    CHECK(m.what >= LIFE_BYE && m.what <= LIFE_PART &&
+    CHECK(m.what >= LIFE_BYE && m.what <= LIFE_OFFER &&
           (m.member < MEMBERS || m.member == COMM_NO_MEMBER));
     CHECK(strnlen(m.why, sizeof(m.why)) < sizeof(m.why) && m.bytes <= PTRDIFF_MAX);
     message_life_write(&m, bytes);
