@@ -102,6 +102,17 @@ static void open_metrics(struct report *r)
             metrics_counter(m, "trainerd_compression_saved_bytes_total", NULL,
                             "Bytes that float32 gradients would have been in addition.");
     }
+    if (r->opts.train->spare != SPARE_OFF) {
+        static const char name[] = "trainerd_spare_lanes_total",
+                          text[] = "Spare lanes: of the late task, which this process computed (offered), "
+                                   "contributed (used), or compared with the other copy (compared); of this "
+                                   "process, which another contributed (given).";
+
+        r->metrics.spare_offered = metrics_counter(m, name, "what=\"offered\"", text);
+        r->metrics.spare_used = metrics_counter(m, name, "what=\"used\"", text);
+        r->metrics.spare_compared = metrics_counter(m, name, "what=\"compared\"", text);
+        r->metrics.spare_given = metrics_counter(m, name, "what=\"given\"", text);
+    }
     r->metrics.divergences =
         metrics_counter(m, "trainerd_divergences_total", NULL,
                         "Times that tasks held different gradients or weights.");
@@ -251,6 +262,13 @@ static void on_step(struct report *r, const struct train_step_report *s)
     if (r->metrics.coded_bytes != NULL) {
         metric_add(r->metrics.coded_bytes, (double)s->coded_bytes);
         metric_add(r->metrics.coded_saved_bytes, (double)(s->coded_plain_bytes - s->coded_bytes));
+    }
+    if (r->metrics.spare_given != NULL) {
+        metric_add(r->metrics.spare_offered, s->spare_offered);
+        metric_add(r->metrics.spare_used, s->spare_used);
+        metric_add(r->metrics.spare_compared, s->spare_compared);
+        metric_add(r->metrics.spare_given, s->spare_given);
+        lines_spare(r, s);
     }
     if (!isnan(s->grad_norm))
         metric_set(r->metrics.norm, s->grad_norm);

@@ -36,9 +36,11 @@
  * follows the last of them, so the kept lines need no lock. */
 #include "daemon/report_priv.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 
@@ -169,6 +171,29 @@ void lines_logged(struct report *r, uint64_t step, bool is_written)
     if (k->step != step || !is_written)
         write_kept(r);
     k->has_step = k->has_eval = false;
+}
+
+void lines_spare(struct report *r, const struct train_step_report *s)
+{
+    struct spare_lines *l = &r->spare;
+    uint64_t now = clock_ms();
+
+    l->used += s->spare_used;
+    l->compared += s->spare_compared;
+    l->given += s->spare_given;
+    if (l->used + l->compared + l->given == 0 ||
+        (l->written_ms > 0 && now - l->written_ms < SPARE_LINE_MS))
+        return;
+    if (l->used + l->compared > 0)
+        log_info("spare",
+                 "%s was late: this task computed lanes of it up to step %" PRIu64 ", %" PRIu64
+                 " in its place, %" PRIu64 " to compare",
+                 s->spare_helped, s->step, l->used, l->compared);
+    if (l->given > 0)
+        log_info("spare",
+                 "this task was late: %s computed %" PRIu64 " lanes of it up to step %" PRIu64,
+                 s->spare_helper, l->given, s->step);
+    *l = (struct spare_lines){ .written_ms = now };
 }
 
 void report_generation_end(struct report *r)

@@ -45,7 +45,16 @@ struct kept_lines {
     struct train_eval_report eval;
 };
 
-enum { REPORT_CHECKPOINTS = 16 };
+/* Spare lanes since the last line about them. */
+struct spare_lines {
+    uint64_t used, compared, given; /* lanes, as in struct train_step_report */
+    uint64_t written_ms;            /* that line; 0: none yet */
+};
+
+enum {
+    REPORT_CHECKPOINTS = 16,
+    SPARE_LINE_MS = 10000, /* least time between two lines about spare lanes */
+};
 
 /* A checkpoint that this task wrote or tried to write. */
 struct kept_checkpoint {
@@ -72,6 +81,7 @@ struct report_metrics {
     struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
     struct metric *phase, *groups, *outer_step; /* NULL: the job has no phases */
     struct metric *coded_bytes, *coded_saved_bytes; /* NULL: the job does not compress gradients */
+    struct metric *spare_given, *spare_offered, *spare_used, *spare_compared; /* NULL: no spare lanes */
 };
 
 /* The same for the time of a step, and for checkpoints. */
@@ -100,6 +110,7 @@ struct report {
     uint32_t is_lead;   /* atomic */
 
     struct kept_lines kept; /* of the thread that reports a generation */
+    struct spare_lines spare; /* likewise */
     struct report_curves curves;
     struct report_metrics metrics;
     struct report_time_metrics times;
@@ -122,6 +133,9 @@ void lines_step(struct report *r, const struct step_line *line);
 void lines_eval(struct report *r, const struct train_eval_report *e);
 /* On other tasks: the coordinator has written the lines of `step`, or has not. */
 void lines_logged(struct report *r, uint64_t step, bool is_written);
+
+/* Spare lanes: writes a line at once for the first use, then at most every ten seconds. */
+void lines_spare(struct report *r, const struct train_step_report *s);
 
 /* ---- report_now.c ---- */
 void report_at_rest(struct report *r); /* no step is made: speed and step time are 0 */

@@ -426,6 +426,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (rc == 0)
             settle_balance(s);
         if (rc == 0)
+            settle_spare(s);
+        if (rc == 0)
             rc = settle_evaluator(s, err);
     }
     if (rc < 0)

@@ -74,6 +74,7 @@ struct settled {
     double learning_rate; /* peak, after scaling */
     bool balances;        /* this task moves lanes between tasks, if it leads */
     char balance[192];    /* "auto", or "off: " and why */
+    char spare[192];      /* of spare lanes: "auto", "always", and where; or "off: " and why */
     char location[LOCATION_BYTES]; /* of this task; "": not known, or the job is "flat" */
     const char *location_from;     /* the name of a variable of the environment, or the reason for "" */
     uint32_t min_world;   /* training tasks that may continue without the others; default: all */
@@ -102,6 +103,7 @@ void settled_print_lanes(const struct settled *s, struct buf *out);
 
 /* settle_balance.c: whether lanes move between tasks; after settle_lanes(). */
 void settle_balance(struct settled *s);
+void settle_spare(struct settled *s); /* whether spare lanes are possible; likewise */
 void settled_print_balance(const struct settled *s, struct buf *out);
 
 /* settle_location.c: where this task runs. Errors: ERR_INPUT. */

@@ -7,6 +7,7 @@ static const struct conf_word precisions[] = {
     { "bfloat16", PLAN_BFLOAT16 },
     { "float16", PLAN_FLOAT16 },
 };
+static const struct conf_word spares[] = { { "off", SPARE_OFF }, { "auto", SPARE_AUTO }, { "always", SPARE_ALWAYS } };
 static const struct conf_word balances[] = { { "auto", CONF_BALANCE_AUTO }, { "off", CONF_BALANCE_OFF } };
 static const struct conf_word non_finites[] = {
     { "skip", TRAIN_SKIP },
@@ -99,6 +100,12 @@ static const struct conf_key rows[] = {
 { "/elastic", "balance_seconds", F64, AT(elastic.balance_seconds), FREE, .max = 86400, .fallback = "60",
   .doc = "The least time between two moves. It doubles, up to 16 minutes, whenever less than half of the "
          "predicted gain came." },
+{ "/elastic", "spare", ENUM, AT(elastic.spare), FREE, WORDS(spares), .fallback = "off",
+  .doc = "auto: a task that waits for a late one computes the last lanes of that task, too, and the copy that is "
+         "ready first counts; results do not change. On CPUs with one task for each host and at least 2 lanes for "
+         "each task, without parameter_server, communication.compression and local SGD, where gradients are not "
+         "reduced while backward computes: those of at most 1 MiB. always: also for larger gradients, which are "
+         "then reduced after backward. The same on all tasks." },
 
 { "", "detection", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "The detection of failures. The death of a process is detected at once, independent of these keys: its "

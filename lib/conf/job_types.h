@@ -108,6 +108,7 @@ struct conf {
         enum conf_balance balance;
         double balance_gain;    /* least part of a step that a move of lanes is predicted to save */
         double balance_seconds; /* least time between two moves */
+        enum train_spare spare;
     } elastic;
 
     struct { /* detection of failures; not part of the digest */

@@ -120,6 +120,8 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
  * the text contains file, offset, record number and the expected content), ERR_CHANGED, ERR_IO,
  * ERR_NOMEM. */
 int data_next(struct data_reader *r, const struct data_batch **out, struct err *err);
+/* Whether data_next() would return without a wait, or decodes itself. */
+bool data_is_ready(struct data_reader *r);
 void data_release(struct data_reader *r); /* frees the slot of the batch of data_next() */
 /* Makes the current and all later data_next() fail with ERR_CANCELED. Any thread. */
 void data_reader_cancel(struct data_reader *r);

@@ -486,6 +486,17 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
     return 0;
 }
 
+bool data_is_ready(struct data_reader *r)
+{
+    bool ready;
+
+    pthread_mutex_lock(&r->lock);
+    ready = r->n_threads == 0 || r->delivered == r->n_batches || atomic_load(&r->canceled) ||
+            (r->claimed > r->delivered && r->slots[r->delivered % r->n_slots].n_undecoded == 0);
+    pthread_mutex_unlock(&r->lock);
+    return ready;
+}
+
 void data_release(struct data_reader *r)
 {
     CHECK(r->held);

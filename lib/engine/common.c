@@ -52,6 +52,7 @@ int engine_open_memory(struct engine *e, struct memory_opts *o, struct err *err)
     o->head_bytes = opts->head_bytes;
     o->control = opts->control_floats;
     o->max_lanes = opts->max_piece > 0 ? opts->max_piece : opts->max_lanes;
+    o->spares = opts->spare != SPARE_OFF;
     o->eval_words = e->eval_words;
     o->has_outer = opts->has_outer;
     rc = engine_memory_open(&e->memory, o, err);

@@ -9,7 +9,9 @@
 #include "engine/codes.h"
 #include "engine/common.h"
 #include "engine/cpu_check.h"
+#include "engine/cpu_lane.h"
 #include "engine/cpu_reduce.h"
+#include "engine/cpu_spare.h"
 #include "engine/cpu_step.h"
 #include "engine/cpu_types.h"
 #include "engine/cpu_update.h"
@@ -101,6 +103,8 @@ static int cpu_open(const struct engine_opts *opts, struct engine **out, struct 
         rc = engine_open_memory(e, &m, err);
     if (rc == 0)
         rc = codes_open(e, err);
+    if (rc == 0)
+        spare_open(e, reduce_buckets(e) > 1);
     if (rc < 0) {
         cpu_close(e);
         return rc;

@@ -32,6 +32,7 @@
 #include "comm/comm.h"
 #include "engine/codes.h"
 #include "engine/common.h"
+#include "engine/cpu_spare.h"
 #include "engine/cpu_tables.h"
 #include "engine/cpu_types.h"
 #include "engine/residual.h"
@@ -85,7 +86,8 @@ bool reduce_overlaps(const struct engine *e)
 {
     enum engine_overlap want = e->opts->overlap;
 
-    if (e->group.comm == NULL || want == ENGINE_OVERLAP_NEVER || reduce_buckets(e) == 1)
+    if (e->group.comm == NULL || want == ENGINE_OVERLAP_NEVER || reduce_buckets(e) == 1 ||
+        (e->spares && comm_spares(e->group.comm)))
         return false;
     return want == ENGINE_OVERLAP_ALWAYS || comm_uses_network(e->group.comm);
 }
@@ -99,6 +101,10 @@ static void note_decision(const struct engine *e)
         snprintf(text, sizeof(text),
                  "gradients are reduced while backward computes, in %u buckets of %s",
                  reduce_buckets(e), size);
+    else if (e->spares && comm_spares(e->group.comm) && reduce_buckets(e) > 1)
+        snprintf(
+            text, sizeof(text),
+            "gradients are reduced after backward: a late task can leave out lanes until then");
     else if (residual_exists(e))
         snprintf(text, sizeof(text),
                  "gradients are reduced after backward: the largest numbers, or the factors, of a parameter are "
@@ -127,6 +133,8 @@ static int all_reduce(struct engine_replica *r, struct comm_range x, struct err 
 
     if (residual_is_on(e))
         return residual_reduce(r, x.end, err);
+    if (spare_is_on(r))
+        return spare_reduce(r, x.end, err);
     if (codes_are_on(e))
         return comm_all_reduce_coded(e->group.comm, r->local, data, x.end - x.begin, &coding, err);
     return comm_all_reduce_pieces(e->group.comm, r->local, data, e->memory.grads_bytes,
@@ -192,6 +200,7 @@ int reduce_open(struct engine_replica *r, struct err *err)
         note_decision(r->engine);
     if (r->local == 0)
         codes_note(r->engine);
+    spare_bind(r);
     r->n_buckets = 1;
     if (!r->engine->group.overlap)
         return 0;
@@ -262,7 +271,7 @@ void reduce_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, siz
 {
     size_t begin = cpu_of(r)->reducer.added;
     uint64_t before = trace_clock(r->trace);
-    uint32_t merges = lane_merges(r, lane), in_group = 0;
+    uint32_t merges = spare_merges(r, lane), in_group = 0;
     bool rounds = codes_ends_group(r, lane, &in_group);
 
     for (uint32_t m = 0; m <= merges; m++, top--) {

@@ -11,32 +11,14 @@
 #include "data/data.h"
 #include "engine/codes.h"
 #include "engine/common.h"
+#include "engine/cpu_lane.h"
 #include "engine/cpu_reduce.h"
+#include "engine/cpu_spare.h"
 #include "engine/plans.h"
 #include "engine/residual.h"
 #include "engine/trace.h"
 #include "graph/graph.h"
 #include "op/op.h"
-
-/* ---- a batch ---- */
-
-static void *input_at(void *arg, struct plan *plan, uint32_t i)
-{
-    (void)arg;
-    return plan_input(plan, i)->data;
-}
-
-/* Copies the batch. The decoding threads cannot write to the inputs of the plan: they prefetch while
- * the plan computes with its inputs. Measured share of a step on one core: 0.03 % for the digits (64
- * samples of 64 numbers, 1 us), 0.008 % for ResNet-50 (16 images of 3x224x224 float32, 0.6 ms). A
- * second set of inputs would need more memory and save less than the noise of a step. */
-int cpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
-             struct err *err)
-{
-    (void)err;
-    plans_copy_batch(r->engine, plan, b, input_at, NULL);
-    return 0;
-}
 
 static struct packed *rows_of(const struct engine_replica *r, uint32_t arena)
 {
@@ -131,7 +113,8 @@ int cpu_skip_lanes(struct engine_replica *r, uint32_t n, struct err *err)
 {
     const struct data_batch *b;
 
-    place_enter(&r->place, PHASE_DATA);
+    if (n > 0)
+        place_enter(&r->place, PHASE_DATA);
     for (; n > 0; n--) {
         int rc = data_next(r->plans->reader, &b, err);
 
@@ -162,17 +145,6 @@ static int run_plan(struct engine_replica *r, const struct op_run *run, float *g
     return rc < 0 ? err_wrap(err, rc, "lane %u", run->lane) : 0;
 }
 
-static void write_control(const struct engine_replica *r, float *grads)
-{
-    const struct engine *e = r->engine;
-    float *control = grads + e->memory.params;
-
-    memset(control, 0, e->opts->control_floats * sizeof(float));
-    control[ENGINE_LOSS] = plan_loss(r->plans->train);
-    if (e->opts->mean_of_weights)
-        control[ENGINE_WEIGHT] = plan_loss_weight(r->plans->train);
-}
-
 /* The gradients of remote tables are final after the lanes. */
 static int push_remote(struct engine_replica *r, uint64_t step, struct err *err)
 {
@@ -188,18 +160,27 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
 {
     const struct engine *e = r->engine;
     struct op_run run = {
-        .seed = e->opts->seed, .step = step, .cancel = e->opts->cancel, .loss_scale = r->loss_scale
+        .seed = e->opts->seed, .step = step, .cancel = e->opts->cancel, .stops_arg = r,
+        .loss_scale = r->loss_scale
     };
     uint32_t top = 0; /* arenas of the stack that are occupied */
+    int rc;
 
+    rc = cpu_skip_lanes(r, spare_begin(r, step), err);
+    if (rc < 0)
+        return rc;
     r->data_ns = 0;
     begin_lookups(r, ENGINE_ROWS_OF_LANES);
     reduce_begin(r, step);
     for (uint32_t i = 0; i < r->n_lanes; i++) {
         bool overlaps = i + 1 == r->n_lanes && r->n_buckets > 1;
         float *grads = r->arenas->grads[top];
-        int rc;
 
+        run.stops = spare_is_block(r, i) ? spare_is_offered : NULL;
+        if (run.stops != NULL && spare_is_offered(r)) {
+            spare_give(r, i);
+            break;
+        }
         run.lane = engine_lane(r, i);
         rc = engine_check_canceled(e, err);
         if (rc == 0)
@@ -207,12 +188,17 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
         set_tables(r, r->plans->train, true, top);
         if (rc == 0)
             rc = run_plan(r, &run, grads, overlaps ? reduce_ready : NULL, err);
+        if (rc == ERR_CANCELED && run.stops != NULL && engine_check_canceled(e, NULL) == 0) {
+            spare_give(r, i + 1);
+            break;
+        }
         if (rc < 0)
             return rc;
-        write_control(r, grads);
+        cpu_write_control(r, grads);
         reduce_add_lanes(r, i, ++top, e->memory.grads);
-        top -= lane_merges(r, i);
+        top -= spare_merges(r, i);
     }
+    spare_lanes_end(r);
     return push_remote(r, step, err);
 }
 

@@ -5,7 +5,6 @@
 
 #include "engine/engine.h"
 
-struct data_batch;
 struct op_run;
 struct plan;
 
@@ -14,8 +13,6 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err);
 int cpu_reduce(struct engine_replica *r, uint64_t step, struct err *err);
 int cpu_scale(struct engine_replica *r, float by, struct err *err);
 
-int cpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
-             struct err *err);
 int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
             struct err *err);
 int cpu_fetch_gradients(struct engine_replica *r, struct err *err);

@@ -40,11 +40,25 @@ struct kept_codes {
     size_t bytes;
 };
 
+struct spare { /* cpu_spare.c; of a generation */
+    bool is_on;
+    bool is_passive; /* the replica neither helps nor gives its block */
+    bool is_broken;  /* it could not compute a copy, and helps no more */
+    const char *helped, *helper; /* names of the tasks; the view's */
+    uint64_t n_steps, lane_ns;   /* steps so far; a lane takes, without data */
+    /* a step */
+    uint64_t step, begin_ns;
+    bool is_given; /* the block was left out */
+    uint32_t owed; /* lanes of which the samples were not taken */
+};
+
 struct cpu {
     struct kept_codes codes;
     struct residual_work *residual; /* owned; of a generation whose code keeps residuals; else NULL */
     struct device_mem work, eval_work; /* owned; activations of the two plans */
     struct reducer reducer;
+    struct spare spare;
+    const char *why_no_spare; /* why the job has no spare lanes; NULL: it can have them, or does not want any */
 };
 
 static inline struct cpu *cpu_of(const struct engine_replica *r)

@@ -40,6 +40,7 @@
 #include "engine/memory.h"
 #include "engine/place.h"
 #include "engine/residual_layout.h"
+#include "opts/train.h"
 
 struct cancel;
 struct code_map;
@@ -160,6 +161,8 @@ struct engine_opts {              /* borrowed until close() */
      * gradients, in arena 0, and no other verb reduces, checks or updates them. */
     bool remote_dense;
     size_t bucket_bytes;  /* 0: chosen */
+    /* Spare lanes (cpu_spare.h); the same on all tasks. Only on CPUs, without remote tables, codes and local SGD */
+    enum train_spare spare;
     /* GPUs add along the tree over lanes, as CPUs always do, and not in the order that NCCL chooses */
     bool ordered;
     const struct code_settings *code; /* of gradients; NULL or CODE_NONE: none; on GPUs: one that codes blocks */
@@ -190,6 +193,9 @@ struct engine_replica {
     /* Lanes of the replica: n_lanes in one or two subtrees of the tree over all lanes (comm/pieces.h).
      * The last n_second of them begin at second_lane; 0: there is one subtree, from first_lane on. */
     uint32_t first_lane, n_lanes, second_lane, n_second;
+    /* Spare lanes: the last n_block of the replica's lanes may be computed by another; it may compute the n_helped
+     * lanes from helped_lane on of another one. 0: none. */
+    uint32_t n_block, helped_lane, n_helped;
     /* The caller's: a step. */
     double scale;            /* of the loss; the same in all replicas */
     float loss_scale;        /* scale / samples of the global batch */
@@ -203,6 +209,12 @@ struct engine_replica {
     uint64_t reduce_work_ns; /* inside the all-reduce, in whatever thread */
     /* Coded all-reduces: bytes sent to other hosts, and what float32 would have been. A GPU: to other GPUs. */
     uint64_t coded_bytes, coded_plain_bytes;
+    struct engine_spare { /* lanes; 0 without spare lanes */
+        uint32_t given;             /* of this replica, which its helper contributed */
+        uint32_t offered;           /* of the helped replica, which this one computed, ... */
+        uint32_t used, compared;    /* ... and contributed, or compared with the other copy */
+        const char *helped, *helper; /* names of their tasks; NULL: no spare lanes */
+    } spare;
     float feed_ms[ENGINE_FEEDS]; /* [n_feeds] GPU: durations of copies of samples to it; the caller sets
                                     n_feeds to 0 */
     uint32_t n_feeds;
@@ -245,6 +257,7 @@ struct engine {
     uint32_t metric_words[ENGINE_MAX_METRICS];
     /* [n_devices] the share of the last step's time without work; NULL: unknown */
     double *device_idle;
+    bool spares; /* spare lanes are possible (comm_opts.spares); the same on all tasks; set by open() */
     struct code_map *codes; /* owned; the blocks of the gradient that are coded; NULL: the job codes none */
     struct residual_layout residual; /* CPU: owned; what a code with residuals codes */
     struct engine_group group;

@@ -53,6 +53,7 @@ struct memory_opts {
     uint32_t n_remote;
     size_t remote_words; /* of marks */
     uint32_t max_lanes;                /* of a piece of a replica */
+    bool spares;                       /* one more arena: copies of lanes of another replica begin in arena 2 */
     uint32_t eval_words;               /* doubles */
     const struct optim_def *optimizer;
     const struct optim_hyper *hyper;
@@ -85,7 +86,7 @@ struct memory {
     size_t slot;  /* floats of a slot of the optimizer here */
     size_t state_bytes;
     size_t model_bytes; /* of the state without the outer momentum */
-    /* gradient arenas of a replica: levels of its lane tree, at most. The sum of a second piece, of at most
+    /* gradient arenas of a replica: levels of its lane tree, at most, and one for spare lanes. The sum of a second piece, of at most
        half as many lanes, is in arena 1 */
     uint32_t depth;
     float *state;                  /* parameters, then slots, then the average */

@@ -183,6 +183,17 @@ int plans_open_side(struct engine_replica *r, bool evaluates, uint64_t first, ui
     return open_reader(r, evaluates ? eo->eval_data : eo->data, &o, &r->plans->side, err);
 }
 
+int plans_open_helped(struct engine_replica *r, uint64_t step, struct err *err)
+{
+    struct data_reader_opts o = reads(r, step, step);
+
+    o.first_lane = r->helped_lane;
+    o.n_lanes = r->n_helped;
+    o.second_lane = o.n_second = 0;
+    o.prefetch = r->engine->opts->reader->prefetch * r->n_helped;
+    return open_reader(r, r->engine->opts->data, &o, &r->plans->side, err);
+}
+
 void plans_close_readers(struct engine_replica *r)
 {
     close_reader(r, &r->plans->reader);

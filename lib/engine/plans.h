@@ -53,6 +53,8 @@ int plans_open_reader(struct engine_replica *r, uint64_t first, uint64_t last, s
 /* Opens the side reader in the same way. evaluates: of the evaluation data, in file order. */
 int plans_open_side(struct engine_replica *r, bool evaluates, uint64_t first, uint64_t last,
                     struct err *err);
+/* Opens the side reader for the lanes of step `step` that the replica helps to compute. */
+int plans_open_helped(struct engine_replica *r, uint64_t step, struct err *err);
 void plans_close_readers(struct engine_replica *r);
 void plans_close_side(struct engine_replica *r);
 void plans_cancel(struct engine *e); /* an engine_ops.cancel */

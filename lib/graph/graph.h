@@ -443,7 +443,7 @@ int plan_forward_indices(struct plan *p, const struct op_run *run, struct err *e
 void plan_set_remote(struct plan *p, float *const *values, struct packed *rows, size_t at);
 
 /* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale.
- * Errors, also of backward: those of kernels, ERR_CANCELED (run->cancel). */
+ * Errors, also of backward: those of kernels, ERR_CANCELED (run->cancel, run->stops). */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 /* Runs backward into `grads`, an arena. Every element that belongs to a parameter is overwritten;
  * gaps are not written; statistics receive the values of the batch. `ready` may be NULL. It is

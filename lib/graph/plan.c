@@ -197,7 +197,7 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     const struct plan_node *n = &p->nodes.at[call->node];
     int rc;
 
-    if (cancel_requested(run->cancel))
+    if (cancel_requested(run->cancel) || (run->stops != NULL && run->stops(run->stops_arg)))
         return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
     if (p->nonfinite != NULL)

@@ -258,6 +258,9 @@ struct op_run { /* the values that change from lane to lane (a lane is a micro-b
     const struct op_run *device;
     struct op_invalid *invalid; /* device memory, shared by all runs; NULL: not recorded, or a
                                    CPU */
+    /* CPU: called between calls; the run stops, as canceled, if it returns true. NULL: never. */
+    bool (*stops)(void *arg);
+    void *stops_arg;
 };
 
 /* The rows that a Gather from a remote table reads in a run. The values of the table are not in

@@ -21,6 +21,12 @@ enum train_metric_type { TRAIN_METRIC_LIST(TRAIN_METRIC_ENUMERATOR) TRAIN_METRIC
 enum train_labels { TRAIN_CLASSES, TRAIN_SIDES, TRAIN_NUMBERS, TRAIN_NOTHING };
 enum train_loss_tensor { TRAIN_LOGITS, TRAIN_LOG_PROBABILITIES, TRAIN_PREDICTIONS, TRAIN_OUTPUT };
 
+enum train_spare { /* spare lanes (comm/spare_lanes.h) */
+    SPARE_OFF,
+    SPARE_AUTO,   /* where gradients are not reduced while backward computes */
+    SPARE_ALWAYS, /* gradients are reduced after backward, for spare lanes */
+};
+
 struct train_input { /* a feature that feeds a graph input */
     const char *feature, *input;
 };

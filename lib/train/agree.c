@@ -23,6 +23,7 @@ int agree_connect(struct train *t, struct err *err)
         .arena = &t->engine->memory.region,
         .shared_memory = g->shared_memory,
         .encrypts = g->encrypts,
+        .spares = t->engine->spares,
         /* Longer than the deadline: a peer that fails at the deadline states the cause. */
         .deadline_ms = g->deadline_ms + g->deadline_ms / 4,
         .on_broken = g->on_broken,

@@ -11,6 +11,7 @@
 #include "base/location.h"
 #include "comm/comm.h"
 #include "comm/pieces.h"
+#include "comm/spare_lanes.h"
 #include "engine/engine.h"
 #include "train/train_types.h"
 
@@ -142,4 +143,18 @@ const char *division_describe(uint32_t lanes, const struct group_view *v, char *
         snprintf(out + at, n - (size_t)at, " %u to %u for each of %u replicas", least, most, world);
     free(shares);
     return out;
+}
+
+void division_place_spare(const struct group_view *v, const uint32_t *shares, uint32_t world,
+                          struct engine_replica *out)
+{
+    struct spare_lanes helped;
+
+    out->n_block = out->helped_lane = out->n_helped = 0;
+    if (world < 2)
+        return;
+    out->n_block = spare_lanes_of(v->pieces, v->n_pieces, shares, out->rank).n_block;
+    helped = spare_lanes_of(v->pieces, v->n_pieces, shares, spare_helped(out->rank, world));
+    out->helped_lane = helped.n_block > 0 ? helped.block : 0;
+    out->n_helped = helped.n_block;
 }

@@ -24,6 +24,9 @@ int division_check(const struct train_opts *opts, const struct group_view *v, ui
 /* Sets rank and lanes of a replica. shares: of the ranks; not used if the view has pieces. */
 void division_place(const struct group_view *v, const uint32_t *shares, uint32_t rank,
                     struct engine_replica *out);
+/* After division_place(): sets the spare lanes of a replica (comm/spare_lanes.h); world: number of replicas. */
+void division_place_spare(const struct group_view *v, const uint32_t *shares, uint32_t world,
+                          struct engine_replica *out);
 
 /* Writes "64 lanes: 16 8 8 | 16 8 8", the lanes of each replica with a '|' between two racks, or the range of them if
  * there are many. `v` has locations and no pieces. Returns `out`. */

@@ -163,10 +163,13 @@ int start_generation(struct train *t, const struct train_generation *opts, train
     if (rc < 0)
         return rc;
     t->generation.on_end = on_end;
-    for (uint32_t i = 0; i < o->n_devices; i++)
+    for (uint32_t i = 0; i < o->n_devices; i++) {
         division_place(&t->generation.opts.view, t->generation.shares,
                        generation_first_rank(&t->generation, opts->view.self) + i,
                        t->replicas[i].device);
+        division_place_spare(&t->generation.opts.view, t->generation.shares,
+                             count_ranks(&opts->view), t->replicas[i].device);
+    }
     sample_log_group(t->samples, opts->view.generation, opts->key, sizeof(opts->key));
     health_begin(t);
     describe_group(t);

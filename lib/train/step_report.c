@@ -20,7 +20,7 @@ static uint32_t lanes_of(const struct train *t)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < t->opts->n_devices; i++)
-        n += t->engine->replicas[i]->n_lanes;
+        n += t->engine->replicas[i]->n_lanes - t->engine->replicas[i]->spare.given;
     return n;
 }
 
@@ -53,7 +53,13 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
         .device_idle = here ? t->engine->device_idle : NULL,
         .comm = t->generation.comm,
         .lanes = lanes_of(t),
-        .own_lanes = r->device->n_lanes,
+        .own_lanes = r->device->n_lanes - r->device->spare.given,
+        .spare_given = r->device->spare.given,
+        .spare_offered = r->device->spare.offered,
+        .spare_used = r->device->spare.used,
+        .spare_compared = r->device->spare.compared,
+        .spare_helped = r->device->spare.helped,
+        .spare_helper = r->device->spare.helper,
         .feed_ms = r->device->feed_ms,
         .n_feeds = r->device->n_feeds,
     };

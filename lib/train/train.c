@@ -134,6 +134,7 @@ static void describe_engine(struct train *t)
         .clip_value = o->run.clip_value,
         .overlap = overlap_of(o->overlap),
         .bucket_bytes = o->bucket_bytes,
+        .spare = o->spare,
         .ordered = o->deterministic,
         .code = o->only_evaluates ? NULL : &o->code,
         .remote = remote_engine(t),

@@ -51,6 +51,10 @@ struct train_step_report {
     /* Of the generation, for comm_read_waits(); valid during the call. NULL: there is one replica. */
     const struct comm *comm;
     uint32_t lanes, own_lanes; /* that this task, and its first replica, computed in a step */
+    /* Spare lanes of the step (engine.h): lanes of this task that its helper contributed; lanes of the helped task
+     * that this one computed, contributed, and compared. The names are valid during the call; NULL: no spare lanes. */
+    uint32_t spare_given, spare_offered, spare_used, spare_compared;
+    const char *spare_helped, *spare_helper;
     /* [n_feeds] durations of copies of samples to the GPU of the first replica, in milliseconds, that ended since
      * the report before; valid during the call. */
     const float *feed_ms;
@@ -171,6 +175,8 @@ struct train_opts { /* everything is borrowed until train_close() */
         TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
     } overlap;                /* that of rank 0 counts */
     size_t bucket_bytes;      /* the same on all tasks; 0: chosen */
+    /* Spare lanes; the same on all tasks. Not where `balances` is not possible */
+    enum train_spare spare;
     bool deterministic;       /* GPUs add along the tree over lanes (engine_opts.ordered) */
     struct code_settings code; /* of gradients; zeroed: none */
 

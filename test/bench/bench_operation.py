@@ -1,5 +1,5 @@
 """bench_operation.py - what operation costs: the memory of a task that waits, the start of many tasks on one machine, the
-status page and the metrics, hostile connections, and encryption."""
+status page and the metrics, hostile connections, encryption, and a task that is late by a pause."""
 import glob
 import json
 import os
@@ -23,6 +23,7 @@ IDLE_SECONDS, IDLE_LIMIT = 8, 16 * MB  # memory is released 3 s after the wait b
 MANY, MANY_ROUNDS, MANY_LIMIT = 64, 3, 2.0
 READS, READ_EVERY, READ_ROUNDS, READ_LIMIT = 100, 0.05, 3, 0.005
 HOSTILE, HOSTILE_ROUNDS, HOSTILE_SECONDS, HOSTILE_LIMIT = 1000, 5, 4, 1.05
+LATE_ROUNDS, LATE_TASKS, LATE_LANES, LATE_LANE, LATE_PAUSE, LATE_TURNS, LATE_FIRST, LATE_LIMIT = 3, 4, 4, 20, 200, 12, 6, 0.9
 TLS_ROUNDS, TLS_WARM, TLS_STEPS, TLS_LIMIT = 5, 1, 3, 1.03
 
 
@@ -242,6 +243,44 @@ def encryption(table, folder):
     table.row("  wall time of the same step", "", lambda: row("wall"))
 
 
+# ---- a task that is late ----
+
+def late_step(folder, spare):
+    """Seconds of the steps in which one task, in turn, pauses before its first lane. A lane is a pause too, so other load changes
+    little. A task that leaves out spare lanes passes its fault point less often."""
+    def faults(i):
+        left_out = LATE_LANES // 2 if spare == "auto" else 0
+        at = [LATE_LANES * (LATE_FIRST + LATE_TASKS * turn + i - 1) + 1 - left_out * turn for turn in range(LATE_TURNS)]
+        return ",".join(["train.lane=delay:%d@1+,train.spare=delay:%d@1+" % (LATE_LANE, LATE_LANE)] +
+                        ["train.lane=delay:%d@%d" % (LATE_PAUSE, n) for n in at])
+
+    steps = LATE_FIRST + LATE_TASKS * LATE_TURNS
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        job = kit.digits_job(d, train={"epochs": None, "steps": steps, "lanes": LATE_TASKS * LATE_LANES, "global_batch_size": 64,
+                                       "log_every_steps": 1, "eval_every_epochs": 0},
+                             elastic={"balance": "off", "spare": spare}, communication={"shared_memory": False}, checkpoint=None,
+                             summary=None, export=None)
+        ports = kit.free_ports(LATE_TASKS)
+        tasks = [kit.Task(job, kit.tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_FAULT": faults(i)}, "worker %d" % i)
+                 for i in range(LATE_TASKS)]
+        try:
+            kit.expect_codes(tasks, [0] * LATE_TASKS, 300)
+            at = {r["step"]: r["_at"] for r in tasks[0].events("step")}
+            return {None: [at[k] - at[k - 1] for k in range(LATE_FIRST, steps)]}
+        finally:
+            end(tasks)
+
+
+def late(table, folder):
+    def row():
+        a, b = us.median(), off.median()
+        return duration(a), "without %s" % duration(b), "%.3f x" % (a / b), a <= LATE_LIMIT * b
+
+    us, off = Side("spare lanes", lambda: late_step(folder, "auto")), Side("without", lambda: late_step(folder, "off"))
+    table.interleave(LATE_ROUNDS, off, us)
+    table.row("step of %d tasks, one pauses %d ms, spare lanes" % (LATE_TASKS, LATE_PAUSE), "<= %.2f x" % LATE_LIMIT, row)
+
+
 def operation(table, folder):
-    for part in (idle, many, readers, hostile, encryption):
+    for part in (idle, many, readers, hostile, encryption, late):
         table.group(part.__name__, part, folder)

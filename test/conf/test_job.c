@@ -44,6 +44,7 @@ static void absent_key_has_the_documented_default(void **state)
     assert_int_equal(c->elastic.min_world, 0);
     assert_true(c->elastic.rejoin_seconds == 10.0);
     assert_int_equal(c->elastic.balance, CONF_BALANCE_AUTO);
+    assert_int_equal(c->elastic.spare, SPARE_OFF);
     assert_true(c->elastic.balance_gain == 0.1 && c->elastic.balance_seconds == 60);
     assert_true(c->detection.silent_seconds == 1.2);
     assert_true(c->health.stuck_factor == 10.0);

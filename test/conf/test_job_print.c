@@ -198,7 +198,8 @@ static void print_contains_every_default(void **state)
         "    \"rejoin_seconds\": 10,\n"
         "    \"balance\": \"auto\",\n"
         "    \"balance_gain\": 0.1,\n"
-        "    \"balance_seconds\": 60\n"
+        "    \"balance_seconds\": 60,\n"
+        "    \"spare\": \"off\"\n"
         "  },\n"
         "  \"detection\": {\n"
         "    \"silent_seconds\": 1.2,\n"
@@ -454,6 +455,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
         { P1("/train/grace_seconds", "3"), true },
         { P1("/elastic", "{'min_world':2,'rejoin_seconds':3}"), true },
         { P1("/elastic", "{'balance':'off','balance_gain':0.5,'balance_seconds':3}"), true },
+        { P1("/elastic", "{'spare':'always'}"), true },
         { P1("/detection", "{'silent_seconds':3,'stuck_factor':3}"), true },
         { P1("/preflight_seconds", "3"), true },
         { P1("/health", "{'check_gradients':false,'check_weights_every_steps':3}"), true },

@@ -370,6 +370,39 @@ static void reader_cancel_ends_a_wait(void **state)
     kit_remove(folder);
 }
 
+static void ready_batch_is_delivered_without_a_wait(void **state)
+{
+    char *folder = two_files(60);
+    struct data_set *s = kit_open(folder, NULL, false);
+
+    (void)state;
+    assert_int_equal(fault_arm("data.read=delay:5@1+", NULL), 0);
+    for (uint32_t threads = 0; threads <= 2; threads++) {
+        struct data_reader_opts o = options(10, threads);
+        struct data_reader *r = open_reader(s, &o);
+        const struct data_batch *b = NULL;
+        struct err err;
+
+        do {
+            uint64_t before;
+
+            while (!data_is_ready(r))
+                nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+            before = data_wait_ns(r);
+            assert_int_equal(data_next(r, &b, &err), 0);
+            assert_true(threads == 0 || data_wait_ns(r) == before);
+            if (b != NULL)
+                data_release(r);
+        } while (b != NULL);
+        data_reader_cancel(r);
+        assert_true(data_is_ready(r)); /* data_next() fails at once */
+        data_reader_close(r);
+    }
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    kit_remove(folder);
+}
+
 static void reader_can_be_closed_at_any_time(void **state)
 {
     char *folder = two_files(60);
@@ -630,6 +663,7 @@ int main(void)
         cmocka_unit_test(reader_file_changed_during_the_run_is_named),
         cmocka_unit_test(reader_file_with_a_new_time_is_read_unless_its_content_changed),
         cmocka_unit_test(reader_cancel_ends_a_wait),
+        cmocka_unit_test(ready_batch_is_delivered_without_a_wait),
         cmocka_unit_test(reader_can_be_closed_at_any_time),
         cmocka_unit_test(readers_of_several_replicas_share_a_set_and_its_cache),
         cmocka_unit_test(reader_with_a_full_cache_reads_no_file),

@@ -12,7 +12,7 @@
 
 enum { PARAMS = 96, TRAINED = 64, CONTROL = 16, REPLICAS = 3, LANES = 5, WORDS = 4 };
 
-static struct memory opened(const struct optim_hyper *h, bool has_average)
+static struct memory opened_with(const struct optim_hyper *h, bool has_average, bool spares)
 {
     struct memory_opts o = { .n_replicas = REPLICAS,
                              .head_bytes = 100,
@@ -21,6 +21,7 @@ static struct memory opened(const struct optim_hyper *h, bool has_average)
                              .dense = TRAINED,
                              .control = CONTROL,
                              .max_lanes = LANES,
+                             .spares = spares,
                              .eval_words = WORDS,
                              .optimizer = optim_get(OPTIM_ADAM),
                              .hyper = h,
@@ -31,6 +32,11 @@ static struct memory opened(const struct optim_hyper *h, bool has_average)
     if (engine_memory_open(&m, &o, &err) < 0)
         fail_msg("%s", err.text);
     return m;
+}
+
+static struct memory opened(const struct optim_hyper *h, bool has_average)
+{
+    return opened_with(h, has_average, false);
 }
 
 static void state_holds_parameters_slots_and_average_in_this_order(void **state)
@@ -153,6 +159,9 @@ static void parts_of_the_region_do_not_overlap(void **state)
 
     (void)state;
     assert_int_equal(m.depth, 4); /* five lanes */
+    engine_memory_close(&m);
+    m = opened_with(&h, false, true);
+    assert_int_equal(m.depth, 5);
     memset(m.head, ++mark, 100);
     for (uint32_t r = 0; r < REPLICAS; r++)
         for (uint32_t d = 0; d < m.depth; d++) {

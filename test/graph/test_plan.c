@@ -41,6 +41,42 @@ static void execution_allocates_no_memory(void **state)
     }
 }
 
+static bool stops_at(void *arg)
+{
+    uint32_t *left = arg;
+
+    return (*left)-- == 0;
+}
+
+static void run_can_stop_between_any_calls_and_be_repeated(void **state)
+{
+    struct net n = net_open("cnn_17.onnx", PLAN_TRAIN, 4);
+    uint32_t calls = plan_calls_count(n.plan), left;
+    float *grads = malloc(n.arena_bytes);
+
+    (void)state;
+    assert_non_null(grads);
+    net_fill(&n, 0);
+    (void)net_forward(&n);
+    net_backward(&n);
+    memcpy(grads, n.grads, n.arena_bytes);
+    n.run.stops = stops_at;
+    n.run.stops_arg = &left;
+    for (uint32_t at = 0; at <= calls; at++) {
+        struct err err;
+        int rc;
+
+        left = at;
+        rc = plan_forward(n.plan, &n.run, &err);
+        if (rc == 0)
+            rc = plan_backward(n.plan, &n.run, n.grads, NULL, NULL, &err);
+        assert_int_equal(rc, at < calls ? ERR_CANCELED : 0);
+    }
+    assert_memory_equal(grads, n.grads, n.arena_bytes);
+    free(grads);
+    net_close(&n);
+}
+
 /* ---- memory ---- */
 
 static const char *const all_models[] = { "mlp.onnx",       "cnn_11.onnx",   "cnn_17.onnx",
@@ -423,6 +459,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(execution_allocates_no_memory),
+        cmocka_unit_test(run_can_stop_between_any_calls_and_be_repeated),
         cmocka_unit_test(concurrent_blocks_do_not_overlap_and_waste_little),
         cmocka_unit_test(kernels_read_no_released_memory),
         cmocka_unit_test(call_writes_no_two_gradients_to_one_buffer),

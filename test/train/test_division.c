@@ -34,6 +34,31 @@ static void replicas_have_the_lanes_of_their_share_or_of_their_pieces(void **sta
     assert_true(r.first_lane == 0 && r.n_lanes == 2 && r.n_second == 0);
 }
 
+static void replicas_help_the_one_before_them(void **state)
+{
+    static const struct group_piece two[] = { { 1, 0, 4 }, { 0, 4, 2 }, { 1, 6, 2 } };
+    static const struct group_view equal = { .n_members = 1 }, uneven = { .pieces = two, .n_pieces = 3 };
+    static const uint32_t shares[] = { 2, 1, 4 };
+    static const struct {
+        uint32_t rank, n_block, helped_lane, n_helped;
+    } rows[] = { { 0, 1, 5, 2 }, { 1, 0, 1, 1 }, { 2, 2, 0, 0 } };
+    struct engine_replica r = { .n_block = 9, .n_helped = 9 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        r.rank = rows[i].rank;
+        division_place_spare(&equal, shares, 3, &r);
+        assert_true(r.n_block == rows[i].n_block && r.helped_lane == rows[i].helped_lane &&
+                    r.n_helped == rows[i].n_helped);
+    }
+    r.rank = 0; /* helps rank 1, whose second piece is 6, 7 */
+    division_place_spare(&uneven, NULL, 2, &r);
+    assert_true(r.n_block == 1 && r.helped_lane == 6 && r.n_helped == 2);
+    r.rank = 0;
+    division_place_spare(&equal, (uint32_t[]){ 8 }, 1, &r);
+    assert_true(r.n_block == 0 && r.n_helped == 0);
+}
+
 static void memory_of_a_balanced_job_has_one_more_arena(void **state)
 {
     static const struct {
@@ -96,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_have_the_lanes_of_their_share_or_of_their_pieces),
+        cmocka_unit_test(replicas_help_the_one_before_them),
         cmocka_unit_test(memory_of_a_balanced_job_has_one_more_arena),
         cmocka_unit_test(division_that_the_job_does_not_allow_is_refused),
     };

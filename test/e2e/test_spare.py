@@ -1,0 +1,131 @@
+#!/usr/bin/python3
+"""Spare lanes: the next task computes the last lanes of a task that is late, and the weights are those of one task. Every task
+is a host of its own: they share no memory. A lane takes a pause, so which task is late does not depend on the machine."""
+# san: yes
+import json
+import os
+import re
+import signal
+import subprocess
+
+from kit import (SLOW, TRAINERD, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, test, tf_config, workdir)
+
+TASKS = 3
+LANES = 4 * TASKS  # the last two of each task are spare
+PAUSE = 400 * SLOW  # milliseconds
+USES = re.compile(r"(.+) was late: this task computed lanes of it up to step \d+, (\d+) in its place, (\d+) to compare")
+
+
+def make_job(steps, **changes):
+    job = {"train": {"epochs": None, "steps": steps, "lanes": LANES, "global_batch_size": 3 * LANES, "log_every_steps": 1},
+           "elastic": {"balance": "off", "spare": "auto"},
+           "communication": {"shared_memory": False},
+           "checkpoint": {"every_steps": 1000000, "max_to_keep": 100}}
+    return digits_job(workdir(), **merge(job, changes))
+
+
+def start(job, faults, ports=None):
+    """A task for each of the faults."""
+    ports = ports or free_ports(len(faults))
+    return [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_FAULT": f} if f else {}, "worker %d" % i)
+            for i, f in enumerate(faults)]
+
+
+def results(job):
+    """The weights and the state of the optimizer in the last checkpoint, and the exported model."""
+    tree = read_tree(os.path.join(os.path.dirname(job), "run"))
+    out = {k: v for k, v in tree.items() if k.endswith((".safetensors", ".onnx"))}
+    assert len(out) >= 3, sorted(tree)
+    return out
+
+
+def of_one_task(steps):
+    job = make_job(steps)
+    expect_codes([Task(job, args=("--devices", "cpu:1"))], [0], 120)
+    return results(job)
+
+
+def uses(task):
+    """Which task this one helped, and the lanes that it contributed and compared."""
+    found = [USES.fullmatch(r["message"]) for r in task.events("spare")]
+    found = [m for m in found if m]
+    return {m[1] for m in found}, sum(int(m[2]) for m in found), sum(int(m[3]) for m in found)
+
+
+def given(task):
+    return [r["message"] for r in task.events("spare") if r["message"].startswith("this task was late: ")]
+
+
+def pauses(point, passages):
+    return ",".join("%s=delay:%d@%d" % (point, PAUSE, n) for n in passages)
+
+
+@test
+def next_task_computes_the_lanes_of_a_late_one_and_the_weights_are_those_of_one_task():
+    steps = 40
+    job = make_job(steps)
+    # pauses in lanes of every kind: before the spare ones and, since spare ones that are left out shift the numbers, inside
+    tasks = start(job, ["", pauses("train.lane", (21, 42, 63, 84)), ""])
+    expect_codes(tasks, [0] * TASKS, 120)
+    helped, used, _ = uses(tasks[2])
+    assert helped == {"worker 1"} and used >= 2, tasks[2].log()
+    assert any("worker 2 computed" in m for m in given(tasks[1])), tasks[1].log()
+    on = [r["message"] for r in tasks[2].events("note") if r["message"].startswith("spare lanes: ")]
+    assert on == ["spare lanes: if worker 1 is late, this task computes its last 2 lanes; if this task is late, worker 0 computes its last 2"], on
+    assert results(job) == of_one_task(steps)
+
+
+@test
+def copies_are_compared_and_a_wrong_one_names_both_tasks():
+    steps = 30
+    job = make_job(steps)
+    # late between the lanes and the exchange, twice: the copy is right, and then wrong
+    tasks = start(job, ["", pauses("train.reduce", (8, 16)), "health.flip_spare=fail@2"])
+    expect_codes(tasks, [0] * TASKS, 120)
+    helped, used, compared = uses(tasks[2])
+    assert helped == {"worker 1"} and used == 0 and compared >= 2, tasks[2].log()
+    why = "worker 1 and worker 2 computed different gradients of lanes 6 to 7"
+    assert any(why in r.get("message", "") for t in tasks for r in t.records), tasks[0].log()
+    assert results(job) == of_one_task(steps)
+
+
+def kill(steps, faults, victim):
+    ports = free_ports(TASKS)
+    job = make_job(steps)
+    tasks = start(job, faults, ports)
+    code = tasks[victim].wait(60 * SLOW)
+    assert code == -signal.SIGKILL, (code, tasks[victim].log())
+    tasks[victim] = Task(job, tf_config(ports, victim), ("--devices", "cpu:1"), {}, "worker %d" % victim)
+    expect_codes(tasks, [0] * TASKS, 120)
+    assert results(job) == of_one_task(steps)
+
+
+@test
+def helper_that_is_killed_around_its_offer_loses_no_step():
+    for point in ("comm.offer", "comm.offered"):
+        kill(30, ["", pauses("train.lane", (25,)), point + "=kill"], 2)
+
+
+@test
+def late_task_that_is_killed_after_the_offer_loses_no_step():
+    # in the seventh step it leaves out its spare lanes, and dies before it says so
+    kill(30, ["", pauses("train.lane", (25,)) + ",train.spare_exchange=kill@7", ""], 1)
+
+
+@test
+def check_and_log_state_where_spare_lanes_are_off():
+    for elastic, train, why in (({"spare": "off"}, {}, 'off: /elastic/spare is "off"'), ({}, {"lanes": 3}, "off: each replica computes one lane"),
+                                ({}, {}, "auto, if each task is alone on its host"), ({"spare": "always"}, {}, "always, if each task is alone")):
+        job = make_job(30, elastic=elastic, train=train)
+        p = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:1"], capture_output=True, text=True, timeout=60 * SLOW,
+                           env={**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(TASKS), 0))})
+        assert p.returncode == 0, p.stderr
+        assert json.loads(p.stdout)["spare"].startswith(why), p.stdout
+    job = make_job(30, communication={"shared_memory": True})
+    tasks = start(job, ["", ""])
+    expect_codes(tasks, [0, 0], 120)
+    assert any(r["message"] == "spare lanes are off: several replicas are on one host" for r in tasks[0].events("note")), tasks[0].log()
+
+
+if __name__ == "__main__":
+    main()
