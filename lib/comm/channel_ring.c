@@ -74,7 +74,7 @@ int channel_offer_ring(struct comm *c, struct comm_end *e, uint32_t k)
     rc = ring_make(&ch->ring_out, &passed[0], &err);
     if (rc < 0)
         return comm_fail(c, rc, c->self, "%s: %s", c->names[c->self], err.text);
-    n = fault_hit("comm.offer") ? (errno = ETOOMANYREFS, -1) : send_offer(link->fd, passed);
+    n = fault_hit("comm.pass") ? (errno = ETOOMANYREFS, -1) : send_offer(link->fd, passed);
     rc = n < 0 ? errno : 0;
     close(passed[0]);
     ch->has_offered = n == MESSAGE_CHANNEL_BYTES; /* a Unix socket accepts all of them, or none */

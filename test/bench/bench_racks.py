@@ -2,7 +2,7 @@
 beside the time that its bytes take at least, Open MPI and Gloo. Their ranks are in the order of the racks, which is their best
 case.
 
-The hosts are network namespaces (test/e2e/test_racks.py) with token buckets. As a program of its own this file enters them:
+The hosts are network namespaces (test/e2e/racks_net.py) with token buckets. As a program of its own this file enters them:
 
     bench_racks.py trainerd|mpi|gloo    prints seconds
 """
@@ -37,13 +37,13 @@ def shape():
         limit("rack%d" % rack, "port%d" % host, CABLE)
     for rack in range(2):
         limit("rack%d" % rack, "uplink", UPLINK)
-        limit("core", "rack%d" % rack, UPLINK)
+        limit("zone0", "rack%d" % rack, UPLINK)
 
 
 def of_trainerd():
     """The whole step."""
-    test_racks.SHAPES.update(w1=(64, WIDTH), w2=(WIDTH, 16))
-    tasks = test_racks.start(test_racks.job_of(len(PLACES), STEPS), PLACES)
+    racks_net.SHAPES.update(w1=(64, WIDTH), w2=(WIDTH, 16))
+    tasks = racks_net.start(racks_net.job_of(len(PLACES), steps=STEPS), PLACES)
     kit.expect_codes(tasks, [0] * len(tasks), SECONDS)
     records = [r for r in tasks[0].events("step") if r["step"] > WARM]
     return statistics.median(4 * len(PLACES) / r["samples_per_second"] for r in records)
@@ -63,10 +63,10 @@ def of_mpi():
     with open(agent, "w") as f:  # arguments: the address, then the command
         f.write("#!/bin/sh\ncase $1 in\n")
         for place in PLACES:
-            f.write("%s) name=host%d%d ;;\n" % (test_racks.address(*place), *place))
+            f.write("%s) name=host%d%d ;;\n" % (racks_net.address(*place), *place))
         f.write('esac\nshift\nexec ip netns exec $name unshare --uts sh -c "hostname $name && $*"\n')
     os.chmod(agent, 0o755)
-    command = ["mpirun", "--allow-run-as-root", "-n", str(len(PLACES)), "--host", ",".join(test_racks.address(*p) for p in PLACES),
+    command = ["mpirun", "--allow-run-as-root", "-n", str(len(PLACES)), "--host", ",".join(racks_net.address(*p) for p in PLACES),
                "--mca", "plm_rsh_agent", agent, "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "cable",
                "--mca", "oob_tcp_if_include", "cable"]
     found = []
@@ -77,7 +77,7 @@ def of_mpi():
 
 
 def of_gloo():
-    env = dict(os.environ, MASTER_ADDR=test_racks.address(*PLACES[0]), MASTER_PORT="7100", OMP_NUM_THREADS="1",
+    env = dict(os.environ, MASTER_ADDR=racks_net.address(*PLACES[0]), MASTER_PORT="7100", OMP_NUM_THREADS="1",
                GLOO_SOCKET_IFNAME="cable", WORLD_SIZE=str(len(PLACES)))
     ranks = [peers.Process("torch_peer %d" % i, in_host(place) + [peers.PYTHON, peers.TORCH_PEER, "serve"], dict(env, RANK=str(i)))
              for i, place in enumerate(PLACES)]
@@ -116,12 +116,12 @@ def racks(table, _folder):
 
 
 if __name__ == "__main__":
-    import test_racks
+    import racks_net
 
     kit.enter_namespaces()
     try:
         kit.need_namespaces("tc", "qdisc", "show")
-        test_racks.cables()
+        racks_net.cables()
         shape()
         print(SIDES[sys.argv[1]]())
     except (kit.Skip, peers.Unavailable) as lacking:

@@ -154,7 +154,7 @@ static void scene_late_offer(struct cast *k, uint32_t self)
 
     EXPECT(data != NULL, "memory");
     if (self == RANK)
-        EXPECT(fault_arm("comm.offer", &err) == 0, "%s", err.text);
+        EXPECT(fault_arm("comm.pass", &err) == 0, "%s", err.text);
     greet(c, self);
     EXPECT(self == SERVER || (fault_fired() && !c->ends[0].channels[0].has_offered), "no fault");
     for (uint32_t i = 0; i < 2; i++) /* the second one goes through the ring */
