@@ -540,7 +540,7 @@ def ps_is_killed_at_each_of_its_fault_points_all_files_are_equal():
 
 @test
 def ps_hangs_while_rows_are_settled_it_is_named_by_all_and_all_files_are_equal():
-    changes = {"train": {"deadline_seconds": 2 * SLOW}}
+    changes = {"train": {"deadline_seconds": 4 * SLOW}}
     group = Group(2, 2, lives={"ps 1": ["ps.begin=hang@1"]}, **changes, **GOES_ON).finish(supervised=True)
     for name in ("worker 0", "worker 1"):
         said = [r["message"] for t in group.tasks[name] for r in list(t.records) if r.get("event") == "group" and r.get("level") == "warn"]
