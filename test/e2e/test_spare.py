@@ -79,8 +79,8 @@ def next_task_computes_the_lanes_of_a_late_one_and_the_weights_are_those_of_one_
 def copies_are_compared_and_a_wrong_one_names_both_tasks():
     steps = 30
     job = make_job(steps)
-    # late between the lanes and the exchange, twice: the copy is right, and then wrong
-    tasks = start(job, ["", pauses("train.reduce", (8, 16)), "health.flip_spare=fail@2"])
+    # late between the lanes and the exchange, more often than necessary: the first copy is right, the second one wrong
+    tasks = start(job, ["", pauses("train.reduce", (8, 12, 16, 20, 24)), "health.flip_spare=fail@2"])
     expect_codes(tasks, [0] * TASKS, 120)
     helped, used, compared = uses(tasks[2])
     assert helped == {"worker 1"} and used == 0 and compared >= 2, tasks[2].log()
