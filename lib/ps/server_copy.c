@@ -213,8 +213,9 @@ static int use(struct ps_server *s, uint32_t from, const struct ps_message *m, s
     return server_find_place(s, shard, at) ? 0 : complete(s, shard, err);
 }
 
-static int keep(struct ps_server *s, const uint8_t *data, size_t n, struct err *err)
+static int keep(struct ps_server *s, uint32_t from, const uint8_t *data, size_t n, struct err *err)
 {
+    s->kept_from = from;
     if (s->n_kept == s->room_kept) {
         struct bytes *grown = realloc(s->kept, (s->room_kept + 1) * sizeof(*grown));
 
@@ -236,7 +237,7 @@ int server_copy(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     if ((!is_answer && from != s->leader) || (m->step != s->version && !is_next) ||
         (!is_answer && (m->flag & PS_COPY_LAST)))
         return server_unexpected(s, from, "COPY", m->step, err);
-    rc = is_next ? keep(s, data, n, err) : use(s, from, m, err);
+    rc = is_next ? keep(s, from, data, n, err) : use(s, from, m, err);
     if (rc < 0 || !(m->flag & PS_COPY_LAST))
         return rc;
     s->is_asked = false;
@@ -395,7 +396,7 @@ int server_copies_commit(struct ps_server *s, struct err *err)
         rc = ps_message_read(s->kept[i].data, s->kept[i].n, s->widths, s->n_tables, s->sections, &m,
                              err);
         if (rc == 0)
-            rc = use(s, s->follows[s->at_follow].source, &m, err);
+            rc = use(s, s->kept_from, &m, err);
     }
     s->n_kept = 0;
     for (uint32_t i = 0; rc == 0 && i < s->n_servers; i++) {

@@ -107,6 +107,7 @@ struct ps_server {
     bool commit_waits;  /* for that answer */
     struct bytes *kept; /* owned [room_kept]; answers with rows of the next version */
     uint32_t n_kept, room_kept;
+    uint32_t kept_from; /* point that sent them. Their follow may be at its end: END abandons it before the last COMMIT */
     struct bytes *fetches; /* owned [n_servers]; FETCHes that wait for the next version; n 0: none */
     uint32_t n_followers, n_followers_done; /* FOLLOWs that name this server */
 
