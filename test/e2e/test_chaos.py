@@ -236,12 +236,12 @@ def expect_chaos_passes(seconds, *args):
 
 @test
 def chaos_loses_no_step():
-    expect_chaos_passes(45, "--decks", "hard")
+    expect_chaos_passes(30, "--decks", "hard")
 
 
 @test
 def chaos_with_compressed_gradients_loses_no_step():
-    expect_chaos_passes(30, "--decks", "hard", "--compression", "int8")
+    expect_chaos_passes(20, "--decks", "hard", "--compression", "int8")
 
 
 @test
