@@ -88,6 +88,7 @@ void spare_bind(struct engine_replica *r)
     char text[256];
 
     *s = (struct spare){ .is_on = false };
+    r->spare = (struct engine_spare){ 0 };
     if (e->opts->spare == SPARE_OFF || e->group.comm == NULL)
         return;
     why = why_off(r);
@@ -123,7 +124,8 @@ uint32_t spare_begin(struct engine_replica *r, uint64_t step)
     struct spare *s = spare_of(r);
     uint32_t owed = s->owed;
 
-    r->spare = (struct engine_spare){ 0 };
+    if (s->is_on) /* otherwise replica 0 of the task reads it, for its report, while this one computes */
+        r->spare = (struct engine_spare){ 0 };
     s->is_given = false;
     s->owed = 0;
     s->step = step;
