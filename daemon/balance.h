@@ -3,11 +3,8 @@
  *
  * The leader passes one window of each task at a time. Lanes move if a division planned from the medians
  * of three successive windows (comm/pieces.h) saves at least `gain` of a step in each of the three, so a
- * task that is slow for one window moves nothing. Three windows after a move the time of a step is
- * compared with the prediction, and so is what the move saves at the speeds of then. If less than half of the
- * gain came, the least time between two moves
- * doubles, up to BALANCE_MAX_SECONDS; else it is `seconds` again. If nothing came, as where messages and
- * not lanes decide the time, and the time is still no better after that wait, the former division returns. */
+ * task that is slow for one window moves nothing. Each move is a trial (trial.h), whose gain is also what the move saves at
+ * the present speeds. Where messages and not lanes decide the time of a step, the former division returns. */
 #ifndef DAEMON_BALANCE_H
 #define DAEMON_BALANCE_H
 
@@ -16,12 +13,7 @@
 
 #include "base/group_view.h"
 #include "comm/pieces.h"
-
-enum {
-    BALANCE_WINDOWS = 3,
-    BALANCE_WARM_UP = 20, /* steps of a generation; windows that begin earlier are ignored */
-    BALANCE_MAX_SECONDS = 960,
-};
+#include "daemon/trial.h"
 
 struct balance_limits {
     double gain;    /* least predicted saving, part of a step */
@@ -44,17 +36,9 @@ struct balance_division {
 };
 
 struct balance { /* initially zeroed */
-    uint64_t generation, steps;        /* steps of this generation so far */
-    uint32_t n_windows;                /* kept, at most BALANCE_WINDOWS */
-    double seconds[BALANCE_WINDOWS][PIECES_MAX_RANKS], step_seconds[BALANCE_WINDOWS];
-    bool has_moved;
-    uint64_t moved_ms;
-    double patience; /* seconds between moves; 0: as in the limits */
-    /* The last move. */
-    bool is_open;         /* not compared with its prediction yet */
-    bool may_return;      /* nothing of its gain came */
-    double before, after; /* seconds of a step: measured before it, predicted */
-    struct balance_division former, present;
+    struct trial trial;
+    double seconds[TRIAL_WINDOWS][PIECES_MAX_RANKS]; /* of the kept windows */
+    struct balance_division former, present;         /* before and after the last move */
 };
 
 struct balance_move {

@@ -192,57 +192,7 @@ static bool plan(const struct placement *p, const struct placement_limits *limit
     return saved >= limits->gain * w->step_seconds;
 }
 
-/* ---- patience ---- */
-
-static double median_step(const struct placement *p)
-{
-    double a = p->step_seconds[0], b = p->step_seconds[1], c = p->step_seconds[2];
-    double low = a < b ? a : b, high = a < b ? b : a;
-
-    return c < low ? low : c > high ? high : c;
-}
-
-static bool keep_step(struct placement *p, double seconds)
-{
-    if (p->n_windows == PLACEMENT_WINDOWS)
-        memmove(p->step_seconds, p->step_seconds + 1,
-                (PLACEMENT_WINDOWS - 1) * sizeof(*p->step_seconds));
-    else
-        p->n_windows++;
-    p->step_seconds[p->n_windows - 1] = seconds;
-    return p->n_windows == PLACEMENT_WINDOWS;
-}
-
-/* Compares the last placement with its prediction. */
-static void verify(struct placement *p, const struct placement_limits *limits)
-{
-    double came = p->before - median_step(p);
-
-    p->is_open = false;
-    p->may_return = came <= 0;
-    if (came >= (p->before - p->after) / 2)
-        p->patience = limits->seconds;
-    else if (2 * p->patience < PLACEMENT_MAX_SECONDS)
-        p->patience = p->patience > 1 ? 2 * p->patience : 2;
-    else
-        p->patience =
-            PLACEMENT_MAX_SECONDS > limits->seconds ? PLACEMENT_MAX_SECONDS : limits->seconds;
-}
-
-static bool has_waited(const struct placement *p, uint64_t now_ms)
-{
-    return !p->has_moved ||
-           (now_ms > p->moved_ms && (double)(now_ms - p->moved_ms) >= 1e3 * p->patience);
-}
-
-static void begin_generation(struct placement *p, const struct placement_window *w)
-{
-    p->generation = w->generation;
-    p->steps = 0;
-    p->n_windows = p->n_agree = 0;
-    if (!w->is_placed)
-        p->is_open = p->may_return = false; /* other tasks, or the former locations returned */
-}
+/* ---- the decision ---- */
 
 /* Counts the windows that agree. */
 static void agree(struct placement *p, const struct placement_window *w, bool saves,
@@ -255,57 +205,52 @@ static void agree(struct placement *p, const struct placement_window *w, bool sa
     p->last = *m;
 }
 
-static void begin_move(struct placement *p, const struct placement_window *w, uint64_t now_ms,
-                       const struct placement_move *m)
+static bool move(struct placement *p, const struct placement_window *w, uint64_t now_ms,
+                 const struct placement_move *m)
 {
     if (m->returns) {
         p->has_refused = true; /* p->last are the racks of the placement that returns */
         p->n_refused = w->n;
         memcpy(p->refused, p->last.racks, w->n * sizeof(*p->refused));
     }
-    p->has_moved = true;
-    p->moved_ms = now_ms;
-    p->is_open = !m->returns;
-    p->may_return = false;
-    p->before = m->before;
-    p->after = m->after;
-    p->n_windows = p->n_agree = 0;
+    p->n_agree = 0;
+    trial_begin(&p->trial, now_ms, m->returns, m->before, m->after);
+    return true;
 }
 
 bool placement_judge(struct placement *p, const struct placement_limits *limits,
                      const struct placement_window *w, uint64_t now_ms, struct placement_move *out)
 {
+    struct trial *t = &p->trial;
     struct placement_move m;
-    bool is_early, is_full;
+    bool is_full;
+    double saved;
 
     if (w->n > PLACEMENT_MAX_TASKS || w->n < 3)
         return false;
-    if (w->generation != p->generation)
-        begin_generation(p, w);
-    is_early = p->steps < PLACEMENT_WARM_UP;
-    p->steps += w->steps;
-    if (p->patience < limits->seconds)
-        p->patience = limits->seconds;
-    if (is_early)
+    if (trial_enter(t, w->generation)) {
+        p->n_agree = 0;
+        if (!w->is_placed)
+            trial_drop(t); /* other tasks, or the former locations returned */
+    }
+    if (!trial_counts(t, w->steps, limits->seconds))
         return false;
     keep_rates(p, w);
-    is_full = keep_step(p, w->step_seconds);
-    if (is_full && p->is_open)
-        verify(p, limits);
-    if (is_full && p->may_return && has_waited(p, now_ms) && median_step(p) >= p->before) {
-        *out = (struct placement_move){ .returns = true, .before = p->before, .after = median_step(p) };
-        begin_move(p, w, now_ms, out);
-        return true;
+    is_full = trial_keep(t, w->step_seconds);
+    if (is_full && t->is_open)
+        trial_verify(t, limits->seconds, INFINITY);
+    if (is_full && trial_has_waited(t, now_ms) && trial_returns(t)) {
+        *out = (struct placement_move){ .returns = true, .before = t->before, .after = trial_step(t) };
+        return move(p, w, now_ms, out);
     }
-    if (w->is_placed && (p->is_open || p->may_return))
+    if (w->is_placed && (t->is_open || t->may_return))
         return false; /* p->last are the racks on trial */
     agree(p, w, plan(p, limits, w, &m), &m);
-    if (p->n_agree < PLACEMENT_WINDOWS || !is_full || !has_waited(p, now_ms))
+    if (p->n_agree < TRIAL_WINDOWS || !is_full || !trial_has_waited(t, now_ms))
         return false;
-    m.before = median_step(p);
-    m.after =
-        m.before > p->last.before - p->last.after ? m.before - (p->last.before - p->last.after) : 0;
+    saved = m.before - m.after;
+    m.before = trial_step(t);
+    m.after = m.before > saved ? m.before - saved : 0;
     *out = m;
-    begin_move(p, w, now_ms, out);
-    return true;
+    return move(p, w, now_ms, out);
 }

@@ -5,21 +5,19 @@
  * with few others in one generation. Links are *slow* if one gap of at least PLACEMENT_GAP divides the rates; tasks that fast links
  * connect are an inferred rack. The time that a task waits for slow links between these racks is in proportion to the bytes that
  * a rack sends; so the saving of a new order of ranks follows from the bytes before and after. Tasks are placed anew if the
- * racks are the same and the saving is at least `gain` of a step in PLACEMENT_WINDOWS successive windows.
+ * racks are the same and the saving is at least `gain` of a step in TRIAL_WINDOWS successive windows.
  *
- * Three windows later the time of a step is compared with the prediction. If less than half of the gain came, the least time between two
- * placements doubles, up to PLACEMENT_MAX_SECONDS; if nothing came and the time is still no better after that wait, the former
- * locations return, and the same racks are not tried again. So a wrong inference costs two regroupings, and no more. */
+ * Each placement is a trial (trial.h). If it is taken back, the former locations return, and the same racks are not tried
+ * again. So a wrong inference costs two regroupings, and no more. */
 #ifndef DAEMON_PLACEMENT_H
 #define DAEMON_PLACEMENT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/trial.h"
+
 enum {
-    PLACEMENT_WINDOWS = 3,
-    PLACEMENT_WARM_UP = 20, /* steps of a generation; windows that begin earlier are ignored */
-    PLACEMENT_MAX_SECONDS = 960,
     PLACEMENT_MAX_TASKS = 64, /* larger groups keep their labels */
     PLACEMENT_GAP = 3,
 };
@@ -58,16 +56,10 @@ struct placement_move {
 };
 
 struct placement { /* initially zeroed */
-    uint64_t generation, steps;
+    struct trial trial;
     double rates[PLACEMENT_MAX_TASKS][PLACEMENT_MAX_TASKS]; /* by ids; 0: not known; INFINITY: no wait */
-    double step_seconds[PLACEMENT_WINDOWS];
-    uint32_t n_windows, n_agree; /* successive windows with the racks of `last` and enough saving */
+    uint32_t n_agree; /* successive windows with the racks of `last` and enough saving */
     struct placement_move last;
-    bool has_moved;
-    uint64_t moved_ms;
-    double patience; /* seconds between placements; 0: as in the limits */
-    bool is_open, may_return; /* not compared with its prediction yet; nothing of its gain came */
-    double before, after;
     bool has_refused; /* the racks `refused` brought nothing */
     uint32_t n_refused, refused[PLACEMENT_MAX_TASKS];
 };

@@ -123,7 +123,7 @@ struct comm_rank {
     struct coded *coded;   /* owned; NULL unless opts.groups > 0; see coded.c */
     struct pieced *pieced; /* owned; NULL unless the view has pieces; see pieced.c */
     struct spared *spared; /* owned; NULL unless comm_spares(); see spared.c */
-    _Atomic uint64_t offered; /* the call for which the helper offers a block; 0: none yet */
+    _Atomic uint64_t offered; /* the last offer of the helper (spared.c); 0: none yet */
     struct comm_call call; /* the present call */
     uint32_t arrivals;     /* number of arrivals at the barrier of the host */
     struct comm_part part; /* of this rank, after comm_divide() */

@@ -156,7 +156,7 @@ bool comm_spares(const struct comm *c)
 
 /* ---- offers ---- */
 
-/* The value of comm_rank.offered for an offer of the block of a call; 0 is none. */
+/* How comm_rank.offered states that the block of call `number` is offered. Never 0, which states that none is. */
 static uint64_t offer_of(uint32_t number)
 {
     return UINT64_C(1) << 32 | number;

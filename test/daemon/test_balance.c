@@ -104,7 +104,7 @@ static void slow_task_loses_lanes_once(void **state)
     assert_true(step_of(&g) <= 0.2);    /* 20 lanes; it was 0.32 */
     assert_true(g.move.before == 0.32);
     assert_true(g.move.after > 0.1999 && g.move.after < 0.2001 && !g.move.returns);
-    assert_true(g.b.patience == 60); /* the gain came */
+    assert_true(g.b.trial.patience == 60); /* the gain came */
     /* the task recovers: equal shares are better by 20 % */
     g.seconds[3] = 0.01;
     pass_until(&g, 1200);
@@ -214,16 +214,16 @@ static void moves_that_gain_nothing_become_rare_and_are_undone(void **state)
     g.second = 0.2; /* the second sums cost more than the lanes save */
     pass_until(&g, 100);
     assert_int_equal(g.n_moves, 1);
-    assert_true(g.b.patience == 120);
+    assert_true(g.b.trial.patience == 120);
     pass_until(&g, 200);
     assert_int_equal(g.n_moves, 2);
     assert_true(g.move.returns && g.division.n == 0);
     assert_int_equal(g.moved_s[1], g.moved_s[0] + 120);
     pass_until(&g, 4 * 3600);
-    assert_true(g.b.patience == BALANCE_MAX_SECONDS);
+    assert_true(g.b.trial.patience == TRIAL_MAX_SECONDS);
     assert_in_range(g.n_moves, 3, 24);
     for (uint32_t i = 12; i < g.n_moves; i++)
-        assert_true(g.moved_s[i] - g.moved_s[i - 1] >= BALANCE_MAX_SECONDS);
+        assert_true(g.moved_s[i] - g.moved_s[i - 1] >= TRIAL_MAX_SECONDS);
 }
 
 static void other_group_forgets_the_prediction(void **state)
@@ -239,7 +239,7 @@ static void other_group_forgets_the_prediction(void **state)
     g.division.n = 0;
     g.generation++;
     pass_until(&g, 90);
-    assert_true(g.b.patience == 60); /* nothing was compared with the prediction */
+    assert_true(g.b.trial.patience == 60); /* nothing was compared with the prediction */
     assert_int_equal(g.n_moves, 1);
     pass_until(&g, 120);
     assert_int_equal(g.n_moves, 2);

@@ -124,7 +124,7 @@ static void alternating_racks_are_found_after_three_windows_and_stay(void **stat
     assert_true(fabs(g.move.before - 0.15) < 1e-9 && fabs(g.move.after - 0.1) < 1e-9);
     pass_until(&g, 3600);
     assert_int_equal(g.n_moves, 1);
-    assert_true(g.p.patience == 60); /* the gain came */
+    assert_true(g.p.trial.patience == 60); /* the gain came */
 }
 
 static void healthy_group_is_never_placed_anew(void **state)
@@ -152,7 +152,7 @@ static void wrong_inference_returns_once_and_is_not_tried_again(void **state)
     pass_until(&g, 36000);
     assert_int_equal(g.n_moves, 2);
     assert_true(g.move.returns && !g.is_placed);
-    assert_true(g.p.patience >= 120);
+    assert_true(g.p.trial.patience >= 120);
 }
 
 static void slow_window_and_a_change_of_racks_are_no_three_windows(void **state)
