@@ -266,15 +266,6 @@ static struct comm_range segment(const struct work *w, uint32_t node)
                         w->r->call.count, CODE_BLOCK);
 }
 
-/* The piece of a segment that begins `at` elements after its start. */
-static struct comm_range piece_of(struct comm_range x, size_t at, size_t most)
-{
-    x.begin += at < x.end - x.begin ? at : x.end - x.begin;
-    if (x.end - x.begin > most)
-        x.end = x.begin + most;
-    return x;
-}
-
 static uint32_t groups_of(const struct work *w)
 {
     return w->c->lanes[w->c->topo.world] / w->c->group_lanes;
@@ -340,7 +331,7 @@ static int reduce_local(struct work *w)
 
     (void)fault_hit("comm.write"); /* a test suspends or kills the process here */
     for (size_t at = 0; at < part.end - part.begin; at += LOCAL_PIECE) {
-        x = piece_of(part, at, LOCAL_PIECE);
+        x = schedule_some(part, at, LOCAL_PIECE);
         m = map_range(w, x);
         if (sum_node(w, x, true) < 0)
             return -1;
@@ -442,12 +433,12 @@ static struct schedule schedule_for(const struct work *w, enum schedule_what wha
 static int scatter(struct work *w, size_t at)
 {
     struct schedule s = schedule_for(w, SCHEDULE_REDUCE_SCATTER);
-    struct comm_range own = piece_of(segment(w, w->r->node), at, w->k->piece);
+    struct comm_range own = schedule_some(segment(w, w->r->node), at, w->k->piece);
     bool encodes = codes_of(w, w->r->node) > 0;
 
     for (uint32_t i = 0; i < schedule_steps(&s); i++) {
         struct schedule_step step = schedule_step(&s, i);
-        struct comm_range x = piece_of(segment(w, step.to), at, w->k->piece);
+        struct comm_range x = schedule_some(segment(w, step.to), at, w->k->piece);
 
         if (encodes && encode_groups(w, x, w->k->send) < 0)
             return -1;
@@ -461,7 +452,7 @@ static int scatter(struct work *w, size_t at)
 /* Adds up the own piece of all nodes. */
 static void sum_nodes(struct work *w, size_t at)
 {
-    struct comm_range own = piece_of(segment(w, w->r->node), at, w->k->piece),
+    struct comm_range own = schedule_some(segment(w, w->r->node), at, w->k->piece),
                       m = map_range(w, own);
     struct coded_source *part = w->k->sources, *node = w->k->sources + w->k->most;
     size_t first_bytes = wire_bytes(w, own),
@@ -493,14 +484,14 @@ static void sum_nodes(struct work *w, size_t at)
 static int gather(struct work *w, size_t at)
 {
     struct schedule s = schedule_for(w, SCHEDULE_ALL_GATHER);
-    struct comm_range own = piece_of(segment(w, w->r->node), at, w->k->piece);
+    struct comm_range own = schedule_some(segment(w, w->r->node), at, w->k->piece);
     size_t bytes = wire_bytes(w, own);
 
     encode(w, own, groups_of(w), w->k->send);
     decode(w, own, w->k->send);
     for (uint32_t i = 0; i < schedule_steps(&s); i++) {
         struct schedule_step step = schedule_step(&s, i);
-        struct comm_range x = piece_of(segment(w, step.from), at, w->k->piece);
+        struct comm_range x = schedule_some(segment(w, step.from), at, w->k->piece);
 
         if (exchange(w, &step, w->k->send, bytes, wire_bytes(w, x), own) < 0)
             return -1;

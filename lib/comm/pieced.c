@@ -91,13 +91,7 @@ static struct comm_range segment(const struct work *w, uint32_t node)
 /* The part of a segment that is stored at a time, `at` elements after its begin. */
 static struct comm_range part_of(const struct work *w, uint32_t node, size_t at)
 {
-    struct comm_range x = segment(w, node);
-    size_t most = COMM_ASIDE_BYTES / w->element;
-
-    x.begin += at < x.end - x.begin ? at : x.end - x.begin;
-    if (x.end - x.begin > most)
-        x.end = x.begin + most;
-    return x;
+    return schedule_some(segment(w, node), at, COMM_ASIDE_BYTES / w->element);
 }
 
 static size_t bytes_of(const struct work *w, struct comm_range x)

@@ -39,6 +39,14 @@ struct comm_range schedule_part(uint32_t n, uint32_t i, size_t count)
     return schedule_cut(n, i, count, ALIGN);
 }
 
+struct comm_range schedule_some(struct comm_range x, size_t at, size_t most)
+{
+    x.begin += at < x.end - x.begin ? at : x.end - x.begin;
+    if (x.end - x.begin > most)
+        x.end = x.begin + most;
+    return x;
+}
+
 struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count)
 {
     CHECK(rank < world && world <= COMM_MAX_RANKS);

@@ -68,5 +68,7 @@ struct schedule_step schedule_step(const struct schedule *s, uint32_t i); /* i <
 struct comm_range schedule_cut(uint32_t n, uint32_t i, size_t count, size_t grain);
 /* The same at multiples of 16. */
 struct comm_range schedule_part(uint32_t n, uint32_t i, size_t count);
+/* Returns the elements of x from the `at`-th on, at most `most`; none, if x has no more than `at`. */
+struct comm_range schedule_some(struct comm_range x, size_t at, size_t most);
 
 #endif

@@ -277,13 +277,7 @@ static struct comm_range segment(const struct work *w, uint32_t rank)
 /* The part of a segment that is stored at a time, `at` elements after its begin. */
 static struct comm_range part_of(const struct work *w, uint32_t rank, size_t at)
 {
-    struct comm_range x = segment(w, rank);
-    size_t most = COMM_ASIDE_BYTES / w->element;
-
-    x.begin += at < x.end - x.begin ? at : x.end - x.begin;
-    if (x.end - x.begin > most)
-        x.end = x.begin + most;
-    return x;
+    return schedule_some(segment(w, rank), at, COMM_ASIDE_BYTES / w->element);
 }
 
 static size_t bytes_of(const struct work *w, struct comm_range x)
