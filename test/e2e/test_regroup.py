@@ -195,8 +195,8 @@ def group_below_min_world_waits_and_at_min_world_continues():
 
 @test
 def lost_task_back_within_rejoin_seconds_is_waited_for():
-    rejoin = min(10, 4 * SLOW)  # more than a task needs to start; 10 is the limit of the key
-    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": rejoin})
+    rejoin = 4 * SLOW  # more than a task needs to start, and less than the deadline
+    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": rejoin}, train={"deadline_seconds": 4 * rejoin})
     g.until_step(30)
     g.kill(1)
     time.sleep(0.5)
