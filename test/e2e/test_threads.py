@@ -34,10 +34,12 @@ def thread_start_failure_ends_the_task_with_138_and_is_named():
 
 @test
 def thread_start_failure_in_a_cluster_ends_the_task_with_138_and_is_named():
-    said = refusals(True)
-    # Threads that start concurrently have no fixed number, so one of two may be missed.
-    assert {"opens model and data", "trains a replica"} <= set(said), said
-    assert {"receives gRPC events", "admits connections"} & set(said), said
+    said, concurrent = set(), {"receives gRPC events", "admits connections"}
+    for _ in range(10):  # threads that start concurrently have no fixed number, so one run may miss them
+        said |= set(refusals(True))
+        if concurrent <= said:
+            break
+    assert concurrent | {"opens model and data", "trains a replica"} <= said, said
 
 
 if __name__ == "__main__":
