@@ -64,6 +64,13 @@ static enum preflight_reach attempt(struct preflight *p, uint32_t rank,
     return reach;
 }
 
+/* A task whose token is not accepted can end before the last attempt: the cause is known nevertheless. */
+static bool says_less(enum preflight_reach reach, enum preflight_reach before)
+{
+    return before == PREFLIGHT_DENIED &&
+           (reach == PREFLIGHT_REFUSED || reach == PREFLIGHT_SILENT || reach == PREFLIGHT_FOREIGN);
+}
+
 /* Stores the result of an attempt. Only PREFLIGHT_REACHED is final. */
 static void store(struct preflight *p, uint32_t rank, enum preflight_reach reach,
                   const struct resolved *found, uint32_t i, const struct conn *c,
@@ -72,8 +79,8 @@ static void store(struct preflight *p, uint32_t rank, enum preflight_reach reach
     struct peer *peer = &p->peers[rank];
 
     pthread_mutex_lock(&p->lock);
-    peer->reach = reach;
-    if (reach == PREFLIGHT_FOREIGN)
+    peer->reach = says_less(reach, peer->reach) ? peer->reach : reach;
+    if (peer->reach == PREFLIGHT_FOREIGN)
         p->has_foreign = true;
     if (reach == PREFLIGHT_REACHED) {
         peer->out = *c;

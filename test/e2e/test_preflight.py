@@ -83,9 +83,9 @@ class Result:
         return "exit %s\n%s%s" % (self.code, self.out[-4000:], self.err)
 
 
-def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json", "--seconds", "16"), env=None, prefix=None, devices=None, addresses=None):
-    """Runs the command on the hosts of the tasks `ranks`; returns {rank: Result}. `env`, `prefix`, `devices` and `addresses`
-    (the hosts of the cluster text) hold what differs for a rank."""
+def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json",), seconds=16, env=None, prefix=None, devices=None, addresses=None, ends=None):
+    """Runs the command on the hosts of the tasks `ranks`; returns {rank: Result}. `env`, `prefix`, `devices`, `addresses`
+    (the hosts of the cluster text) and `ends` (the seconds) hold what differs for a rank."""
     started = {}
     for i in ranks:
         workers = ["%s:%d" % (a, CONTROL) for a in (addresses or {}).get(i, hosts)]
@@ -93,7 +93,7 @@ def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json", "--seconds",
         e.update({"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}), "TRAINERD_TOKEN": TOKEN},
                  **(env or {}).get(i, {}))
         command = ["ip", "netns", "exec", "host%d" % i, *(prefix or {}).get(i, ()), TRAINERCTL, "preflight", job,
-                   "--devices", (devices or {}).get(i, "cpu:1"), *args]
+                   "--devices", (devices or {}).get(i, "cpu:1"), *args, "--seconds", str((ends or {}).get(i, seconds))]
         started[i] = subprocess.Popen(command, env=e, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return {i: Result(p) for i, p in started.items()}
 
@@ -293,10 +293,10 @@ def task_with_other_devices_job_and_cluster_text_is_named():
 def absent_task_is_named_and_a_wrong_token_is_recognised():
     need_namespaces()
     job, _ = make_job()
-    results = preflight(job, ranks=(0, 1), args=("--json", "--seconds", "6"))
+    results = preflight(job, ranks=(0, 1), seconds=6)
     expect(results, ("control port", 2, None))
     assert "no preflight listens there" in results[0].json["findings"][0]["text"], results[0]
-    results = preflight(job, env={2: {"TRAINERD_TOKEN": "quite another token"}}, args=("--json", "--seconds", "6"))
+    results = preflight(job, env={2: {"TRAINERD_TOKEN": "quite another token"}}, seconds=8, ends={2: 3})  # ends first
     assert all(("control port", 2, None) in results[i].faults() for i in (0, 1)), results
     assert any("token" in f["text"] for f in results[0].json["findings"]), results[0]
 
@@ -312,7 +312,7 @@ def certificates_from_files_must_name_the_host():
     env = {i: {"TRAINERD_TLS": os.path.join(keys, ADDRESSES[i])} for i in range(3)}
     expect(preflight(job, env=env))
     env[2] = env[1]  # the certificate of another host
-    results = preflight(job, env=env, args=("--json", "--seconds", "6"))
+    results = preflight(job, env=env, seconds=6)
     assert all(("control port", 2, None) in results[i].faults() for i in (0, 1)), results
     assert "certificate is not accepted" in results[0].json["findings"][0]["text"], results[0]
 
