@@ -224,11 +224,11 @@ SAN_TESTS := $(foreach f,base loop conf member tls rdzv code comm data ckpt ps g
              -gpu -train/test_precision -train/test_tables -graph/test_large
 san-units:
 	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"
-# Runs the unit tests of folders with threads and the simulator, or the tests selected by T, with
-# ThreadSanitizer. It does not support the fences of lib/engine/place.c, whose data are atomic anyway.
+# Runs the unit tests of folders with threads, or the tests selected by T, with ThreadSanitizer. It does not
+# support the fences of lib/engine/place.c, whose data are atomic anyway.
 # Left out: emulated GPUs, the test that leaves memcpy() by a signal handler, which ThreadSanitizer does not
 # support, and the test that floods a task from Python: on a busy machine the slow task answers too late.
-TSAN_TESTS := $(foreach f,base loop data comm train rdzv ckpt metrics preflight,test/$(f)/test_) test/member/test_node_random test/ps/test_client test/ps/test_files \
+TSAN_TESTS := $(foreach f,base loop data comm train rdzv ckpt metrics preflight,test/$(f)/test_) test/ps/test_client test/ps/test_files \
               -gpu -train/test_precision -train/test_tables -base/test_mapping -rdzv/test_control
 tsan:
 	@$(MAKE) --no-print-directory check CUDA= BUILD=build/tsan OPT='-O1 -g1' \
