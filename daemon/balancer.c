@@ -66,7 +66,7 @@ static bool join_windows(struct balancer *b, const struct advice_group *windows,
     }
     if (out->world < 2)
         return false;
-    comm_share_view(s->lanes.n, v, b->shares);
+    comm_share_view(&s->lanes.tree, s->lanes.n, v, b->shares);
     out->shares = b->shares;
     return true;
 }

@@ -18,6 +18,7 @@
 #include "daemon/certificates.h"
 #include "daemon/net_test.h"
 #include "daemon/placer.h"
+#include "daemon/rack_tree.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/status.h"
@@ -102,9 +103,22 @@ static void log_order(struct run *r)
     if (group_view_n_trainers(v) < 2)
         return;
     if (group_order_is_located(v) && v->n_pieces == 0)
-        division_describe(r->s->lanes.n, v, lanes, sizeof(lanes));
+        division_describe(&r->s->lanes.tree, r->s->lanes.n, v, lanes, sizeof(lanes));
     log_record(group_order_has_location(v) ? LOG_INFO : LOG_DEBUG, "order", NULL, 0, "%s%s%s",
                group_order_describe(v, order, sizeof(order)), lanes[0] != '\0' ? "; " : "", lanes);
+}
+
+/* The leader of the full group: whether another tree over lanes would save bytes between racks. */
+static void log_rack_tree(struct run *r)
+{
+    const struct group_view *v = &r->group->view;
+    const struct settled *s = r->s;
+    char text[RACK_TREE_TEXT_BYTES];
+
+    if (v->self == v->coordinator && group_view_n_trainers(v) == s->cluster->world &&
+        group_order_is_located(v) && v->n_pieces == 0 && s->devices[0].kind == DEVICE_CPU &&
+        rack_tree_advise(v, &s->lanes.tree, s->lanes.n, s->conf->communication.shared_memory, text))
+        log_info("racks", "%s", text);
 }
 
 static void do_train(struct run *r, const struct rdzv_action *a)
@@ -148,6 +162,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
                r->s->cluster->group, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
                why[0] != '\0' ? ")" : "");
     log_order(r);
+    log_rack_tree(r);
     rc = run_train(r, &to, &err);
     if (rc < 0)
         fail(r, v->generation, rc, r->ops->held(r->work), err.text);

@@ -155,8 +155,8 @@ static bool traffic(const struct placer *p, const struct group_view *v, const ui
 
     for (uint32_t m = 0; m < v->n_members; m++)
         of_member[m] = racks[index_of(p, v->members[m].rank)];
-    return comm_traffic(v, p->s->lanes.n, p->s->conf->communication.shared_memory, of_member, out,
-                        &err) == 0;
+    return comm_traffic(v, &p->s->lanes.tree, p->s->lanes.n,
+                        p->s->conf->communication.shared_memory, of_member, out, &err) == 0;
 }
 
 static bool predict(void *arg, const uint32_t *racks, double *present, double *placed)

@@ -260,6 +260,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->export = c->export;
     t->global_batch = s->lanes.global_batch;
     t->lanes = s->lanes.n;
+    t->lane_tree = s->lanes.tree;
     t->code = c->communication.code;
     t->deterministic = c->communication.deterministic;
     t->replicas = s->replicas;

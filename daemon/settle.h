@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/lane_tree.h"
 #include "base/location.h"
 #include "conf/cluster.h"
 #include "conf/job.h"
@@ -27,8 +28,9 @@ struct settled_args { /* the flags of trainerd; borrowed */
 /* The division of a global batch into lanes (micro-batches). */
 struct settled_lanes {
     uint32_t n, global_batch; /* lanes; samples */
+    struct lane_tree tree;    /* along which lanes are added */
     const char *from;         /* reason: "job" or "replicas of the full cluster" */
-    char uneven[320]; /* which replicas have more lanes than others, and the remedy; "": none */
+    char uneven[400]; /* which replicas have more lanes than others, and the remedy; "": none */
 };
 
 /* The arrays that `train` points to. */
@@ -97,7 +99,9 @@ static inline bool settled_is_evaluator(const struct settled *s)
 /* Returns the largest number of samples that one of `replicas` replicas computes in a step; 0: lanes
  * or batch are not divisible. */
 uint64_t settle_most_samples(const struct conf *c, uint64_t replicas);
-int settle_lanes(struct settled *s, struct err *err); /* Errors: ERR_INPUT, ERR_NOMEM */
+int settle_lanes(struct settled *s, struct err *err);    /* Errors: ERR_INPUT, ERR_NOMEM */
+struct lane_tree settle_lane_tree(const struct conf *c); /* of /train/lane_tree */
+/* Returns the lanes of a task in the order of the cluster. */
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n);
 void settled_print_lanes(const struct settled *s, struct buf *out);
 

@@ -34,6 +34,8 @@ static const char *why_fixed(const struct settled *s)
         return "jobs with /communication/compression have fixed lanes";
     if (has_local_sgd(s))
         return "jobs with local SGD (/train/phases) have fixed lanes";
+    if (s->lanes.tree.n_blocks > 0)
+        return "jobs with /train/lane_tree have fixed lanes";
     if (s->replicas > PIECES_MAX_RANKS || s->lanes.n > PIECES_MAX_LANES)
         return "the group has too many replicas or lanes to plan a division";
     if (s->lanes.n < 2 * s->replicas)

@@ -1,8 +1,8 @@
 /* settle_lanes.c - the lanes (micro-batches) of a global batch, and which replica computes which.
  *
- * The gradients of all lanes are summed along one binary tree over lane numbers. A replica computes one
- * subtree, so that the bits are the same for any number of replicas (comm_share()). Subtrees are of
- * equal size if each replica has 1, 2, 4, ... lanes; otherwise some replicas wait for others. */
+ * The gradients of all lanes are summed along one binary tree (base/lane_tree.h). A replica computes one subtree, so that
+ * the bits are the same for any number of replicas (comm_share()). Subtrees of a plain tree are of equal size if each
+ * replica has 1, 2, 4, ... lanes; otherwise some replicas wait for others. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/err.h"
+#include "base/lane_tree.h"
 #include "comm/comm.h"
 #include "conf/cluster.h"
 #include "conf/job.h"
@@ -20,23 +21,34 @@ static bool is_power_of_two(uint32_t n)
     return n != 0 && (n & (n - 1)) == 0;
 }
 
+struct lane_tree settle_lane_tree(const struct conf *c)
+{
+    struct lane_tree tree = { .n_blocks = 0 };
+    int rc = 0;
+
+    if (c->train.n_lane_tree > 0)
+        rc = lane_tree_make(c->train.lane_tree, c->train.n_lane_tree, &tree, NULL);
+    CHECK(rc == 0); /* conf_read() has made it */
+    return tree;
+}
+
 /* The lanes of each replica; the caller frees the array. */
-static uint32_t *share(uint32_t lanes, uint32_t replicas)
+static uint32_t *share(const struct lane_tree *tree, uint32_t lanes, uint32_t replicas)
 {
     uint32_t *shares = calloc(replicas, sizeof(*shares));
 
     CHECK(shares != NULL);
-    comm_share(lanes, replicas, shares);
+    comm_share(tree, lanes, replicas, shares);
     return shares;
 }
 
-static uint32_t largest_share(uint32_t lanes, uint32_t replicas)
+static uint32_t largest_share(const struct lane_tree *tree, uint32_t lanes, uint32_t replicas)
 {
     uint32_t *shares, most = 0;
 
-    if (is_power_of_two(lanes / replicas))
+    if (tree->n_blocks == 0 && is_power_of_two(lanes / replicas))
         return lanes / replicas;
-    shares = share(lanes, replicas);
+    shares = share(tree, lanes, replicas);
     for (uint32_t i = 0; i < replicas; i++)
         most = shares[i] > most ? shares[i] : most;
     free(shares);
@@ -47,29 +59,36 @@ uint64_t settle_most_samples(const struct conf *c, uint64_t replicas)
 {
     uint64_t lanes = c->train.lanes != 0 ? c->train.lanes : replicas,
              batch = c->train.global_batch_size;
+    struct lane_tree tree = settle_lane_tree(c);
 
     if (replicas > COMM_MAX_RANKS || lanes % replicas != 0 || batch % lanes != 0)
         return 0;
     if (batch == 0)
         batch = c->train.batch_size_per_replica * replicas;
-    return largest_share((uint32_t)lanes, (uint32_t)replicas) * (batch / lanes);
+    return largest_share(&tree, (uint32_t)lanes, (uint32_t)replicas) * (batch / lanes);
 }
 
 /* Leaves s->uneven empty if all replicas have the same number of lanes. */
 static void describe_uneven(struct settled *s)
 {
     uint32_t each = s->lanes.n / s->replicas, power = 1;
-    uint32_t most = largest_share(s->lanes.n, s->replicas);
+    uint32_t most = largest_share(&s->lanes.tree, s->lanes.n, s->replicas);
+    const uint32_t factors[] = { s->replicas, each };
+    char text[LANE_TREE_TEXT_BYTES], advice[LANE_TREE_TEXT_BYTES + 64] = "";
+    struct lane_tree tree;
 
     if (most == each)
         return;
     while (power * 2 < each)
         power *= 2;
+    if (lane_tree_make(factors, COUNT_OF(factors), &tree, NULL) == 0)
+        snprintf(advice, sizeof(advice), ", and so does \"lane_tree\": %s with %" PRIu32 " lanes",
+                 lane_tree_text(&tree, s->lanes.n, text), s->lanes.n);
     snprintf(s->lanes.uneven, sizeof(s->lanes.uneven),
              "/train/lanes: %" PRIu32 " lanes on %" PRIu32 " replicas make unequal parts: a replica computes up to "
              "%" PRIu32 " of them in a step, %" PRIu32 " on average, so that the bits are the same for any number of "
-             "replicas; %" PRIu32 " or %" PRIu32 " lanes make equal parts",
-             s->lanes.n, s->replicas, most, each, power * s->replicas, 2 * power * s->replicas);
+             "replicas; %" PRIu32 " or %" PRIu32 " lanes make equal parts%s",
+             s->lanes.n, s->replicas, most, each, power * s->replicas, 2 * power * s->replicas, advice);
 }
 
 int settle_lanes(struct settled *s, struct err *err)
@@ -86,6 +105,7 @@ int settle_lanes(struct settled *s, struct err *err)
     s->replicas = (uint32_t)replicas;
     s->lanes.n = c->train.lanes != 0 ? c->train.lanes : s->replicas;
     s->lanes.from = c->train.lanes != 0 ? "job" : "replicas of the full cluster";
+    s->lanes.tree = settle_lane_tree(c);
     batch = c->train.global_batch_size;
     if (batch == 0)
         batch = (uint64_t)c->train.batch_size_per_replica * s->replicas;
@@ -110,7 +130,7 @@ int settle_lanes(struct settled *s, struct err *err)
 
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n)
 {
-    uint32_t *shares = share(s->lanes.n, s->replicas);
+    uint32_t *shares = share(&s->lanes.tree, s->lanes.n, s->replicas);
 
     *first = *n = 0;
     for (uint32_t i = 0; i < rank * s->n_devices; i++)
@@ -123,9 +143,11 @@ void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first,
 void settled_print_lanes(const struct settled *s, struct buf *out)
 {
     uint32_t rank = s->cluster->self->rank, first, n;
+    char text[LANE_TREE_TEXT_BYTES];
 
-    buf_printf(out, ",\n  \"lanes\": {\"count\": %u, \"from\": \"%s\", \"per_replica\": %u, "
-                    "\"samples_per_lane\": %u", s->lanes.n, s->lanes.from, s->lanes.n / s->replicas,
+    buf_printf(out, ",\n  \"lanes\": {\"count\": %u, \"from\": \"%s\", \"tree\": %s, \"per_replica\": %u, "
+                    "\"samples_per_lane\": %u", s->lanes.n, s->lanes.from,
+               lane_tree_text(&s->lanes.tree, s->lanes.n, text), s->lanes.n / s->replicas,
                s->lanes.global_batch / s->lanes.n);
     if (rank != CLUSTER_NO_RANK) {
         settled_task_lanes(s, rank, &first, &n);

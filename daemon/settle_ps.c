@@ -68,6 +68,7 @@ void settle_ps_options(struct settled *s)
     struct train_opts *t = &s->train;
 
     s->lanes.n = c->train.lanes;
+    s->lanes.tree = settle_lane_tree(c);
     s->lanes.from = "job";
     s->lanes.global_batch = c->train.global_batch_size;
     s->learning_rate = c->optimizer.schedule.learning_rate;
@@ -77,6 +78,7 @@ void settle_ps_options(struct settled *s)
     t->optimizer = c->optimizer;
     t->global_batch = s->lanes.global_batch;
     t->lanes = s->lanes.n;
+    t->lane_tree = s->lanes.tree;
     t->devices = s->devices;
     t->job_digest = c->digest;
     t->job_name = c->name;

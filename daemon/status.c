@@ -67,23 +67,20 @@ static void add_lanes(Trainerd__V1__StatusReply *s, const struct group_view *vie
 }
 
 /* The view has the n replicas that the status counts, or is of another time. */
-static void divide(uint32_t lanes, const struct group_view *view, uint32_t n, bool is_current,
-                   uint32_t *shares)
+static void divide(const struct lane_tree *tree, uint32_t lanes, const struct group_view *view,
+                   uint32_t n, bool is_current, uint32_t *shares)
 {
-    uint32_t replicas = 0;
-
-    for (uint32_t m = 0; m < view->n_members; m++)
-        replicas += view->members[m].n_devices;
-    if (is_current && replicas == n)
-        comm_share_view(lanes, view, shares);
+    if (is_current && group_view_n_ranks(view) == n)
+        comm_share_view(tree, lanes, view, shares);
     else
-        comm_share(lanes, n, shares);
+        comm_share(tree, lanes, n, shares);
 }
 
 /* The lanes of each member: those of its pieces, if the view has pieces, else as comm_share_view() divides
  * them. The tasks are in the order of the cluster. A view of another generation: as if the order of ranks were
  * that of the cluster. */
-static void fill_lanes(Trainerd__V1__StatusReply *s, const struct group_view *view, struct arena *a)
+static void fill_lanes(const struct lane_tree *tree, Trainerd__V1__StatusReply *s,
+                       const struct group_view *view, struct arena *a)
 {
     uint32_t n = replicas_of(s), at = 0, *shares;
     bool is_current = view->generation == s->generation;
@@ -93,7 +90,7 @@ static void fill_lanes(Trainerd__V1__StatusReply *s, const struct group_view *vi
     shares = arena_array(a, n, sizeof(*shares));
     CHECK(shares != NULL);
     if (!is_current || view->n_pieces == 0)
-        divide(s->lanes, view, n, is_current, shares);
+        divide(tree, s->lanes, view, n, is_current, shares);
     else
         add_pieces(view, n, shares);
     if (is_current)
@@ -172,7 +169,7 @@ void status_complete(struct run *r, Trainerd__V1__StatusReply *s, const struct g
                      struct arena *a)
 {
     report_describe(r->report, s, a);
-    fill_lanes(s, view, a);
+    fill_lanes(&r->s->lanes.tree, s, view, a);
     fill_server(r, s, a);
     fill_memory(r, s, a);
 }

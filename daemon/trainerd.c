@@ -148,7 +148,7 @@ static int print_schema(void)
 
 static void log_plan(const struct settled *s)
 {
-    char name[32];
+    char name[32], tree[LANE_TREE_TEXT_BYTES];
 
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
@@ -169,9 +169,12 @@ static void log_plan(const struct settled *s)
         return;
     }
     log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s (%s), "
-                     "%u lanes (%s), global batch %u, kernels %s",
+                     "%u lanes%s%s (%s), global batch %u, kernels %s",
              s->conf->name, s->task_name, s->cluster->world, s->cluster->source, s->n_devices,
-             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes.n, s->lanes.from,
+             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes.n,
+             s->lanes.tree.n_blocks > 0 ? " as " : "",
+             s->lanes.tree.n_blocks > 0 ? lane_tree_text(&s->lanes.tree, s->lanes.n, tree) : "",
+             s->lanes.from,
              s->lanes.global_batch, s->kernels);
 }
 

@@ -27,6 +27,15 @@ uint32_t group_view_n_trainers(const struct group_view *v)
     return n;
 }
 
+uint32_t group_view_n_ranks(const struct group_view *v)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < v->n_members; i++)
+        n += v->members[i].n_devices;
+    return n;
+}
+
 uint32_t group_view_choose_coordinator(const struct group_view *v)
 {
     uint32_t best = 0;

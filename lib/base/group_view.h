@@ -73,6 +73,9 @@ const struct group_member *group_view_find(const struct group_view *v, uint32_t 
 /* Returns the number of training tasks, which precede the parameter servers in the view. */
 uint32_t group_view_n_trainers(const struct group_view *v);
 
+/* Returns the number of ranks: the replicas of all members. */
+uint32_t group_view_n_ranks(const struct group_view *v);
+
 /* Returns the index of the member that should coordinate: the lowest rank among the training tasks
  * with the fewest storage failures. A parameter server never coordinates. */
 uint32_t group_view_choose_coordinator(const struct group_view *v);

@@ -48,6 +48,7 @@ struct comm;
 struct comm_listener;
 struct device_mem;
 struct err;
+struct lane_tree;
 
 enum {
     COMM_KEY_BYTES = 32,
@@ -69,7 +70,7 @@ struct comm_loss {
 
 struct comm_opts {
     struct group_view view; /* generation, members, self, pieces; its key is not used */
-    const uint32_t *shares; /* [ranks] number of leaves of each rank (comm_share()), also for a ps;
+    const uint32_t *shares; /* [ranks] number of leaves of each rank (base/lane_tree.h), also for a ps;
                                NULL: one each, or the view has pieces */
     /* Groups of comm_all_reduce_coded(): a power of two, each with the same number of leaves, also a power of
        two. All nodes are then connected with all nodes. 0: that call is not made. Not used for a ps. */
@@ -96,20 +97,23 @@ struct comm_opts {
     void (*on_wait)(bool waits);
 };
 
-/* Divides a tree of `leaves` leaves among `world` ranks in order. Each rank gets one subtree; the
- * subtrees are as equal as possible. The reduction over the ranks is then the reduction along the
- * tree, for every world. The shares are equal if leaves / world is a power of two. world <=
- * COMM_MAX_RANKS, world <= leaves <= COMM_MAX_LEAVES. */
-void comm_share(uint32_t leaves, uint32_t world, uint32_t *shares);
+/* Divides the tree over `lanes` lanes (micro-batches) among `world` ranks in order. Each rank gets one subtree; the
+ * subtrees are as equal as possible. The reduction over the ranks is then the reduction along the tree, for every
+ * world. The shares of a plain tree are equal if lanes / world is a power of two. tree: NULL: plain. shares: lanes of
+ * each rank; lane_tree_leaves() makes comm_opts.shares of them. world <= COMM_MAX_RANKS, world <= lanes, and at most
+ * COMM_MAX_LEAVES leaves. */
+void comm_share(const struct lane_tree *tree, uint32_t lanes, uint32_t world, uint32_t *shares);
 /* The same for ranks in groups, which are subtrees where possible: a rack whose ranks are one subtree sends the least to
  * the other racks. borders: [world] the width of the border before each rank; 0 inside a task, the larger the farther
  * the two ranks are from each other. No share is larger or smaller than the shares of comm_share(), so equal shares stay
  * equal. */
-void comm_share_groups(uint32_t leaves, uint32_t world, const uint8_t *borders, uint32_t *shares);
+void comm_share_groups(const struct lane_tree *tree, uint32_t lanes, uint32_t world,
+                       const uint8_t *borders, uint32_t *shares);
 /* The same for the replicas of a view, whose members are in the order of base/group_order.h. If all training tasks have
  * a location, the groups are those of the locations: zones, then racks, then hosts; otherwise as comm_share().
  * shares: [replicas]. */
-void comm_share_view(uint32_t leaves, const struct group_view *v, uint32_t *shares);
+void comm_share_view(const struct lane_tree *tree, uint32_t lanes, const struct group_view *v,
+                     uint32_t *shares);
 
 /* Returns a key that is equal for processes that can share memory: boot id and network
  * namespace. */

@@ -93,7 +93,7 @@ double pieces_seconds(const struct group_piece *pieces, uint32_t n, const uint32
     if (n == 0 && shares != NULL)
         memcpy(own, shares, world * sizeof(*own));
     else if (n == 0)
-        comm_share(lanes, world, own);
+        comm_share(NULL, lanes, world, own);
     for (uint32_t i = 0; i < n; i++)
         own[pieces[i].rank] += pieces[i].n;
     for (uint32_t r = 0; r < world; r++)

@@ -17,11 +17,12 @@
  * (1 - 1/R)(k + 1) vectors to its siblings in all: with k = 1, of children that are subtrees, 2 (1 - 1/R), which is the
  * least possible, at every level at once. The bits are those of the direct exchange.
  *
- * Lanes are cut so that racks have one root where possible (comm_share_view()). Where it is not, as for 3 racks of 3 ranks with
- * equal shares, k + 1 = 3 in place of 2 is close to the least: the nine leaves have the subtrees {0-7} and those below,
- * and {8}, so a rack of three leaves is at least two subtrees. A rack sends a vector for each of them unless the sibling of
- * a subtree is sent to it first, which costs as much, and it sends the sum of its own block to both other racks. The
- * smallest total over all racks for such a tree is 5 vectors, against 6 here, and only with owners of unequal size.
+ * Lanes are cut so that racks have one root where possible (comm_share_view()). For 3 racks of 3 ranks with equal shares it is
+ * possible if a factor of the tree over lanes is 3 (base/lane_tree.h; daemon/rack_tree.h advises it). In a plain tree,
+ * k + 1 = 3 in place of 2 is close to the least: the nine leaves have the subtrees {0-7} and those below, and {8}, so a
+ * rack of three leaves is at least two subtrees. A rack sends a vector for each of them unless the sibling of a subtree is
+ * sent to it first, which costs as much, and it sends the sum of its own block to both other racks. The smallest total
+ * over all racks for such a tree is 5 vectors, against 6 here, and only with owners of unequal size.
  *
  * A level is left out where its groups would send as much as without it.
  *

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/group_view.h"
+#include "base/lane_tree.h"
 #include "comm/comm.h"
 #include "comm/schedule.h"
 #include "comm/tiers.h"
@@ -100,8 +101,8 @@ static double largest(const struct count *c)
     return most / ELEMENTS;
 }
 
-int comm_traffic(const struct group_view *v, uint32_t lanes, bool shared_memory,
-                 const uint32_t *groups, double *out, struct err *err)
+int comm_traffic(const struct group_view *v, const struct lane_tree *tree, uint32_t lanes,
+                 bool shared_memory, const uint32_t *groups, double *out, struct err *err)
 {
     struct topology t = { .n_nodes = 0 };
     struct tiers tiers = { .n_groups = 0 };
@@ -110,7 +111,8 @@ int comm_traffic(const struct group_view *v, uint32_t lanes, bool shared_memory,
     int rc = shares == NULL ? err_set(err, ERR_NOMEM, "traffic: out of memory") : 0;
 
     if (rc == 0) {
-        comm_share_view(lanes, v, shares);
+        comm_share_view(tree, lanes, v, shares);
+        lane_tree_leaves(tree, shares, group_view_n_ranks(v), shares);
         rc = topology_init(&t, v->members, v->n_members, shares, shared_memory, TOPOLOGY_FASTEST,
                            err);
     }

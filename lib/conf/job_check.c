@@ -365,6 +365,30 @@ static int check_csv(const struct checker *k)
                       "expected one character that is neither a quote nor a line end");
 }
 
+/* Without /train/lanes the product of the factors is the number of lanes. */
+static int check_lane_tree(const struct checker *k)
+{
+    struct conf *c = k->c;
+    uint32_t n = c->train.n_lane_tree, lanes = 1;
+    struct lane_tree tree;
+    struct err why;
+
+    if (n == 0)
+        return 0;
+    if (lane_tree_make(c->train.lane_tree, n, &tree, &why) < 0)
+        return json_error(k->doc, value_at(k->doc, "/train/lane_tree"), k->err, "%s", why.text);
+    for (uint32_t i = 0; i < n; i++)
+        lanes *= c->train.lane_tree[i];
+    if (c->train.lanes == 0)
+        c->train.lanes = lanes;
+    if (c->train.lanes == lanes)
+        return 0;
+    return json_error(k->doc, value_at(k->doc, "/train/lane_tree"), k->err,
+                      "the product of the factors is %" PRIu32 ", but /train/lanes is %" PRIu32
+                      ": use factors of %" PRIu32 ", or remove /train/lanes",
+                      lanes, c->train.lanes, c->train.lanes);
+}
+
 static int check_lanes(const struct checker *k)
 {
     uint32_t lanes = k->c->train.lanes, batch = k->c->train.global_batch_size;
@@ -648,7 +672,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
-        check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
+        check_map,   check_derived, check_csv,    check_lane_tree, check_lanes,   check_warmup, check_needs,
         check_cycle, check_waits,   check_advice, check_export, check_weights_names, check_scale,
         check_evaluator, check_ps_tables, check_dynamic, check_phases, check_compression,
         check_deterministic,

@@ -35,6 +35,15 @@ static const struct conf_key rows[] = {
   .doc = "Fixed slices of every global batch (micro-batches), distributed over the replicas; 0: the number of "
          "replicas of the full cluster. A multiple of the replicas; if it is not 1, 2, 4, 8, ... times their "
          "number, the parts are unequal, and a warning is logged." },
+{ "/train", "lane_tree", LIST, AT(train.lane_tree), OPTIONAL, .hi = LANE_TREE_FACTORS,
+  .count = AT(train.n_lane_tree), .stride = sizeof(uint32_t), .fallback = "[]",
+  .doc = "The branching factors of the tree along which the gradients of lanes are added, from the top: their product "
+         "is lanes, which may then be absent. [3, 3]: each third of 9 lanes is a subtree, as 3 racks of 3 hosts need to "
+         "send the least possible to each other, and [6, 3] divides 18 lanes equally among 6 replicas. Absent or empty: a "
+         "plain binary tree, as also if every factor but the first is a power of two. Results depend on this key in the "
+         "last bits; lanes do not move between tasks (elastic.balance, elastic.spare) if the tree is not plain." },
+{ "/train/lane_tree", "*", U32, .lo = 1, .hi = 65536,
+  .doc = "The parts into which each part of the level above is divided." },
 { "/train", "precision", ENUM, AT(run.precision), WORDS(precisions), .fallback = "float32",
   .doc = "The precision of the computation. bfloat16: products and convolutions multiply bfloat16, and "
          "activations between them are stored as bfloat16; weights, their gradients, sums, statistics and losses "

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/lane_tree.h"
 #include "base/log.h"
 #include "opts/advice.h"
 #include "opts/code.h"
@@ -96,6 +97,7 @@ struct conf {
         uint32_t batch_size_per_replica; /* samples; 0: global_batch_size is given */
         /* lanes (micro-batches) of a global batch; 0: replicas of the full cluster */
         uint32_t lanes;
+        uint32_t lane_tree[LANE_TREE_FACTORS], n_lane_tree; /* branching factors; 0: none are given */
         double deadline_seconds; /* every other deadline derives from it */
         double grace_seconds;    /* for the running step and the save after SIGTERM */
     } train;

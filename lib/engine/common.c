@@ -51,8 +51,10 @@ int engine_open_memory(struct engine *e, struct memory_opts *o, struct err *err)
     o->is_shared = opts->max_replicas > opts->n_devices;
     o->head_bytes = opts->head_bytes;
     o->control = opts->control_floats;
-    o->max_lanes = opts->max_piece > 0 ? opts->max_piece : opts->max_lanes;
-    o->spares = opts->spare != SPARE_OFF;
+    o->depth =
+        tree_depth(&opts->lane_tree, opts->max_piece > 0 ? opts->max_piece : opts->max_lanes);
+    if (opts->spare != SPARE_OFF)
+        o->depth++; /* copies of lanes of another replica begin in arena 2 */
     o->eval_words = e->eval_words;
     o->has_outer = opts->has_outer;
     rc = engine_memory_open(&e->memory, o, err);
@@ -84,9 +86,11 @@ void engine_append(char *text, size_t n, const char *fmt, ...)
 
 uint32_t lane_merges(const struct engine_replica *r, uint32_t i)
 {
+    const struct lane_tree *tree = &r->engine->opts->lane_tree;
     uint32_t n_first = r->n_lanes - r->n_second;
 
-    return i < n_first ? tree_merges(i, n_first) : tree_merges(i - n_first, r->n_second);
+    return i < n_first ? tree_merges(tree, i, n_first)
+                       : tree_merges(tree, i - n_first, r->n_second);
 }
 
 uint32_t lane_base(const struct engine_replica *r, uint32_t i)

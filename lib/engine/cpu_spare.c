@@ -139,7 +139,7 @@ uint32_t spare_merges(const struct engine_replica *r, uint32_t i)
 
     if (!spare_is_on(r) || r->n_block == 0)
         return lane_merges(r, i);
-    return i < n_first ? tree_merges(i, n_first) : tree_merges(i - n_first, r->n_block);
+    return i < n_first ? tree_merges(NULL, i, n_first) : tree_merges(NULL, i - n_first, r->n_block);
 }
 
 bool spare_is_block(const struct engine_replica *r, uint32_t i)
@@ -228,7 +228,7 @@ static int compute(struct engine_replica *r, struct err *err)
         if (rc < 0)
             break;
         cpu_write_control(r, grads[top++]);
-        for (uint32_t m = tree_merges(i, r->n_helped); m > 0; m--, top--)
+        for (uint32_t m = tree_merges(NULL, i, r->n_helped); m > 0; m--, top--)
             tree_add_f32(grads[top - 2], grads[top - 1], e->memory.grads);
     }
     return rc;

@@ -37,6 +37,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/lane_tree.h"
 #include "engine/memory.h"
 #include "engine/place.h"
 #include "engine/residual_layout.h"
@@ -124,6 +125,7 @@ struct engine_opts {              /* borrowed until close() */
     uint32_t max_replicas;     /* of a group; above n_devices: peers map the region */
     size_t head_bytes;         /* of the region, for the caller */
     uint32_t control_floats;   /* of a gradient arena, ENGINE_WORDS included */
+    struct lane_tree lane_tree; /* along which lanes are added */
     uint32_t lanes, max_lanes; /* of the global batch; of a replica in any group */
     uint32_t max_piece;        /* lanes of the largest share or piece of a replica; a second piece has at
                                   most half of them. 0: replicas have one piece, of at most max_lanes.

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/lane_tree.h"
 #include "comm/comm.h"
 #include "comm/reduce.h"
 #include "comm/schedule.h"
@@ -67,6 +68,7 @@ void gpu_order_close(struct engine_replica *r)
 
 int gpu_order_begin(struct engine_replica *r, uint32_t world, struct err *err)
 {
+    const struct lane_tree *tree = &r->engine->opts->lane_tree;
     struct gpu *g = gpu_of(r);
     struct gpu_order *o = &g->order;
 
@@ -74,11 +76,11 @@ int gpu_order_begin(struct engine_replica *r, uint32_t world, struct err *err)
     if (o->received == NULL)
         return 0;
     CHECK(world <= r->engine->opts->max_replicas);
-    memcpy(o->leaves + 1, r->engine->group.shares, world * sizeof(*o->leaves));
+    lane_tree_leaves(tree, r->engine->group.shares, world, o->leaves + 1);
     for (uint32_t k = 0; k < world; k++)
         o->leaves[k + 1] += o->leaves[k];
-    CHECK(o->leaves[r->rank] == r->first_lane &&
-          o->leaves[r->rank + 1] == r->first_lane + r->n_lanes);
+    CHECK(o->leaves[r->rank] == lane_tree_leaf(tree, r->first_lane) &&
+          o->leaves[r->rank + 1] == lane_tree_leaf(tree, r->first_lane + r->n_lanes));
     reduce_merges(o->leaves, world, o->host_merges);
     return g->cuda->copy(o->merges, o->host_merges, world, g->streams.reduce, err);
 }

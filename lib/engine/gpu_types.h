@@ -85,7 +85,7 @@ struct gpu_order {
                              are no other GPUs */
     uint8_t *merges;      /* owned; of the GPU; [max_replicas] of struct cuda_tree */
     uint8_t *host_merges; /* owned, as are the arrays below */
-    uint32_t *leaves;     /* [max_replicas + 1] first lane of each rank, then the number of lanes */
+    uint32_t *leaves;     /* [max_replicas + 1] first leaf of each rank, then the number of leaves (base/lane_tree.h) */
     size_t *borders;      /* [max_replicas + 1] of slices */
     struct cuda_exchange *with; /* [max_replicas] */
     uint32_t world;

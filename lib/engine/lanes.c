@@ -2,25 +2,27 @@
 #include "engine/lanes.h"
 
 #include "base/clones.h"
+#include "base/lane_tree.h"
 
-uint32_t tree_merges(uint32_t i, uint32_t n)
+/* Returns the entries on the stack before lane i is pushed: the left halves of the subtrees in whose right half the lane is.
+ * Each of them is a bit of the lane's first leaf. */
+static uint32_t height(const struct lane_tree *t, uint32_t i)
 {
-    uint32_t merges = 0;
-
-    if (i + 1 == n) /* all entries but one: as many as n has ones, after the regular merges */
-        return (uint32_t)__builtin_ctz(n) + (uint32_t)__builtin_popcount(n) - 1;
-    for (uint32_t count = i + 1; count % 2 == 0; count /= 2)
-        merges++;
-    return merges;
+    return (uint32_t)__builtin_popcount(lane_tree_leaf(t, i));
 }
 
-uint32_t tree_depth(uint32_t n)
+uint32_t tree_merges(const struct lane_tree *t, uint32_t i, uint32_t n)
 {
-    uint32_t depth = 1;
+    return height(t, i) + 1 - (i + 1 == n ? 1 : height(t, i + 1));
+}
 
-    while ((1u << (depth - 1)) < n)
-        depth++;
-    return depth;
+uint32_t tree_depth(const struct lane_tree *t, uint32_t n)
+{
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        most = height(t, i) > most ? height(t, i) : most;
+    return most + 1;
 }
 
 CLONES void tree_add_f32(float *restrict dst, const float *restrict src, size_t n)

@@ -129,8 +129,8 @@ int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct 
     m->slot = opts->no_slots ? 0 : opts->trained;
     m->dense = opts->dense;
     m->grads = m->params + opts->control;
-    m->depth = tree_depth(opts->max_lanes) + opts->spares;
-    CHECK(m->depth <= MEMORY_MAX_TREE);
+    m->depth = opts->depth;
+    CHECK(m->depth >= 1 && m->depth <= MEMORY_MAX_TREE);
     m->state_bytes = lay_out_state(m) * sizeof(float);
     m->replicas_at = align_up(opts->head_bytes);
     m->remote_at = (m->grads + 15) / 16 * 16;

@@ -52,8 +52,7 @@ struct memory_opts {
     const struct packed_table *remote; /* compact tables (engine.h); borrowed */
     uint32_t n_remote;
     size_t remote_words; /* of marks */
-    uint32_t max_lanes;                /* of a piece of a replica */
-    bool spares;                       /* one more arena: copies of lanes of another replica begin in arena 2 */
+    uint32_t depth;                    /* gradient arenas of a replica */
     uint32_t eval_words;               /* doubles */
     const struct optim_def *optimizer;
     const struct optim_hyper *hyper;

@@ -96,7 +96,7 @@ void ps_client_close(struct ps_client *c)
 }
 
 int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, uint32_t rank,
-                               const struct ps_route *route, uint32_t first_lane, uint32_t n_lanes,
+                               const struct ps_route *route, uint32_t first_leaf, uint32_t n_leaves,
                                uint64_t version, struct err *err)
 {
     free_peers(c);
@@ -106,8 +106,8 @@ int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, 
     c->n_peers = route->n_servers;
     c->port = *port;
     c->route = route;
-    c->first_lane = first_lane;
-    c->n_lanes = n_lanes;
+    c->first_leaf = first_leaf;
+    c->n_leaves = n_leaves;
     c->version = version;
     c->rank = rank;
     c->is_copying = true;

@@ -45,10 +45,10 @@ int ps_client_open(const struct ps_client_opts *opts, struct ps_client **out, st
 void ps_client_close(struct ps_client *c); /* NULL is allowed */
 
 /* Begins a generation as `rank`; the port is copied, the route is borrowed until the next call. The
- * rank has the lanes [first_lane, first_lane + n_lanes). `version`: the step that the group holds. Errors: ERR_NOMEM;
+ * lanes of the rank are the leaves [first_leaf, first_leaf + n_leaves) (base/lane_tree.h). `version`: the step that the group holds. Errors: ERR_NOMEM;
  * ERR_UNSUPPORTED: the dense parameters need more servers. */
 int ps_client_begin_generation(struct ps_client *c, const struct ps_port *port, uint32_t rank,
-                               const struct ps_route *route, uint32_t first_lane, uint32_t n_lanes,
+                               const struct ps_route *route, uint32_t first_leaf, uint32_t n_leaves,
                                uint64_t version, struct err *err);
 
 /* Frees all slots. The rows that follow are those of the version: a part of their state (store.h); 0: the

@@ -56,7 +56,7 @@ struct ps_client {
     struct ps_port port;
     const struct ps_route *route;
     struct client_peer *peers; /* owned [n_peers] */
-    uint32_t n_peers, first_lane, n_lanes, rank;
+    uint32_t n_peers, first_leaf, n_leaves, rank;
     uint32_t *readers; /* owned [PS_SHARDS]; server that sends the rows of a shard */
     bool is_copying;   /* the preferred holder of a shard lacks rows: the holders are found again */
     uint64_t find_at, find_steps; /* at that version, and after so many steps more */

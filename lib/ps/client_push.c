@@ -118,7 +118,7 @@ int ps_client_push(struct ps_client *c, uint64_t version, const struct packed *m
                    const float *values, const float *const *dense, float clip, struct err *err)
 {
     const struct ps_message m = {
-        .kind = PS_PUSH, .step = version, .number = c->first_lane, .first = c->n_lanes, .clip = clip
+        .kind = PS_PUSH, .step = version, .number = c->first_leaf, .first = c->n_leaves, .clip = clip
     };
 
     return push(c, &m, marks, values, dense, err);

@@ -44,7 +44,7 @@
  *   PULL    rank         server       step: version; flag: 1: the rows are for the lanes of a step, 0: they are not;
  *                                     sections with rows
  *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
- *   PUSH    rank         server       step; number: first lane; first: lanes; float: clip; sections with rows and values
+ *   PUSH    rank         server       step; number: first leaf of its lanes; first: leaves (base/lane_tree.h); float: clip; sections with rows and values
  *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]
  *   COMMIT  rank         server       step; flag: 1: the step is skipped; hyper
  *   END     rank         server       flag: 1: the job is complete

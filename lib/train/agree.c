@@ -16,7 +16,7 @@ int agree_connect(struct train *t, struct err *err)
     const struct train_generation *g = &t->generation.opts;
     struct comm_opts o = {
         .view = g->view,
-        .shares = g->view.n_pieces == 0 ? t->generation.shares : NULL,
+        .shares = g->view.n_pieces == 0 ? t->generation.leaves : NULL,
         /* codes with residuals use the calls of float32 */
         .groups = code_keeps_residuals(t->opts->code.kind) ? 0 : t->opts->code.groups,
         .listener = g->listener,

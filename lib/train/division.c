@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/group_view.h"
+#include "base/lane_tree.h"
 #include "base/location.h"
 #include "comm/comm.h"
 #include "comm/pieces.h"
@@ -21,7 +22,7 @@ static uint32_t max_share(const struct train_opts *o, uint32_t world)
     uint32_t most = 1, *shares = calloc(world, sizeof(*shares));
 
     CHECK(shares != NULL);
-    comm_share(o->lanes, world, shares);
+    comm_share(&o->lane_tree, o->lanes, world, shares);
     for (uint32_t i = 0; i < world; i++)
         most = shares[i] > most ? shares[i] : most;
     free(shares);
@@ -123,16 +124,15 @@ static void list_shares(const struct group_view *v, const uint32_t *shares, char
         }
 }
 
-const char *division_describe(uint32_t lanes, const struct group_view *v, char *out, size_t n)
+const char *division_describe(const struct lane_tree *tree, uint32_t lanes,
+                              const struct group_view *v, char *out, size_t n)
 {
-    uint32_t world = 0, least = lanes, most = 0, *shares;
+    uint32_t world = group_view_n_ranks(v), least = lanes, most = 0, *shares;
     int at = snprintf(out, n, "%u lanes:", lanes);
 
-    for (uint32_t m = 0; m < v->n_members; m++)
-        world += v->members[m].n_devices;
     shares = calloc(world, sizeof(*shares));
     CHECK(shares != NULL && (size_t)at < n);
-    comm_share_view(lanes, v, shares);
+    comm_share_view(tree, lanes, v, shares);
     for (uint32_t r = 0; r < world; r++) {
         least = shares[r] < least ? shares[r] : least;
         most = shares[r] > most ? shares[r] : most;

@@ -10,6 +10,7 @@ struct engine_opts;
 struct engine_replica;
 struct err;
 struct group_view;
+struct lane_tree;
 struct train_opts;
 
 /* Returns the lanes of the largest piece that a replica may have, if opts->balances: a power of two. The
@@ -30,6 +31,7 @@ void division_place_spare(const struct group_view *v, const uint32_t *shares, ui
 
 /* Writes "64 lanes: 16 8 8 | 16 8 8", the lanes of each replica with a '|' between two racks, or the range of them if
  * there are many. `v` has locations and no pieces. Returns `out`. */
-const char *division_describe(uint32_t lanes, const struct group_view *v, char *out, size_t n);
+const char *division_describe(const struct lane_tree *tree, uint32_t lanes,
+                              const struct group_view *v, char *out, size_t n);
 
 #endif

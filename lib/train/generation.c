@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "base/lane_tree.h"
 #include "comm/comm.h"
 #include "device/device.h"
 #include "engine/engine.h"
@@ -15,7 +16,10 @@ int generation_init(struct generation *g, uint32_t max_replicas, struct err *err
 {
     pthread_mutex_init(&g->lock, NULL);
     g->shares = calloc(max_replicas, sizeof(*g->shares));
-    return g->shares != NULL ? 0 : err_set(err, ERR_NOMEM, "generation: out of memory");
+    g->leaves = calloc(max_replicas, sizeof(*g->leaves));
+    return g->shares != NULL && g->leaves != NULL
+               ? 0
+               : err_set(err, ERR_NOMEM, "generation: out of memory");
 }
 
 /* ---- the group ---- */
@@ -24,7 +28,8 @@ void generation_fini(struct generation *g)
 {
     arena_fini(&g->memory);
     free(g->shares);
-    g->shares = NULL;
+    free(g->leaves);
+    g->shares = g->leaves = NULL;
     pthread_mutex_destroy(&g->lock);
 }
 
@@ -52,25 +57,26 @@ bool generation_is_coordinator(const struct generation *g)
     return g->opts.view.self == g->opts.view.coordinator;
 }
 
-int generation_begin(struct generation *g, const struct train_generation *opts, uint32_t lanes,
-                     uint32_t n_devices, struct err *err)
+int generation_begin(struct generation *g, const struct train_generation *opts,
+                     const struct train_opts *o, struct err *err)
 {
-    bool spin = n_devices <= device_cores();
+    bool spin = o->n_devices <= device_cores();
     int rc;
 
     CHECK(g->comm == NULL && atomic_load_explicit(&g->running, memory_order_acquire) == 0);
     rc = copy_opts(g, opts, err);
     if (rc < 0)
         return rc;
-    comm_share_view(lanes, &g->opts.view, g->shares);
+    comm_share_view(&o->lane_tree, o->lanes, &g->opts.view, g->shares);
+    lane_tree_leaves(&o->lane_tree, g->shares, group_view_n_ranks(&g->opts.view), g->leaves);
     atomic_store_explicit(&g->may_save, opts->may_save, memory_order_release);
     atomic_store_explicit(&g->deadline_ms, opts->deadline_ms, memory_order_relaxed);
     atomic_fetch_and_explicit(&g->requests, ~(unsigned)TRAIN_REQUEST_PAUSE, memory_order_relaxed);
     g->result = 0;
     g->is_aborted = g->is_unsaved = false;
     cancel_set(&g->cancel, false);
-    gate_init(&g->gate, n_devices, spin);
-    gate_init(&g->commit_gate, n_devices, spin);
+    gate_init(&g->gate, o->n_devices, spin);
+    gate_init(&g->commit_gate, o->n_devices, spin);
     return 0;
 }
 

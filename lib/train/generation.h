@@ -30,6 +30,7 @@ struct generation {
     struct arena memory;
     uint32_t *shares;            /* owned; [replicas of the full cluster] lanes of each rank, if they are equal:
                                     the view has no pieces */
+    uint32_t *leaves;            /* owned; likewise: leaves of each rank (base/lane_tree.h) */
     struct comm *comm;           /* owned; NULL: not connected, or nothing to connect */
     /* guards comm's lifetime against train_abort(), and the result */
     pthread_mutex_t lock;
@@ -54,8 +55,8 @@ int generation_init(struct generation *g, uint32_t max_replicas, struct err *err
 void generation_fini(struct generation *g);
 /* Begins a generation: copies the options with the view, and divides the lanes (micro-batches)
  * among its ranks. Errors: ERR_NOMEM. */
-int generation_begin(struct generation *g, const struct train_generation *opts, uint32_t lanes,
-                     uint32_t n_devices, struct err *err);
+int generation_begin(struct generation *g, const struct train_generation *opts,
+                     const struct train_opts *o, struct err *err);
 uint32_t generation_first_rank(const struct generation *g, uint32_t member); /* of its replicas */
 /* this task coordinates, and writes checkpoints */
 bool generation_is_coordinator(const struct generation *g);

@@ -203,7 +203,9 @@ int remote_settle(struct replica *r, uint64_t *held, struct err *err)
 {
     struct train *t = r->train;
     struct remote *m = t->remote;
+    const struct lane_tree *tree = &t->opts->lane_tree;
     struct ps_port port = ps_comm_port(t->generation.comm, r->local);
+    uint32_t leaf = lane_tree_leaf(tree, r->device->first_lane);
     struct ps_settled settled = { 0 };
     int rc;
 
@@ -224,7 +226,8 @@ int remote_settle(struct replica *r, uint64_t *held, struct err *err)
     if (rc == 0)
         rc = ps_client_begin_generation(
             m->clients[r->local], &port, comm_first_rank(t->generation.comm) + r->local, &m->route,
-            r->device->first_lane, r->device->n_lanes, *held + m->ahead, err);
+            leaf, lane_tree_leaf(tree, r->device->first_lane + r->device->n_lanes) - leaf,
+            *held + m->ahead, err);
     return rc < 0 ? err_wrap(err, rc, "parameter servers") : 0;
 }
 

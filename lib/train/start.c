@@ -77,19 +77,10 @@ static void *thread_main(void *arg)
 
 /* ---- the beginning ---- */
 
-static uint32_t count_ranks(const struct group_view *v)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < v->n_members; i++)
-        n += v->members[i].n_devices;
-    return n;
-}
-
 static int check_view(const struct train *t, const struct group_view *v, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    uint32_t world = count_ranks(v);
+    uint32_t world = group_view_n_ranks(v);
     uint32_t least = o->min_replicas > 0 ? o->min_replicas : o->replicas;
 
     CHECK(v->self < v->n_members && v->coordinator < v->n_members &&
@@ -159,7 +150,7 @@ int start_generation(struct train *t, const struct train_generation *opts, train
     if (rc < 0)
         return rc;
     start_join(t); /* of the previous generation */
-    rc = generation_begin(&t->generation, opts, o->lanes, o->n_devices, err);
+    rc = generation_begin(&t->generation, opts, o, err);
     if (rc < 0)
         return rc;
     t->generation.on_end = on_end;
@@ -168,7 +159,7 @@ int start_generation(struct train *t, const struct train_generation *opts, train
                        generation_first_rank(&t->generation, opts->view.self) + i,
                        t->replicas[i].device);
         division_place_spare(&t->generation.opts.view, t->generation.shares,
-                             count_ranks(&opts->view), t->replicas[i].device);
+                             group_view_n_ranks(&opts->view), t->replicas[i].device);
     }
     sample_log_group(t->samples, opts->view.generation, opts->key, sizeof(opts->key));
     health_begin(t);

@@ -112,6 +112,7 @@ static void describe_engine(struct train *t)
         .max_replicas = o->replicas,
         .head_bytes = (size_t)AGREE_BYTES * o->n_devices,
         .control_floats = (uint32_t)(CONTROL_WORDS + health_words(o)),
+        .lane_tree = o->lane_tree,
         .lanes = o->lanes,
         .lane_batch = m->lane_batch,
         .graph = m->graph,

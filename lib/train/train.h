@@ -28,7 +28,7 @@
  * step. No other process can write to the memory of the state.
  *
  * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree
- * over lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one
+ * (base/lane_tree.h), by default ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one
  * subtree (comm_share()), and the all-reduce is the rest of the tree. The order of the additions,
  * and so every bit, is the same for any number of replicas.
  *

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/lane_tree.h"
 #include "comm/comm.h"
 #include "device/device.h"
 #include "graph/graph.h"
@@ -142,6 +143,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     struct train_run run;
     bool only_evaluates; /* the task never trains */
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
+    struct lane_tree lane_tree;   /* along which lanes are added; zeroed: the plain tree */
     uint32_t replicas;            /* of the full cluster; at most lanes */
     uint32_t min_replicas;        /* of the smallest group that may train; 0: replicas */
     /* Replicas may have unequal pieces of lanes (comm/pieces.h), which takes one more arena of gradients.

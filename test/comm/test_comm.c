@@ -411,7 +411,7 @@ static void smaller_group_gives_the_bits_of_the_full_group(void **state)
         cast_init(&k, layouts[i / 2], i % 2 == 0, (20011 + GUARD) * sizeof(float));
         for (uint32_t m = 0; m < k.n; m++)
             world += k.members[m].n_devices;
-        comm_share(8, world, k.shares);
+        comm_share(NULL, 8, world, k.shares);
         cast_play(&k, scene_shares);
         cast_fini(&k);
     }
@@ -450,7 +450,7 @@ static void survivors_of_any_group_give_the_bits_of_the_full_group(void **state)
             snprintf(layout + at, sizeof(layout) - at, "%c%u ", host, n);
         }
         cast_init(&k, layout, below(&at_number, 4) != 0, (5003 + GUARD) * sizeof(float));
-        comm_share(full, world, k.shares);
+        comm_share(NULL, full, world, k.shares);
         cast_play(&k, scene_shares);
         cast_fini(&k);
     }

@@ -199,7 +199,7 @@ static void play(const char *layout, bool shared_memory, uint32_t groups)
     cast_init(&k, layout, shared_memory, (scene.count + GUARD) * sizeof(float));
     for (uint32_t m = 0; m < k.n; m++)
         world += k.members[m].n_devices;
-    comm_share(scene.lanes, world, k.shares);
+    comm_share(NULL, scene.lanes, world, k.shares);
     k.groups = groups;
     cast_play(&k, scene_coded);
     cast_fini(&k);
@@ -456,7 +456,7 @@ static void ranks_with_several_groups_send_the_codes_that_they_have_kept(void **
             scene.kind = (enum code_kind)kind;
             cast_init(&k, "A1 B1", true, scene.count * sizeof(float));
             k.groups = groups;
-            comm_share(8, 2, k.shares);
+            comm_share(NULL, 8, 2, k.shares);
             cast_play(&k, scene_kept_bytes);
             cast_fini(&k);
         }

@@ -122,7 +122,7 @@ static void parts_of_any_size_give_the_bits_of_their_subtree(void **state)
         cast_init(&k, layouts[i / 2], i % 2 == 0, LARGE * sizeof(float));
         for (uint32_t m = 0; m < k.n; m++)
             world += k.members[m].n_devices;
-        comm_share(LEAVES, world, k.shares);
+        comm_share(NULL, LEAVES, world, k.shares);
         cast_play(&k, scene);
         cast_fini(&k);
     }

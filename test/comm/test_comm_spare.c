@@ -214,7 +214,7 @@ static void play(uint32_t world, uint32_t lanes, const struct group_piece *divis
     n_pieces = n;
     for (uint32_t i = 0; i < n; i++)
         pieces[i] = division[i];
-    comm_share(lanes, world, k.shares);
+    comm_share(NULL, lanes, world, k.shares);
     cast_play(&k, what);
     cast_fini(&k);
     cast_encrypts = false;

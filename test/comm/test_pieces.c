@@ -60,7 +60,7 @@ static double equal_seconds(const double *seconds, uint32_t world, uint32_t lane
     uint32_t shares[WORLD_MAX];
     double most = 0;
 
-    comm_share(lanes, world, shares);
+    comm_share(NULL, lanes, world, shares);
     for (uint32_t r = 0; r < world; r++)
         most = shares[r] * seconds[r] > most ? shares[r] * seconds[r] : most;
     return most;

@@ -399,7 +399,7 @@ static void make_random(struct world *w, uint32_t *leaves)
             (struct group_member){ .location = w->g.locations[i], .n_devices = 1 };
     v.n_members = w->g.n;
     *leaves = w->g.n + draw(32 - w->g.n);
-    comm_share_view(*leaves, &v, shares);
+    comm_share_view(NULL, *leaves, &v, shares);
     lay_out(&w->g, *leaves > w->g.n ? shares : NULL, TOPOLOGY_LINKED);
 }
 

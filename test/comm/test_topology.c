@@ -181,7 +181,7 @@ static void leaves_are_divided_into_subtrees_as_equal_as_possible(void **state)
         for (uint32_t world = 1; world <= full; world++) {
             uint32_t all = 0, most = 0;
 
-            comm_share(full, world, shares);
+            comm_share(NULL, full, world, shares);
             for (uint32_t i = 0; i < world; i++) {
                 all += shares[i];
                 most = shares[i] > most ? shares[i] : most;

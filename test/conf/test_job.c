@@ -164,7 +164,7 @@ static void job_with_all_keys_is_read(void **state)
         "'y':{'dtype':'int32','shape':[]},'b':{'dtype':'float32','shape':[4,5],'scale':0.5,"
         "'offset':-1},'a':{'dtype':'int64','shape':[2147483647]}},'shuffle':false,"
         "'cache':'memory','remainder':'pad','threads':3,'prefetch':4,'index_directory':'idx'},"
-        "'train':{'seed':18446744073709551615,'epochs':6,'batch_size_per_replica':8,'lanes':12,"
+        "'train':{'seed':18446744073709551615,'epochs':6,'batch_size_per_replica':8,'lane_tree':[2,6],"
         "'precision':'float32','clip_norm':0.25,'eval_every_epochs':5,'log_every_steps':9,"
         "'deadline_seconds':2.5,'grace_seconds':1.5},"
         "'elastic':{'min_world':3,'rejoin_seconds':2},"
@@ -225,7 +225,9 @@ static void job_with_all_keys_is_read(void **state)
     assert_int_equal(c->run.steps, 0);
     assert_int_equal(c->train.global_batch_size, 0);
     assert_int_equal(c->train.batch_size_per_replica, 8);
-    assert_int_equal(c->train.lanes, 12);
+    assert_int_equal(c->train.lanes, 12); /* the product of lane_tree */
+    assert_int_equal(c->train.n_lane_tree, 2);
+    assert_true(c->train.lane_tree[0] == 2 && c->train.lane_tree[1] == 6);
     assert_true(c->run.clip_norm == 0.25);
     assert_int_equal(c->run.eval_every_epochs, 5);
     assert_int_equal(c->run.log_every_steps, 9);

@@ -472,6 +472,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
         { P1("/parameter_server", "{}"), false },
         /* a default that is given, and other forms of the same value */
         { P1("/train/seed", "0"), true },
+        { P1("/train/lane_tree", "[]"), true },
         { P1("/optimizer/learning_rate", "1.0e-1"), true },
         { P1("/train/clip_norm", "-0"), true },
         { P1("/model/inputs", "{'extra':'y','image':'x'}"), true },
@@ -501,6 +502,7 @@ static void digest_changes_only_with_keys_that_determine_the_result(void **state
         { P1("/train/global_batch_size", "65"), false },
         { P2("/train/global_batch_size", NULL, "/train/batch_size_per_replica", "64"), false },
         { P1("/train/lanes", "2"), false },
+        { P1("/train/lane_tree", "[2, 2]"), false },
         { P1("/train/precision", "'bfloat16'"), false },
         { P1("/train/precision", "'tf32'"), false },
         { P1("/train/precision", "'float16'"), false },

@@ -180,7 +180,7 @@ static void run_play(uint32_t world, uint32_t lanes, size_t n, size_t first, boo
     struct err err;
 
     play = (struct play){ .world = world, .lanes = lanes, .n = n, .first = first, .captured = captured };
-    comm_share(lanes, world, play.leaves + 1);
+    comm_share(NULL, lanes, world, play.leaves + 1);
     for (uint32_t k = 0; k < world; k++)
         play.leaves[k + 1] += play.leaves[k];
     reduce_merges(play.leaves, world, play.merges);

@@ -88,11 +88,12 @@ def net(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
 
 
-def job_of(lanes, topology="auto", steps=STEPS, **keys):
+def job_of(lanes, topology="auto", steps=STEPS, tree=None, **keys):
     folder = workdir()
     net(os.path.join(folder, "wide.onnx"))
     return digits_job(folder, model={"onnx": "wide.onnx"},
-                      train={"epochs": None, "steps": steps, "lanes": lanes, "global_batch_size": 4 * lanes, "log_every_steps": 1},
+                      train={"epochs": None, "steps": steps, "lanes": lanes, "global_batch_size": 4 * lanes, "log_every_steps": 1,
+                             **({"lane_tree": list(tree)} if tree else {})},
                       optimizer={"learning_rate": 0.001, "scaling": None, "schedule": None}, communication={"topology": topology},
                       checkpoint={"every_steps": 0}, **keys)
 
@@ -106,8 +107,8 @@ def weights(job):
 
 
 @functools.lru_cache
-def alone(lanes, steps=STEPS):
-    job = job_of(lanes, steps=steps)
+def alone(lanes, steps=STEPS, tree=None):
+    job = job_of(lanes, steps=steps, tree=tree)
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
     return weights(job)
 

@@ -4,7 +4,7 @@
 import os
 import signal
 
-from kit import Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+from kit import Task, digits_job, expect_codes, free_ports, main, read_tree, start, test, tf_config, workdir
 from random_net import random_net
 
 RANDOM_NET = {"onnx": "random.onnx", "batch_norm": "train"}
@@ -75,6 +75,57 @@ def weights_lanes_not_a_power_of_two_are_equal_on_any_number_of_replicas():
         same(one, run(n, devices, **twelve), "%d tasks x %s" % (n, devices))
     three = short(3, global_batch_size=60)
     same(run(1, "cpu:1", **three), run(3, "cpu:1", **three), "3 lanes on 3 tasks")
+
+
+def lane_tree_job(**changes):
+    return {**short(None, lane_tree=[3, 3], global_batch_size=45), **changes}
+
+
+@test
+def weights_lanes_of_a_tree_are_equal_on_any_number_of_tasks():
+    """Without "lanes", which is the product. Groups of 2, 5 and 8 tasks are 9 tasks of which some are absent."""
+    job = lane_tree_job()
+    one, plain = run(1, "cpu:1", **job), run(1, "cpu:1", **short(9, global_batch_size=45))
+    assert one[0] != plain[0] and one[1] != plain[1], "the tree has no effect"
+    for n, devices in ((1, "cpu:3"), (3, "cpu:1"), (3, "cpu:3"), (9, "cpu:1")):
+        same(one, run(n, devices, **job), "%d tasks x %s" % (n, devices))
+    for n in (2, 5, 8):
+        folder = workdir()
+        path = job_in(folder, lane_tree_job(elastic={"min_world": n, "rejoin_seconds": 0.1}))
+        tasks = start(path, n, ports=free_ports(9))
+        expect_codes(tasks, [0] * n)
+        same((one[0], []), (read_tree(os.path.join(folder, "run", "checkpoints")), []), "%d of 9 tasks" % n)
+
+
+@test
+def weights_lanes_of_a_tree_are_equal_after_deaths_and_a_return():
+    folder = workdir()
+    path = job_in(folder, lane_tree_job(elastic={"min_world": 5, "rejoin_seconds": 0}))
+    ports = free_ports(9)
+    slowly = {"TRAINERD_FAULT": "train.forward=delay:40@1+"}
+    debug = ("--log-level", "debug")
+    tasks = start(path, 9, args=debug, env=slowly, ports=ports)
+    for lost, step in ((4, 6), (0, 12)):
+        tasks[8].until_step(step)
+        tasks[lost].signal(signal.SIGKILL)
+        tasks[lost].p.wait()
+    tasks[8].until_step(16)
+    tasks[4] = Task(path, tf_config(ports, 4), ("--devices", "cpu:1", *debug), slowly, "worker 4")
+    expect_codes(tasks, [-9] + [0] * 8)
+    views = [r["tasks"] for r in tasks[8].events("view")]
+    assert 8 in views and 7 in views, views
+    same((run(1, "cpu:1", **lane_tree_job())[0], []), (read_tree(os.path.join(folder, "run", "checkpoints")), []), "after deaths")
+
+
+@test
+def job_with_another_lane_tree_continues_from_the_checkpoint_with_a_warning():
+    folder = workdir()
+    expect_codes([Task(job_in(folder, short(9, steps=20, global_batch_size=45)), args=("--devices", "cpu:1"))], [0])
+    job = short(9, lane_tree=[3, 3], global_batch_size=45)
+    task = Task(job_in(folder, job), args=("--devices", "cpu:1"))
+    expect_codes([task], [0])
+    assert min(task.steps()) == 21, task.log()
+    assert any("job file that differed in what decides the result" in r["message"] for r in task.events("warning")), task.log()
 
 
 @test

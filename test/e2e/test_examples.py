@@ -136,10 +136,10 @@ def dynamic(folder, job):
 MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "table_dlrm_ps": table, "finetune_csv": csv,
         "table_dynamic_ps": dynamic, "async": table}
 # These jobs use the data of the demo.
-READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd", "compression", "compression_top_k"}
-TASKS = {"elastic": 4}
+READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd", "compression", "compression_top_k", "racks"}
+TASKS = {"elastic": 4, "racks": 9}
 GPU_ALONE = {"gpu_float16"}
-CPU_ALONE = {"local_sgd", "compression", "compression_top_k", "table_dynamic_ps", "async"}
+CPU_ALONE = {"racks", "local_sgd", "compression", "compression_top_k", "table_dynamic_ps", "async"}
 PS = {"table_dynamic_ps", "async"}  # jobs that need a ps task
 
 

@@ -296,6 +296,19 @@ def deterministic_sums_give_equal_bytes_on_any_number_of_gpus():
 
 
 @test
+def deterministic_sums_along_a_lane_tree_give_equal_bytes_on_any_number_of_gpus():
+    """Of six lanes three GPUs have 2, 1 and 3."""
+    job = kit.merge(short(train={"lanes": 6, "lane_tree": [2, 3], "global_batch_size": 48}), ORDERED)
+    env = {"EMULATED_GPUS": "3"}
+    one, (a,) = run("cuda:0", env=env, **job)
+    for devices, n in (("cuda:0,1", 1), ("cuda:0,1,2", 1), ("cuda:0,1,2", 2)):
+        many, tasks = run(devices, n, env=env, **job)
+        assert losses(tasks[0]) == losses(a) and checkpoints(many) == checkpoints(one), (devices, n)
+    plain, _ = run("cuda:0", env=env, **kit.merge(job, {"train": {"lane_tree": None}}))
+    assert checkpoints(plain) != checkpoints(one)
+
+
+@test
 def deterministic_sums_have_the_same_bytes_after_a_task_was_killed():
     """A group of four continues with three GPUs, then with four again."""
     job = kit.merge(short(30, train={"lanes": 8}), ORDERED)

@@ -223,6 +223,15 @@ def one_worker_or_workers_with_several_devices_all_files_are_equal():
 
 
 @test
+def lanes_of_a_tree_all_files_are_equal():
+    train = {"lanes": 6, "lane_tree": [2, 3], "global_batch_size": 48}
+    expected = reference(train=train)
+    for workers, devices in ((1, "cpu:2"), (2, "cpu:1"), (3, "cpu:1"), (2, "cpu:3")):
+        expect_equal(Group(workers, 2, devices={"worker": devices}, train=train).finish(), expected)
+    assert last(expected)["model"] != last(reference(train={**train, "lane_tree": []}))["model"]  # the tree has an effect
+
+
+@test
 def encrypted_between_tasks_all_files_are_equal():
     expect_equal(Group(2, 2, env={"TRAINERD_TOKEN": "a token of the parameter servers"}).finish(), reference())
 

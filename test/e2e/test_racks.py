@@ -7,10 +7,10 @@ from racks_net import GRADIENT, RACKS, STEPS, alone, cables, job_of, sent, start
 TOLERANCE = 0.03
 
 
-def per_step(places, lanes, locations=None, topology="auto", absent=0):
+def per_step(places, lanes, locations=None, topology="auto", absent=0, tree=None):
     """Returns what each rack and then each zone sends in a step, in gradients of the whole model, the weights, and the tasks."""
     elastic = {"min_world": len(places), "rejoin_seconds": 0.1} if absent > 0 else {}
-    job = job_of(lanes, topology, elastic=elastic)
+    job = job_of(lanes, topology, elastic=elastic, tree=tree)
     switches = ["rack%d" % r for r in range(RACKS)] + ["zone0", "zone1"]
     before = [sent(x) for x in switches]
     tasks = start(job, places, locations, absent)
@@ -56,8 +56,8 @@ def without_locations_alternating_racks_send_twice_as_much():
 
 @test
 def racks_that_are_subtrees_send_the_least_and_others_as_much_as_their_subtrees_require():
-    """The racks of 3 hosts are two subtrees each, of two hosts and of one, so they send 3 (1 - 1/R) gradients in place of 2 (1 - 1/R).
-    If every host exchanged with every other one, that would be 8/3, 3 and 4."""
+    """The racks of 3 hosts are two subtrees each, of two hosts and of one, so they send 3 (1 - 1/R) gradients in place of 2 (1 - 1/R),
+    and the leader advises a lane_tree. If every host exchanged with every other one, that would be 8/3, 3 and 4."""
     need_namespaces()
     for racks, hosts, vectors in ((3, 2, 2 * (1 - 1 / 3)), (2, 3, 3 * (1 - 1 / 2)), (3, 3, 3 * (1 - 1 / 3))):
         places = sorted_places(racks, hosts)
@@ -66,7 +66,39 @@ def racks_that_are_subtrees_send_the_least_and_others_as_much_as_their_subtrees_
             found, result, tasks = per_step(order, lanes)
             expect_traffic(found, racks, vectors)
             assert result == alone(lanes), order
+            assert ("\"lane_tree\": [%d, %d]" % (racks, hosts) in advice(tasks)) == (hosts == 3), advice(tasks)
             assert any("; %d racks" % racks in r["message"] for r in tasks[0].events("note")), tasks[0].log()
+
+
+def advice(tasks):
+    return " ".join(r["message"] for r in tasks[0].events("racks"))
+
+
+@test
+def racks_of_three_hosts_are_subtrees_of_a_lane_tree_and_send_the_least():
+    """The leader advises the tree, and takes back nothing: with the tree it has no more advice."""
+    need_namespaces()
+    for racks, hosts, lanes, tree in ((2, 3, 6, [2, 3]), (3, 3, 9, [3, 3]), (2, 3, 12, [2, 6]), (2, 2, 4, [2, 2])):
+        places = sorted_places(racks, hosts)
+        found, result, tasks = per_step(places[::2] + places[1::2], lanes, tree=tree)
+        print("%d racks of %d hosts, %d lanes as %s: a rack sends %s gradients, the least is %.4f" % (
+            racks, hosts, lanes, tree, " ".join("%.4f" % x for x in found[:racks]), 2 * (1 - 1 / racks)))
+        expect_traffic(found, racks, 2 * (1 - 1 / racks))
+        assert result == alone(lanes, tree=tuple(tree)), tree
+        assert (result == alone(lanes)) == (hosts == 2), tree
+        assert advice(tasks) == "", advice(tasks)
+
+
+@test
+def racks_of_a_lane_tree_send_the_least_after_a_host_is_lost():
+    """8 of 9 tasks: the rack of two hosts computes its three lanes."""
+    need_namespaces()
+    places = [p for p in sorted_places(3, 3) if p != (1, 2)]
+    found, result, tasks = per_step(places, 9, absent=1, tree=[3, 3])
+    expect_traffic(found, 3, 2 * (1 - 1 / 3))
+    assert result == alone(9, tree=(3, 3))
+    said = " ".join(r["message"] for r in tasks[0].events("order"))
+    assert said.endswith("; 9 lanes: 1 1 1 | 2 1 | 1 1 1"), said
 
 
 @test

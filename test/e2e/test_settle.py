@@ -65,10 +65,26 @@ def lanes_uneven_shares_are_reported_with_numbers_that_divide_evenly():
                             (2, 12, "12 lanes on 2 replicas make unequal parts: a replica computes up to 8 of them in a "
                                     "step, 6 on average"),
                             (4, 12, "up to 4 of them in a step, 3 on average, so that the bits are the same for any "
-                                    "number of replicas; 8 or 16 lanes make equal parts")):
+                                    "number of replicas; 8 or 16 lanes make equal parts, and so does \"lane_tree\": [4, 3] with "
+                                    "12 lanes")):
         code, plan, said = check(n, train={"lanes": lanes, "global_batch_size": 96})
         assert code == 0, said
         assert (words is None) == ("uneven" not in plan["lanes"]) and (words or "") in plan["lanes"].get("uneven", ""), plan
+
+
+@test
+def lane_tree_with_a_factor_of_the_replicas_makes_equal_parts():
+    for tree, count in (([4, 3], None), ([4, 3], 12), ([2, 2, 3], None)):
+        code, plan, said = check(4, train={"lane_tree": tree, "lanes": count, "global_batch_size": 96})
+        assert code == 0 and "uneven" not in plan["lanes"], said
+        assert plan["lanes"]["count"] == 12 and plan["lanes"]["tree"] == [4, 3] and plan["lanes"]["mine"] == [0, 2], plan["lanes"]
+        assert plan["balance"] == "off: jobs with /train/lane_tree have fixed lanes", plan["balance"]
+    code, plan, said = check(3, train={"lanes": None, "lane_tree": [3, 4], "global_batch_size": 96})
+    assert code == 0 and plan["lanes"]["tree"] == [12] and plan["balance"].startswith("auto"), (plan, said)
+    code, plan, said = check(4, train={"lanes": None, "lane_tree": [2, 6], "global_batch_size": 96})  # 4 and 2 of each block
+    assert code == 0 and "up to 4 of them in a step, 3 on average" in plan["lanes"]["uneven"], plan["lanes"]
+    code, _, said = check(4, train={"lanes": None, "lane_tree": [3, 3], "global_batch_size": 36})
+    assert code == 2 and "9 lanes cannot be shared evenly by 4 replicas" in said, said
 
 
 @test

@@ -10,9 +10,9 @@
 #include "base/err.h"
 #include "engine/memory.h"
 
-enum { PARAMS = 96, TRAINED = 64, CONTROL = 16, REPLICAS = 3, LANES = 5, WORDS = 4 };
+enum { PARAMS = 96, TRAINED = 64, CONTROL = 16, REPLICAS = 3, WORDS = 4 };
 
-static struct memory opened_with(const struct optim_hyper *h, bool has_average, bool spares)
+static struct memory opened_with(const struct optim_hyper *h, bool has_average, uint32_t depth)
 {
     struct memory_opts o = { .n_replicas = REPLICAS,
                              .head_bytes = 100,
@@ -20,8 +20,7 @@ static struct memory opened_with(const struct optim_hyper *h, bool has_average, 
                              .trained = TRAINED,
                              .dense = TRAINED,
                              .control = CONTROL,
-                             .max_lanes = LANES,
-                             .spares = spares,
+                             .depth = depth,
                              .eval_words = WORDS,
                              .optimizer = optim_get(OPTIM_ADAM),
                              .hyper = h,
@@ -36,7 +35,7 @@ static struct memory opened_with(const struct optim_hyper *h, bool has_average, 
 
 static struct memory opened(const struct optim_hyper *h, bool has_average)
 {
-    return opened_with(h, has_average, false);
+    return opened_with(h, has_average, 4);
 }
 
 static void state_holds_parameters_slots_and_average_in_this_order(void **state)
@@ -154,13 +153,10 @@ static void delayed_tables_are_those_of_the_steps_before(void **state)
 static void parts_of_the_region_do_not_overlap(void **state)
 {
     const struct optim_hyper h = { 0 };
-    struct memory m = opened(&h, false);
+    struct memory m = opened_with(&h, false, 5);
     uint8_t mark = 0;
 
     (void)state;
-    assert_int_equal(m.depth, 4); /* five lanes */
-    engine_memory_close(&m);
-    m = opened_with(&h, false, true);
     assert_int_equal(m.depth, 5);
     memset(m.head, ++mark, 100);
     for (uint32_t r = 0; r < REPLICAS; r++)

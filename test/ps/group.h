@@ -669,7 +669,7 @@ static inline void begin_members(struct group *g)
     assert_int_equal(g->route.n_ranks, g->n_ranks);
     assert_int_equal(g->route.n_servers, g->n_servers);
     g->leader = (uint32_t)group_draw(g, g->n_ranks);
-    comm_share(g->plain->lanes, g->n_ranks, shares);
+    comm_share(NULL, g->plain->lanes, g->n_ranks, shares);
     for (uint32_t r = 0, lane = 0; r < g->n_ranks; lane += shares[r++]) {
         struct trainer *t = &g->trainers[g->ranks[r]];
 

@@ -87,7 +87,7 @@ static float gradient(uint64_t *x)
 static void draws_make(struct draws *d, uint64_t *x, uint32_t n_ranks, uint32_t leaves)
 {
     d->n_ranks = n_ranks;
-    comm_share(leaves, n_ranks, d->shares);
+    comm_share(NULL, leaves, n_ranks, d->shares);
     for (uint32_t r = 0, leaf = 0; r < n_ranks; leaf += d->shares[r++]) {
         d->first_leaf[r] = leaf;
         for (uint32_t t = 0; t < TABLES; t++) {

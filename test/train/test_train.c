@@ -12,6 +12,7 @@
 #include "base/cancel.h"
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/lane_tree.h"
 #include "harness/allocations.h"
 #include "base/buf.h"
 #include "ckpt/ckpt_priv.h"
@@ -50,6 +51,33 @@ static void loss_decreases_and_bits_do_not_depend_on_replicas(void **state)
     fixture_free(one);
     fixture_free(two);
     fixture_free(four);
+}
+
+/* Along the tree of thirds of nine lanes. */
+static void lanes_of_a_tree_have_equal_bits_on_any_number_of_replicas(void **state)
+{
+    static const uint32_t factors[] = { 3, 3 };
+    struct fixture *plain = fixture_new(1, 9), *f[9] = { NULL };
+
+    (void)state;
+    plain->opts.global_batch = 36;
+    run(plain);
+    for (uint32_t n = 1; n <= COUNT_OF(f); n++) {
+        f[n - 1] = fixture_new(n, 9);
+        f[n - 1]->opts.global_batch = 36;
+        assert_int_equal(lane_tree_make(factors, 2, &f[n - 1]->opts.lane_tree, NULL), 0);
+        run(f[n - 1]);
+        assert_int_equal(f[n - 1]->end, TRAIN_COMPLETE);
+        assert_memory_equal(f[0]->losses, f[n - 1]->losses, sizeof(f[0]->losses));
+        assert_memory_equal(f[0]->train->engine->memory.state,
+                            f[n - 1]->train->engine->memory.state,
+                            f[0]->train->engine->memory.state_bytes);
+    }
+    assert_memory_not_equal(f[0]->train->engine->memory.state, plain->train->engine->memory.state,
+                            f[0]->train->engine->memory.state_bytes);
+    for (size_t i = 0; i < COUNT_OF(f); i++)
+        fixture_free(f[i]);
+    fixture_free(plain);
 }
 
 static void step_after_warm_up_allocates_no_memory(void **state)
@@ -344,6 +372,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_decreases_and_bits_do_not_depend_on_replicas),
+        cmocka_unit_test(lanes_of_a_tree_have_equal_bits_on_any_number_of_replicas),
         cmocka_unit_test(step_after_warm_up_allocates_no_memory),
         cmocka_unit_test(run_stopped_and_reopened_continues_with_equal_bits),
         cmocka_unit_test(manifest_whose_position_contradicts_its_step_is_refused),
