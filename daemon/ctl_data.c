@@ -146,15 +146,18 @@ static void print_epoch(const struct settled *s, const struct data_set *set)
            t->data.shuffle ? ", in an order drawn for each epoch" : ", in the order of the files");
 }
 
-/* Lanes (micro-batches) are assigned to replicas in order, and replicas to tasks in order of
- * rank. */
+/* Lanes (micro-batches) are assigned to replicas in order, and replicas to tasks in the order of the cluster, if that of
+ * the group is not another one. */
 static void print_tasks(const struct settled *s)
 {
     const struct cluster *c = s->cluster;
     uint32_t world = c->is_local ? 1 : c->world, first, n;
     uint32_t samples = s->lanes.global_batch / s->lanes.n;
+    const char *unknown = settled_order_unknown(s);
     char name[64] = "this task";
 
+    if (unknown != NULL)
+        printf("note: %s\n", unknown);
     printf("each step, of every %" PRIu32 " samples:\n", s->lanes.global_batch);
     for (uint32_t r = 0; r < world; r++) {
         if (!c->is_local)

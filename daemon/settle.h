@@ -101,6 +101,9 @@ static inline bool settled_is_evaluator(const struct settled *s)
 uint64_t settle_most_samples(const struct conf *c, uint64_t replicas);
 int settle_lanes(struct settled *s, struct err *err);    /* Errors: ERR_INPUT, ERR_NOMEM */
 struct lane_tree settle_lane_tree(const struct conf *c); /* of /train/lane_tree */
+/* Returns why the task cannot know in which order the group divides the lanes; NULL: in the order of the cluster, until the
+ * leader places tasks by measured links or moves lanes. */
+const char *settled_order_unknown(const struct settled *s);
 /* Returns the lanes of a task in the order of the cluster. */
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n);
 void settled_print_lanes(const struct settled *s, struct buf *out);

@@ -128,6 +128,14 @@ int settle_lanes(struct settled *s, struct err *err)
     return 0;
 }
 
+const char *settled_order_unknown(const struct settled *s)
+{
+    if (s->location[0] == '\0' || s->cluster->is_local || s->cluster->world == 1)
+        return NULL;
+    return "this task has a location: lanes are divided in the order of locations if all training tasks have one, else in "
+           "the order of the cluster; the log of each generation states the order (\"order\")";
+}
+
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n)
 {
     uint32_t *shares = share(&s->lanes.tree, s->lanes.n, s->replicas);
@@ -140,19 +148,32 @@ void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first,
     free(shares);
 }
 
+/* The lanes of this task, or why they are not known. */
+static void print_own(const struct settled *s, struct buf *out)
+{
+    const char *unknown = settled_order_unknown(s);
+    uint32_t rank = s->cluster->self->rank, first, n;
+
+    if (rank == CLUSTER_NO_RANK)
+        return;
+    if (unknown != NULL) {
+        buf_str(out, ", \"mine\": null, \"unknown\": ");
+        buf_json(out, unknown);
+        return;
+    }
+    settled_task_lanes(s, rank, &first, &n);
+    buf_printf(out, ", \"mine\": [%u, %u]", first, first + n - 1);
+}
+
 void settled_print_lanes(const struct settled *s, struct buf *out)
 {
-    uint32_t rank = s->cluster->self->rank, first, n;
     char text[LANE_TREE_TEXT_BYTES];
 
     buf_printf(out, ",\n  \"lanes\": {\"count\": %u, \"from\": \"%s\", \"tree\": %s, \"per_replica\": %u, "
                     "\"samples_per_lane\": %u", s->lanes.n, s->lanes.from,
                lane_tree_text(&s->lanes.tree, s->lanes.n, text), s->lanes.n / s->replicas,
                s->lanes.global_batch / s->lanes.n);
-    if (rank != CLUSTER_NO_RANK) {
-        settled_task_lanes(s, rank, &first, &n);
-        buf_printf(out, ", \"mine\": [%u, %u]", first, first + n - 1);
-    }
+    print_own(s, out);
     if (s->lanes.uneven[0] != '\0') {
         buf_str(out, ", \"uneven\": ");
         buf_json(out, s->lanes.uneven);

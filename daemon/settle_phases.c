@@ -21,10 +21,13 @@ static void print_local(const struct settled *s, const struct train_phase *phase
                outer_steps);
     if (rank == CLUSTER_NO_RANK)
         return;
-    settled_task_lanes(s, rank, &first, &n);
-    buf_printf(out, ", \"mine\": [%" PRIu32 ", %" PRIu32 "], \"model_bytes\": %" PRIu64,
-               first / block, (first + n - 1) / block,
-               (n > block ? n / block : 1) * f->model_bytes);
+    settled_task_lanes(s, rank, &first, &n); /* shares are equal: groups are powers of two (train/phases.h) */
+    if (settled_order_unknown(s) == NULL)
+        buf_printf(out, ", \"mine\": [%" PRIu32 ", %" PRIu32 "]", first / block,
+                   (first + n - 1) / block);
+    else
+        buf_str(out, ", \"mine\": null");
+    buf_printf(out, ", \"model_bytes\": %" PRIu64, (n > block ? n / block : 1) * f->model_bytes);
 }
 
 void settled_print_phases(const struct settled *s, const struct train_facts *f, struct buf *out)

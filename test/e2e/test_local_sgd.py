@@ -571,6 +571,10 @@ def check_prints_the_steps_and_the_memory_of_each_phase():
     out = subprocess.run([TRAINERD, "--check", "--job", path], capture_output=True, text=True, timeout=20 * SLOW,
                          env={**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(2), 1))})
     plan = json.loads(out.stdout)
+    placed = subprocess.run([TRAINERD, "--check", "--job", path], capture_output=True, text=True, timeout=20 * SLOW,
+                            env={**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(2), 1)), "TRAINERD_LOCATION": "a/b"})
+    phase, of_placed = plan["phases"][1], json.loads(placed.stdout)["phases"][1]
+    assert of_placed == {**phase, "mine": None}, of_placed  # the group of the task depends on the locations of the others
     assert plan["devices_from"].startswith("auto: 1 of ") or len(plan["devices"]) == 1, plan["devices_from"]
     assert [p["steps"] for p in plan["phases"]] == [[1, 6], [7, 19], [20, 25], [26, 30]], plan["phases"]
     assert [p.get("outer_steps") for p in plan["phases"]] == [None, 3, 2, None], plan["phases"]

@@ -4,7 +4,7 @@
 import json
 import subprocess
 
-from kit import SLOW, TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
+from kit import SLOW, TRAINERCTL, TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
 
 
 def check(n, env=None, **changes):
@@ -85,6 +85,19 @@ def lane_tree_with_a_factor_of_the_replicas_makes_equal_parts():
     assert code == 0 and "up to 4 of them in a step, 3 on average" in plan["lanes"]["uneven"], plan["lanes"]
     code, _, said = check(4, train={"lanes": None, "lane_tree": [3, 3], "global_batch_size": 36})
     assert code == 2 and "9 lanes cannot be shared evenly by 4 replicas" in said, said
+
+
+@test
+def lanes_of_a_task_with_a_location_depend_on_the_locations_of_the_others():
+    for n, env, mine in ((2, {}, [0, 1]), (2, {"TRAINERD_LOCATION": "a/b"}, None), (0, {"TRAINERD_LOCATION": "a/b"}, [0, 3])):
+        code, plan, said = check(n, env=dict(env), train={"lanes": 4, "global_batch_size": 64})
+        assert code == 0 and plan["lanes"]["mine"] == mine, (said, plan["lanes"])
+        assert ("in the order of locations" in plan["lanes"].get("unknown", "")) == (mine is None), plan["lanes"]
+        path = digits_job(workdir(), train={"lanes": 4, "global_batch_size": 64})
+        env = {**env, **({"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n else {})}
+        p = subprocess.run([TRAINERCTL, "data", path], env=env, capture_output=True, text=True, timeout=60 * SLOW)
+        assert p.returncode == 0 and "lanes 0 to %d" % (1 if n else 3) in p.stdout, p.stdout + p.stderr
+        assert ("in the order of locations" in p.stdout) == (mine is None), p.stdout
 
 
 @test
