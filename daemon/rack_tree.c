@@ -68,7 +68,8 @@ bool rack_tree_advise(const struct group_view *v, const struct lane_tree *presen
     char text[LANE_TREE_TEXT_BYTES];
     struct err err;
 
-    if (v->n_members > TASKS_MAX || !make_tree(v, n, lanes, &tree))
+    if (v->n_members > TASKS_MAX || lanes % group_view_n_ranks(v) != 0 ||
+        !make_tree(v, n, lanes, &tree))
         return false;
     for (uint32_t m = 1; m < n; m++)
         racks[m] = racks[m - 1] + !in_one_rack(v->members[m - 1].location, v->members[m].location);

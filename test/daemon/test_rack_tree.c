@@ -55,6 +55,8 @@ static void tree_is_advised_where_racks_are_no_subtrees(void **state)
         { "aaabbb", 1, 6, { 0 }, "sends 1.5 gradients in each step; with \"lane_tree\": [2, 3] in /train of the job it sends 1 " },
         { "aaabbb", 1, 12, { 0 }, "\"lane_tree\": [2, 6]" },
         { "aaabbb", 2, 24, { 0 }, "\"lane_tree\": [2, 12]" },
+        { "aaabbb", 1, 18, { 0 }, "\"lane_tree\": [2, 3, 3]" },
+        { "aaabbb", 1, 18, { 6, 3 }, "\"lane_tree\": [2, 3, 3]" }, /* equal shares, but no racks */
         { "aaa|bbb|ccc", 1, 9, { 0 }, "\"lane_tree\": [3, 3]" },
         { "aaabbb|cccddd", 1, 12, { 0 }, "\"lane_tree\": [4, 3]" },
         { "aaabbbccc", 1, 9, { 3, 3 }, NULL }, /* has it */
@@ -63,6 +65,7 @@ static void tree_is_advised_where_racks_are_no_subtrees(void **state)
         { "aaabb", 1, 5, { 0 }, NULL },        /* unequal racks */
         { "abcdef", 1, 6, { 0 }, NULL },       /* a task each */
         { "aaaaaa", 1, 6, { 0 }, NULL },       /* one rack */
+        { "aaabbb", 2, 16, { 0 }, NULL },      /* tasks of other numbers of devices have joined */
     };
     static struct group g;
 

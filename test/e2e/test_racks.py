@@ -78,7 +78,7 @@ def advice(tasks):
 def racks_of_three_hosts_are_subtrees_of_a_lane_tree_and_send_the_least():
     """The leader advises the tree, and takes back nothing: with the tree it has no more advice."""
     need_namespaces()
-    for racks, hosts, lanes, tree in ((2, 3, 6, [2, 3]), (3, 3, 9, [3, 3]), (2, 3, 12, [2, 6]), (2, 2, 4, [2, 2])):
+    for racks, hosts, lanes, tree in ((2, 3, 6, [2, 3]), (3, 3, 9, [3, 3]), (2, 3, 12, [2, 6]), (2, 3, 18, [2, 3, 3]), (2, 2, 4, [2, 2])):
         places = sorted_places(racks, hosts)
         found, result, tasks = per_step(places[::2] + places[1::2], lanes, tree=tree)
         print("%d racks of %d hosts, %d lanes as %s: a rack sends %s gradients, the least is %.4f" % (

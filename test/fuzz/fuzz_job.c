@@ -28,7 +28,7 @@ const struct fuzz_seed fuzz_seeds[] = {
               "\"step_size\":10,\"gamma\":0.5},\"scaling\":{\"rule\":\"linear\","
               "\"reference_batch_size\":32}},\"checkpoint\":{\"directory\":\"/c//d/./e\","
               "\"every_steps\":5},\"summary\":{\"directory\":null},\"export\":{\"onnx\":\"o\"}}"),
-    FUZZ_SEED("{" MODEL "," DATA ",\"train\":{\"steps\":100,\"batch_size_per_replica\":8},"
+    FUZZ_SEED("{" MODEL "," DATA ",\"train\":{\"steps\":100,\"batch_size_per_replica\":8,\"lane_tree\":[2,3]},"
               "\"optimizer\":{\"type\":\"adamw\",\"learning_rate\":1e-3,\"beta1\":0.8,"
               "\"epsilon\":1e-7,\"schedule\":{\"type\":\"cosine\",\"warmup_steps\":10,"
               "\"final_fraction\":0.1}},\"communication\":{\"implementation\":\"nccl\","
