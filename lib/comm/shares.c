@@ -12,6 +12,8 @@
 #include "base/lane_tree.h"
 #include "base/location.h"
 
+_Static_assert((int)LANE_TREE_LEAVES <= (int)COMM_MAX_LEAVES, "every tree of a job can be divided");
+
 /* The allowed sizes of a share, which are those of the division without borders. */
 struct limits {
     const struct lane_tree *tree;

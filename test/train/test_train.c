@@ -57,7 +57,7 @@ static void loss_decreases_and_bits_do_not_depend_on_replicas(void **state)
 static void lanes_of_a_tree_have_equal_bits_on_any_number_of_replicas(void **state)
 {
     static const uint32_t factors[] = { 3, 3 };
-    struct fixture *plain = fixture_new(1, 9), *f[9] = { NULL };
+    struct fixture *plain = fixture_new(1, 9), *f[COUNT_OF(plain->devices)];
 
     (void)state;
     plain->opts.global_batch = 36;
