@@ -6,46 +6,52 @@
 
 #include "base/clones.h"
 #include "base/rng.h"
-#include "code/residual_priv.h"
+#include "code/power_sgd_formula.h"
 
-enum {
-    PARTS = 16, /* of a sum */
-    /* in the key of the random numbers; the ops of a model count their streams from 0 */
-    STREAM = 0x706f7772,
-};
-
-/* What is left of a row of P after Gram-Schmidt is rounding errors if it is this small a part of the row. */
-#define DEPENDENT 1e-4
+enum { PARTS = POWER_SGD_PARTS };
 
 bool power_sgd_is_shorter(size_t rows, size_t cols, uint32_t rank)
 {
     return rows * cols > rank * (rows + cols);
 }
 
+/* Returns the sum of products, in double. */
+CLONES static double product(const float *a, const float *b, size_t n)
+{
+    double parts[PARTS] = { 0 };
+    size_t whole = n / PARTS * PARTS;
+
+    for (size_t i = 0; i < whole; i += PARTS)
+        for (size_t k = 0; k < PARTS; k++)
+            parts[k] += (double)a[i + k] * (double)b[i + k];
+    for (size_t i = whole; i < n; i++)
+        parts[i - whole] += (double)a[i] * (double)b[i];
+    for (size_t half = PARTS / 2; half > 0; half /= 2)
+        for (size_t k = 0; k < half; k++)
+            parts[k] += parts[k + half];
+    return parts[0];
+}
+
 static double length(const float *x, size_t n)
 {
-    double sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-    return sqrt(sum);
+    return sqrt(product(x, x, n));
 }
 
 CLONES static void divide(float *x, size_t n, double by)
 {
     for (size_t i = 0; i < n; i++)
-        x[i] = (float)((double)x[i] / by);
+        x[i] = power_sgd_divide(x[i], by);
 }
 
-/* Numbers in [-1, 1). */
 static void fill_randomly(const struct power_sgd *s, uint32_t row, float *x)
 {
-    const struct rng_key key = {
-        .seed = s->seed, .step = s->number, .lane = row, .stream = STREAM
-    };
+    const struct rng_key key = { .seed = s->seed,
+                                 .step = s->number,
+                                 .lane = row,
+                                 .stream = POWER_SGD_STREAM };
 
     for (size_t i = 0; i < s->cols; i++)
-        x[i] = 2 * rng_f32(&key, i) - 1;
+        x[i] = power_sgd_random(rng_u32(&key, i));
 }
 
 void power_sgd_begin(const struct power_sgd *s, float *q)
@@ -53,7 +59,7 @@ void power_sgd_begin(const struct power_sgd *s, float *q)
     for (uint32_t k = 0; k < s->rank; k++, q += s->cols) {
         double norm = length(q, s->cols);
 
-        if (norm < (double)CODE_RESIDUAL_LEAST) {
+        if (power_sgd_is_zero(norm)) {
             fill_randomly(s, k, q);
             norm = length(q, s->cols);
         }
@@ -90,15 +96,6 @@ CLONES static void add_product(float *restrict y, const float *restrict x, size_
         y[i] += x[i] * factor;
 }
 
-static float product(const float *a, const float *b, size_t n)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return (float)sum;
-}
-
 void power_sgd_orthogonalize(const struct power_sgd *s, float *p)
 {
     for (uint32_t k = 0; k < s->rank; k++) {
@@ -106,10 +103,11 @@ void power_sgd_orthogonalize(const struct power_sgd *s, float *p)
         double before = length(row, s->rows), after;
 
         for (uint32_t j = 0; j < k; j++)
-            add_product(row, p + j * s->rows, s->rows, -product(p + j * s->rows, row, s->rows));
+            add_product(row, p + j * s->rows, s->rows,
+                        -(float)product(p + j * s->rows, row, s->rows));
         after = length(row, s->rows);
         /* also a row of zeros; a row with NaN stays */
-        if (after < (double)CODE_RESIDUAL_LEAST || after < DEPENDENT * before)
+        if (power_sgd_is_dependent(before, after))
             memset(row, 0, s->rows * sizeof(*row));
         else
             divide(row, s->rows, after);

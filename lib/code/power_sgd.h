@@ -13,8 +13,9 @@
  * A step sends r (rows + cols) numbers instead of rows * cols. Infinities and NaN in M make the whole product NaN, so
  * that a check of the gradient finds them.
  *
- * Sums of float32 numbers are made in 16 interleaved parts, which are added in pairs, so the bits are the same with
- * every instruction set. Random numbers are a function of (seed, matrix, row, element).
+ * Sums over a row are made in 32 interleaved parts, which are added in pairs, in float32 or, for lengths and
+ * Gram-Schmidt, in double. So the bits are the same with every instruction set, and on GPUs (power_sgd_cuda.cuh).
+ * Random numbers are a function of (seed, matrix, row, element).
  *
  * Source: T. Vogels, S. P. Karimireddy, M. Jaggi: "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
  * Optimization", NeurIPS 2019, algorithms 1 and 2.

@@ -2,7 +2,7 @@
 #include "code/residual.h"
 
 #include "base/clones.h"
-#include "code/residual_priv.h"
+#include "code/residual_formula.h"
 
 CLONES void code_residual_add(const float *restrict gradient, const float *restrict residual,
                               size_t n, float *restrict x)

@@ -9,7 +9,7 @@
  * One residual belongs to one group of lanes (micro-batches), wherever these are computed.
  *
  * A residual that receives no gradient shrinks towards subnormal numbers, which are slow, and whose inverse is
- * infinite. So numbers with |x| < 1e-30 become +0, in sums and in residuals. Infinities and NaN remain.
+ * infinite. So numbers with |x| < 1e-30 (CODE_RESIDUAL_LEAST) become +0, in sums and in residuals. Infinities and NaN remain.
  *
  * Sources: S. Stich et al., "Sparsified SGD with Memory", NeurIPS 2018; T. Vogels et al., "PowerSGD", NeurIPS 2019.
  *
@@ -18,8 +18,6 @@
 #define CODE_RESIDUAL_H
 
 #include <stddef.h>
-
-#define CODE_RESIDUAL_LEAST 1e-30f
 
 /* Writes the sum x [n] of a gradient and a residual [n]. */
 void code_residual_add(const float *gradient, const float *residual, size_t n, float *x);

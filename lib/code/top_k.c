@@ -3,37 +3,28 @@
  * over a block in the first-level cache costs less than the look-ups of a histogram, and most blocks need 10 to 15. */
 #include "code/top_k.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/clones.h"
 #include "code/code_priv.h"
+#include "code/top_k_formula.h"
 
-enum { INDEX_BITS = 12 };
-
-_Static_assert(TOP_K_BLOCK == 1 << INDEX_BITS, "an index has 12 bits");
+_Static_assert(TOP_K_BLOCK == 1 << TOP_K_INDEX_BITS, "an index has 12 bits");
 
 uint32_t top_k_sent(double fraction, size_t n)
 {
-    double k = ceil(fraction * (double)n);
-
     CHECK(fraction > 0 && fraction <= 1 && n > 0 && n <= TOP_K_BLOCK);
-    return k < 1 ? 1 : k > (double)n ? (uint32_t)n : (uint32_t)k;
-}
-
-static size_t block_bytes(uint32_t k)
-{
-    return ((size_t)k * sizeof(float) + (k * INDEX_BITS + 7) / 8 + 3) / 4 * 4;
+    return top_k_count(fraction, n);
 }
 
 size_t top_k_bytes(double fraction, size_t n)
 {
-    size_t bytes = n / TOP_K_BLOCK * block_bytes(top_k_sent(fraction, TOP_K_BLOCK));
+    size_t bytes = n / TOP_K_BLOCK * top_k_block_bytes(top_k_sent(fraction, TOP_K_BLOCK));
 
     return n % TOP_K_BLOCK == 0 ? bytes
-                                : bytes + block_bytes(top_k_sent(fraction, n % TOP_K_BLOCK));
+                                : bytes + top_k_block_bytes(top_k_sent(fraction, n % TOP_K_BLOCK));
 }
 
 CLONES static void sizes_of(const float *restrict x, size_t n, uint32_t *restrict sizes)
@@ -70,32 +61,11 @@ static uint32_t threshold(const uint32_t *sizes, size_t n, uint32_t k, uint32_t 
     return found;
 }
 
-/* Two indices are in three bytes: the second one begins in the middle of the second byte. */
-static void put_index(uint8_t *indices, uint32_t i, uint32_t index)
-{
-    uint8_t *at = indices + i / 2 * 3 + i % 2;
-
-    if (i % 2 == 0) {
-        at[0] = (uint8_t)index;
-        at[1] = (uint8_t)(index >> 8);
-    } else {
-        at[0] = (uint8_t)(at[0] | (index & 15u) << 4);
-        at[1] = (uint8_t)(index >> 4);
-    }
-}
-
-static uint32_t get_index(const uint8_t *indices, uint32_t i)
-{
-    const uint8_t *at = indices + i / 2 * 3 + i % 2;
-
-    return i % 2 == 0 ? at[0] | (at[1] & 15u) << 8 : (uint32_t)at[0] >> 4 | (uint32_t)at[1] << 4;
-}
-
 static void encode_nonfinite(uint32_t k, uint8_t *out)
 {
     for (uint32_t i = 0; i < k; i++) {
         code_put_f32(out + i * sizeof(float), code_no_scale(UINT32_MAX));
-        put_index(out + k * sizeof(float), i, i);
+        top_k_put_index(out + k * sizeof(float), i, i);
     }
 }
 
@@ -103,7 +73,7 @@ static void encode_block(float *x, size_t n, uint32_t k, uint8_t *out)
 {
     uint32_t sizes[TOP_K_BLOCK], least, equal, sent = 0;
 
-    memset(out, 0, block_bytes(k));
+    memset(out, 0, top_k_block_bytes(k));
     if (!code_is_finite(code_max(x, n))) {
         encode_nonfinite(k, out);
         return;
@@ -115,7 +85,7 @@ static void encode_block(float *x, size_t n, uint32_t k, uint8_t *out)
             continue;
         equal -= sizes[i] == least;
         code_put_f32(out + sent * sizeof(float), x[i]);
-        put_index(out + k * sizeof(float), sent++, (uint32_t)i);
+        top_k_put_index(out + k * sizeof(float), sent++, (uint32_t)i);
         x[i] = 0;
     }
     CHECK(sent == k);
@@ -136,7 +106,7 @@ void top_k_encode(double fraction, float *x, size_t n, uint8_t *out)
         m = block_at(at, n);
         k = top_k_sent(fraction, m);
         encode_block(x + at, m, k, out);
-        out += block_bytes(k);
+        out += top_k_block_bytes(k);
     }
 }
 
@@ -146,7 +116,7 @@ static void decode_block(const uint8_t *in, size_t n, uint32_t k, float *y)
 
     memset(y, 0, n * sizeof(*y));
     for (uint32_t i = 0; i < k; i++) {
-        uint32_t index = get_index(in + k * sizeof(float), i);
+        uint32_t index = top_k_get_index(in + k * sizeof(float), i);
 
         if (index < n)
             y[index] = code_get_f32(in + i * sizeof(float));
@@ -167,6 +137,6 @@ void top_k_decode(double fraction, const uint8_t *in, size_t n, float *y)
         m = block_at(at, n);
         k = top_k_sent(fraction, m);
         decode_block(in, m, k, y + at);
-        in += block_bytes(k);
+        in += top_k_block_bytes(k);
     }
 }

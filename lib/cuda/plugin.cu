@@ -5,6 +5,8 @@
 #include <cudnn.h>
 
 #include "code/code_cuda.cuh"
+#include "code/power_sgd_cuda.cuh"
+#include "code/top_k_cuda.cuh"
 #include "comm/nccl.cuh"
 #include "comm/tree_add.cuh"
 #include "cuda/math.cuh"
@@ -64,6 +66,15 @@ static const struct cuda_math math_table = {
     .code_join = code_cuda_join,
     .code_sum = code_cuda_sum,
     .code_read = code_cuda_read,
+    .residual_add = code_cuda_residual_add,
+    .top_k_encode = code_cuda_top_k_encode,
+    .top_k_sum = code_cuda_top_k_sum,
+    .power_sgd_begin = code_cuda_power_sgd_begin,
+    .power_sgd_left = code_cuda_power_sgd_left,
+    .power_sgd_orthogonalize = code_cuda_power_sgd_orthogonalize,
+    .power_sgd_right = code_cuda_power_sgd_right,
+    .power_sgd_decode = code_cuda_power_sgd_decode,
+    .power_sgd_subtract = code_cuda_power_sgd_subtract,
     .scan = cuda_scan,
     .optim_open = cuda_optim_open,
     .optim_close = cuda_optim_close,

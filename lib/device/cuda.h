@@ -25,13 +25,14 @@ struct op_kernels;
 struct optim_hyper;
 struct optim_opts;
 struct optim_state;
+struct power_sgd;
 struct cuda_optim;
 struct cuda_stream; /* cudaStream_t, under a name that C can use */
 struct cuda_event;
 struct cuda_graph;
 struct cuda_comm;
 
-enum { CUDA_ABI = 5, CUDA_ID_BYTES = 128 };
+enum { CUDA_ABI = 6, CUDA_ID_BYTES = 128 };
 
 struct cuda_gpu {
     char name[96];          /* "NVIDIA H200" */
@@ -151,6 +152,25 @@ struct cuda_math {
     /* Replaces the part by the numbers of a message with one code. */
     int (*code_read)(const struct cuda_code *c, const struct cuda_code_part *p, const uint8_t *in,
                      struct cuda_stream *s, struct err *err);
+    /* Codes with residuals, with the bytes of CPUs; arguments that are not stated here are those of the functions
+     * of code/top_k.h and code/power_sgd.h. Floats have any alignment, codes that of 4 bytes. */
+    /* Replaces the residual x [n] by its sum with a gradient, as code_residual_add(). */
+    int (*residual_add)(float *x, const float *gradient, size_t n, struct cuda_stream *s, struct err *err);
+    int (*top_k_encode)(double fraction, float *x, size_t n, uint8_t *out, struct cuda_stream *s, struct err *err);
+    /* y [n] = the sum of n_codes vectors, a power of two, along a binary tree. The code of vector i is at
+     * codes + i * stride. */
+    int (*top_k_sum)(double fraction, const uint8_t *codes, size_t stride, uint32_t n_codes, float *y, size_t n,
+                     struct cuda_stream *s, struct err *err);
+    int (*power_sgd_begin)(const struct power_sgd *m, float *q, struct cuda_stream *s, struct err *err);
+    int (*power_sgd_left)(const struct power_sgd *m, const float *x, const float *q, float *p,
+                          struct cuda_stream *s, struct err *err);
+    int (*power_sgd_orthogonalize)(const struct power_sgd *m, float *p, struct cuda_stream *s, struct err *err);
+    int (*power_sgd_right)(const struct power_sgd *m, const float *x, const float *p, float *q,
+                           struct cuda_stream *s, struct err *err);
+    int (*power_sgd_decode)(const struct power_sgd *m, const float *p, const float *q, float *y,
+                            struct cuda_stream *s, struct err *err);
+    int (*power_sgd_subtract)(const struct power_sgd *m, const float *p, const float *q, float *x,
+                              struct cuda_stream *s, struct err *err);
     /* Scans x [n], the beginning of the vector; x is 16-byte aligned. result [cuda_scan_count(n)]:
      * the first element receives the result, the others are scratch. */
     int (*scan)(const float *x, size_t n, struct cuda_scan *result, struct cuda_stream *s, struct err *err);
