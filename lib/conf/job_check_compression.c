@@ -43,12 +43,6 @@ int conf_check_compression(const struct json *doc, const struct conf *c, struct 
     if (c->communication.code.kind == CODE_NONE)
         return 0;
     rc = check_groups(doc, c, cJSON_GetObjectItemCaseSensitive(object, "groups"), err);
-    if (rc == 0 && c->communication.implementation == CONF_COMM_NCCL &&
-        code_keeps_residuals(c->communication.code.kind))
-        rc = json_error(doc, code, err,
-                        "\"%s\" runs on CPUs, but /communication/implementation is \"nccl\": use \"cpu\" or \"auto\" "
-                        "there, or \"int8\" or \"int4\" here",
-                        code->valuestring);
     if (rc == 0 && c->has_ps && ps_wants_dense(&c->ps))
         rc = json_error(doc, code, err,
                         "compression concerns the all-reduce between workers, but /parameter_server/dense is "

@@ -94,7 +94,7 @@ static const struct conf_key rows[] = {
          "int8: 1.02 bytes, with a scale for each 256 numbers. int4: 0.56 bytes, with a scale for each 64 numbers, rounded "
          "up or down at random. top_k: the largest numbers of each 4096 as float32, 5.5 bytes for each of them. "
          "power_sgd: a matrix as the product of two with few columns. These two keep what they do not send, and add it "
-         "to the gradient of the next step, on CPUs only. none: float32." },
+         "to the gradient of the next step. none: float32." },
 { "/communication/compression", "groups", U32, AT(communication.code.groups), REQUIRED, .lo = 1, .hi = 65536, IS_CODED,
   .doc = "The number of groups; a power of two that is at most train.lanes. The sum of the gradients of a group is "
          "compressed once, and the sum of all groups once; inside a group gradients are float32. top_k and power_sgd "

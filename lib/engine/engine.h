@@ -167,7 +167,7 @@ struct engine_opts {              /* borrowed until close() */
     enum train_spare spare;
     /* GPUs add along the tree over lanes, as CPUs always do, and not in the order that NCCL chooses */
     bool ordered;
-    const struct code_settings *code; /* of gradients; NULL or CODE_NONE: none; on GPUs: one that codes blocks */
+    const struct code_settings *code; /* of gradients; NULL or CODE_NONE: none */
     bool whole_gradients; /* of tables too */
     bool check_gradients; /* inspect() computes checksums; compares has peers */
     bool snapshots;       /* checkpoints may be taken: keep memory for them */
@@ -261,7 +261,7 @@ struct engine {
     double *device_idle;
     bool spares; /* spare lanes are possible (comm_opts.spares); the same on all tasks; set by open() */
     struct code_map *codes; /* owned; the blocks of the gradient that are coded; NULL: the job codes none */
-    struct residual_layout residual; /* CPU: owned; what a code with residuals codes */
+    struct residual_layout residual; /* owned; what a code with residuals codes */
     struct engine_group group;
 };
 
@@ -312,6 +312,13 @@ struct engine_ops {
     void (*abandon_staging)(struct engine *e);
     /* The state that the devices hold is invalid. */
     void (*discard)(struct engine *e);
+
+    /* ---- replica: residuals (residual.h), between two steps. NULL: the devices hold no state of their own ---- */
+    /* The host's state receives the residuals of the replica's groups; from local replica 0 all but the residuals. It
+     * is that after step `held`. Waits. Errors: ERR_DEVICE, ERR_CANCELED, ERR_PEER. */
+    int (*fetch_residuals)(struct engine_replica *r, uint64_t held, struct err *err);
+    /* The host's state has the residuals of all groups: the device takes them. Waits. Errors: as fetch_residuals(). */
+    int (*store_residuals)(struct engine_replica *r, struct err *err);
 
     /* ---- replica: a generation ---- */
     /* Connects the devices. Enters PHASE_NCCL where that is a wait. Errors: ERR_NOMEM, ERR_DEVICE,

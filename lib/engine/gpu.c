@@ -19,12 +19,14 @@
 #include "engine/gpu_memory.h"
 #include "engine/gpu_pass.h"
 #include "engine/gpu_reduce.h"
+#include "engine/gpu_residual.h"
 #include "engine/gpu_step.h"
 #include "engine/gpu_types.h"
 #include "engine/gpu_update.h"
 #include "engine/gpu_wait.h"
 #include "engine/passes.h"
 #include "engine/plans.h"
+#include "engine/residual.h"
 #include "engine/tables.h"
 #include "engine/trace_types.h"
 #include "graph/graph.h"
@@ -41,6 +43,7 @@ static void gpu_close(struct engine *e)
             plans_close(e->replicas[i]);
         }
     codes_close(e);
+    residual_close(e);
     free(e->device_idle);
     engine_fini(e);
     free(e);
@@ -63,6 +66,10 @@ static int open_parts(struct engine *e, struct err *err)
         rc = plans_open(e, &pass, err);
     if (rc == 0) {
         tables_layout(o, false, &m);
+        rc = residual_open(e, &m, err);
+    }
+    if (rc == 0) {
+        m.exchange_floats = 0; /* of the host: a GPU has its own */
         rc = engine_open_memory(e, &m, err);
     }
     for (uint32_t i = 0; rc == 0 && i < o->n_devices; i++)
@@ -144,7 +151,9 @@ static int take_state(struct engine_replica *r, uint64_t held, struct err *err)
     struct gpu *g = gpu_of(r);
     int rc = 0;
 
-    if (g->state.is_held && g->state.held == held && held > 0)
+    /* with residuals, the GPU has those of its own groups only, and the host's state is whole (train/copies.h) */
+    CHECK(!residual_is_on(e) || e->memory.step == held);
+    if (!residual_is_on(e) && g->state.is_held && g->state.held == held && held > 0)
         return 0;
     rc = g->cuda->copy(g->state.floats, e->memory.state, e->memory.state_bytes, g->streams.work,
                        err);
@@ -155,14 +164,23 @@ static int take_state(struct engine_replica *r, uint64_t held, struct err *err)
     return rc;
 }
 
+static void note_sums(const struct engine *e)
+{
+    const char *text = "gradients are summed up by NCCL while backward computes";
+
+    if (residual_is_on(e))
+        text = "gradients are summed up along the tree over lanes, and exchanged by NCCL, after backward: the largest "
+               "numbers, or the factors, of a parameter are known when its gradient is complete";
+    else if (e->opts->ordered || codes_are_on(e))
+        text =
+            "gradients are summed up along the tree over lanes, and exchanged by NCCL, while backward computes";
+    engine_note(e, false, text);
+}
+
 static int gpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
 {
     if (r->local == 0 && r->engine->group.comm != NULL)
-        engine_note(r->engine, false,
-                    r->engine->opts->ordered || codes_are_on(r->engine)
-                        ? "gradients are summed up along the tree over lanes, and exchanged by NCCL, while "
-                          "backward computes"
-                        : "gradients are summed up by NCCL while backward computes");
+        note_sums(r->engine);
     if (r->local == 0)
         codes_note(r->engine);
     plan_watch(r->plans->train, NULL, NULL);
@@ -233,6 +251,8 @@ const struct engine_ops engine_gpu = {
     .staging = gpu_staging,
     .abandon_staging = gpu_abandon_staging,
     .discard = gpu_discard,
+    .fetch_residuals = gpu_residual_fetch,
+    .store_residuals = gpu_residual_store,
     .begin = gpu_begin,
     .bind = gpu_bind,
     .open_reader = plans_open_reader,

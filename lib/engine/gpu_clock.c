@@ -27,7 +27,7 @@
 #include "graph/graph.h"
 
 enum {
-    REST = 8, /* stretches of a step apart from its lanes, at most */
+    REST = 9, /* stretches of a step apart from its lanes, at most */
     NOWHERE = UINT32_MAX,
 };
 

@@ -10,6 +10,7 @@
 #include "comm/schedule.h"
 #include "engine/codes.h"
 #include "engine/gpu_order.h"
+#include "engine/gpu_residual.h"
 #include "engine/gpu_types.h"
 
 enum { CODES_MOST = CODE_RAW_BYTES / CODE_LEAST_BYTES }; /* in a message */
@@ -74,7 +75,7 @@ size_t gpu_codes_bytes(const struct engine_replica *r)
 size_t gpu_codes_gradient_bytes(const struct engine_replica *r)
 {
     return r->engine->memory.depth * gpu_of(r)->grads.floats * sizeof(float) +
-           gpu_order_received_bytes(r) + gpu_codes_bytes(r);
+           gpu_order_received_bytes(r) + gpu_codes_bytes(r) + gpu_residual_bytes(r);
 }
 
 static int open_exchange(struct engine_replica *r, struct err *err)

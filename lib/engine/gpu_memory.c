@@ -13,6 +13,7 @@
 #include "engine/gpu_copy.h"
 #include "engine/gpu_feed.h"
 #include "engine/gpu_order.h"
+#include "engine/gpu_residual.h"
 #include "engine/gpu_types.h"
 #include "engine/plans.h"
 #include "engine/tables.h"
@@ -135,6 +136,8 @@ static int open_codes(struct engine_replica *r, struct err *err)
 {
     int rc = gpu_codes_open(r, err);
 
+    if (rc == 0)
+        rc = gpu_residual_open(r, err);
     return rc == ERR_NOMEM ? explain_memory(r, err) : rc;
 }
 
@@ -260,6 +263,7 @@ void gpu_close_device(struct engine_replica *r)
     g->cuda->free(g->order.merges);
     gpu_order_close(r);
     gpu_codes_close(r);
+    gpu_residual_close(r);
     g->cuda->free(g->state.floats);
     g->cuda->event_close(g->streams.ready);
     g->cuda->event_close(g->streams.reduced);

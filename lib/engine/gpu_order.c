@@ -12,6 +12,7 @@
 #include "comm/schedule.h"
 #include "engine/gpu_buckets.h"
 #include "engine/gpu_types.h"
+#include "engine/residual.h"
 
 /* Slices begin at multiples of this number of floats, so that a thread adds 16 bytes at a time. */
 enum { GRAIN = 256 };
@@ -31,7 +32,8 @@ size_t gpu_order_received_bytes(const struct engine_replica *r)
 {
     const struct engine_opts *o = r->engine->opts;
 
-    return (o->ordered || r->engine->codes != NULL) && o->max_replicas > 1
+    return (o->ordered || r->engine->codes != NULL || residual_exists(r->engine)) &&
+                   o->max_replicas > 1
                ? (gpu_order_part_floats(r) + (size_t)2 * GRAIN * o->max_replicas) * sizeof(float)
                : 0;
 }

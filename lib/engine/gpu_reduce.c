@@ -14,6 +14,7 @@
 #include "engine/gpu_codes.h"
 #include "engine/gpu_feed.h"
 #include "engine/gpu_pass.h"
+#include "engine/gpu_residual.h"
 #include "engine/gpu_sums.h"
 #include "engine/gpu_types.h"
 #include "engine/gpu_wait.h"
@@ -152,6 +153,8 @@ static int all_reduce(struct engine_replica *r, struct err *err)
         rc = gpu_wait_all_reduce(r, err);
     if (rc == 0 && g->comm == NULL)
         rc = gpu_codes_round_all(r, err);
+    if (rc == 0 && g->comm == NULL)
+        rc = gpu_residual_reduce(r, err);
     r->coded_bytes = g->codes.sent;
     r->coded_plain_bytes = g->codes.plain;
     if (rc == 0)

@@ -10,10 +10,12 @@
 #include "engine/gpu_buckets.h"
 #include "engine/gpu_clock.h"
 #include "engine/gpu_feed.h"
+#include "engine/gpu_residual.h"
 #include "engine/gpu_sums.h"
 #include "engine/gpu_types.h"
 #include "engine/gpu_wait.h"
 #include "engine/plans.h"
+#include "engine/residual.h"
 #include "graph/graph.h"
 
 struct ready {
@@ -89,7 +91,8 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
     from = gpu_span_position(r);
     if (rc == 0)
         rc = plan_backward(r->plans->train, &run, g->grads.tree[top - 1],
-                           last && g->comm != NULL ? on_ready : NULL, &ready, err);
+                           last && g->comm != NULL && !residual_is_on(r->engine) ? on_ready : NULL,
+                           &ready, err);
     plan_watch(r->plans->train, NULL, NULL);
     if (rc == 0)
         rc = ready.rc;
@@ -203,6 +206,8 @@ int gpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
     gpu_clock_step_begin(r);
     if (gpu_of(r)->first_step == 0)
         gpu_of(r)->first_step = step;
+    if (rc == 0)
+        rc = gpu_residual_begin_step(r, err);
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {
         run.lane = r->first_lane + i;
         rc = engine_check_canceled(e, err);

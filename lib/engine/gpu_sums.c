@@ -7,7 +7,9 @@
 #include "engine/gpu_clock.h"
 #include "engine/gpu_codes.h"
 #include "engine/gpu_order.h"
+#include "engine/gpu_residual.h"
 #include "engine/gpu_types.h"
+#include "engine/residual.h"
 
 int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t begin, size_t end,
                   struct err *err)
@@ -18,6 +20,8 @@ int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t 
 
     for (uint32_t m = 0; rc == 0 && m <= merges; m++, top--) {
         rc = gpu_codes_round_group(r, lane, m, g->grads.tree[top - 1], begin, end, err);
+        if (rc == 0)
+            rc = gpu_residual_take_group(r, lane, m, g->grads.tree[top - 1], err);
         if (rc == 0 && m < merges)
             rc = g->cuda->math->add(g->grads.tree[top - 2] + begin, g->grads.tree[top - 1] + begin,
                                     end - begin, g->streams.work, err);
@@ -30,6 +34,8 @@ static int sum_of_ranks(struct engine_replica *r, size_t begin, size_t end, stru
     struct gpu *g = gpu_of(r);
     float *x = g->grads.tree[0] + begin;
 
+    if (residual_is_on(r->engine))
+        return gpu_residual_reduce(r, err);
     if (codes_are_on(r->engine))
         return gpu_codes_all_reduce(r, begin, end, err);
     if (r->engine->opts->ordered)

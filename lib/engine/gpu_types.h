@@ -104,6 +104,16 @@ struct gpu_codes {
     uint64_t sent, plain; /* bytes of the present step to other GPUs, and what float32 would have been */
 };
 
+/* Codes with residuals (gpu_residual.h). All memory is of the GPU, and NULL where the code does not need it. */
+struct gpu_residual {
+    float *left;     /* owned; [groups of the replica][residual_layout.floats] gradient and residual of a group; after
+                        the reduction, what was not sent */
+    float *exchange; /* owned; the numbers that are not coded; power_sgd: then [groups of the replica][p_floats] */
+    float *messages; /* owned; top_k: [all groups][message] */
+    float *q;        /* owned; power_sgd: [groups of the replica][q_floats] */
+    float *begin_q;  /* owned; power_sgd: [q_floats] Q of this step */
+};
+
 /* What the GPU reports about a step. */
 struct gpu_report {
     struct gpu_readback *readback; /* owned; pinned host memory */
@@ -124,6 +134,7 @@ struct gpu {
     struct gpu_grads grads;
     struct gpu_order order;
     struct gpu_codes codes;
+    struct gpu_residual residual;
     void *plan_work; /* owned; used by the training plan or the validation plan, never by both */
     struct cuda_optim *optim; /* owned */
     struct gpu_feed feed;

@@ -10,6 +10,7 @@
 #include "base/group_view.h"
 #include "comm/comm.h"
 #include "engine/gpu_clock.h"
+#include "engine/gpu_residual.h"
 #include "engine/gpu_types.h"
 #include "engine/gpu_wait.h"
 
@@ -104,6 +105,8 @@ int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
     if (rc == 0)
         rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)e->opts->lanes,
                                          g->streams.work, err);
+    if (rc == 0)
+        rc = gpu_residual_apply(r, err);
     if (rc == 0)
         rc = gpu_clock_work_end(r, err);
     if (rc == 0)

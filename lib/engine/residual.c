@@ -61,7 +61,7 @@ bool residual_is_on(const struct engine *e)
     return residual_exists(e) && e->group.codes;
 }
 
-static uint32_t group_lanes(const struct engine *e)
+uint32_t residual_group_lanes(const struct engine *e)
 {
     return e->opts->lanes / e->residual.code->groups;
 }
@@ -79,7 +79,7 @@ void residual_note(const struct engine *e)
     snprintf(text, sizeof(text),
              "gradients are coded as %s between %u groups of %u lanes: of %.1f %% of the numbers, those of %u "
              "parameters of at least %llu bytes, %s are sent, and the rest is added to the next step",
-             code_name(l->code->kind), l->code->groups, group_lanes(e),
+             code_name(l->code->kind), l->code->groups, residual_group_lanes(e),
              dense > 0 ? 100.0 * (double)l->floats / (double)dense : 0.0, l->n,
              (unsigned long long)l->code->min_bytes, how);
     engine_note(e, false, text);
@@ -112,7 +112,7 @@ int residual_begin(struct engine_replica *r, struct err *err)
 
     if (!residual_is_on(e))
         return 0;
-    CHECK(r->n_lanes % group_lanes(e) == 0); /* whole groups: coding_check() */
+    CHECK(r->n_lanes % residual_group_lanes(e) == 0); /* whole groups: coding_check() */
     w = calloc(1, sizeof(*w));
     if (w == NULL)
         return err_set(err, ERR_NOMEM, "residuals: out of memory");
@@ -120,8 +120,8 @@ int residual_begin(struct engine_replica *r, struct err *err)
     *w = (struct residual_work){
         .code = e->residual.code->kind == CODE_TOP_K ? &residual_top_k : &residual_power_sgd,
         .layout = &e->residual,
-        .first_group = r->first_lane / group_lanes(e),
-        .n_groups = r->n_lanes / group_lanes(e),
+        .first_group = r->first_lane / residual_group_lanes(e),
+        .n_groups = r->n_lanes / residual_group_lanes(e),
     };
     return open_work(r, w, err);
 }
@@ -147,7 +147,7 @@ void residual_end(struct engine_replica *r)
 void residual_take_group(struct engine_replica *r, uint32_t lane, const float *grads)
 {
     struct residual_work *w = work_of(r);
-    uint32_t i = lane / group_lanes(r->engine);
+    uint32_t i = lane / residual_group_lanes(r->engine);
     const float *residual = residual_of_group(r->engine, w->first_group + i);
 
     for (uint32_t k = 0; k < w->layout->n; k++) {

@@ -19,6 +19,8 @@
  * The residual of a group is only up to date in the task that has its lanes; the caller copies it to the other tasks
  * (train/copies.h).
  *
+ * The functions of a step and of a generation are of CPUs; those of GPUs are in gpu_residual.h.
+ *
  * Threads: the replica's, unless stated otherwise. */
 #ifndef ENGINE_RESIDUAL_H
 #define ENGINE_RESIDUAL_H
@@ -56,7 +58,8 @@ void residual_apply(struct engine_replica *r);
 /* Bytes that the replica sends to other hosts in a step, and those of float32. */
 void residual_count(const struct engine_replica *r, uint64_t *sent, uint64_t *plain);
 
-/* Floats of the residual of a group, and where it is in the state. Any thread. */
+/* Lanes of a group; floats of the residual of a group, and where it is in the state. Any thread. */
+uint32_t residual_group_lanes(const struct engine *e);
 size_t residual_floats(const struct engine *e);
 float *residual_of_group(const struct engine *e, uint32_t group);
 

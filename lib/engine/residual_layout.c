@@ -81,6 +81,14 @@ void residual_layout_close(struct residual_layout *l)
     *l = (struct residual_layout){ 0 };
 }
 
+size_t residual_gap(const struct residual_layout *l, uint32_t k, size_t end, size_t *next)
+{
+    if (k == l->n)
+        return end;
+    *next = l->parts[k].offset + l->parts[k].elements;
+    return l->parts[k].offset;
+}
+
 size_t residual_layout_state(const struct residual_layout *l)
 {
     return l->code == NULL ? 0 : l->code->groups * l->floats + l->q_floats;

@@ -51,6 +51,10 @@ int residual_layout_open(struct residual_layout *l, const struct graph *graph,
                          const struct code_settings *code, struct err *err);
 void residual_layout_close(struct residual_layout *l); /* a zeroed one is allowed */
 
+/* Returns the end of the numbers of a gradient [end] that are not coded and lie in front of coded part k; k == n:
+ * after the last one. *next: where those after the part begin. The first ones begin at 0. */
+size_t residual_gap(const struct residual_layout *l, uint32_t k, size_t end, size_t *next);
+
 /* Floats in the state. */
 size_t residual_layout_state(const struct residual_layout *l);
 

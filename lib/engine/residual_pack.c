@@ -22,21 +22,12 @@ int residual_exchange(struct engine_replica *r, size_t count, struct err *err)
 
 /* ---- numbers that are not coded ---- */
 
-/* Returns the end of the numbers in front of coded part k; *next: where those after it begin. */
-static size_t gap(const struct residual_layout *l, uint32_t k, size_t end, size_t *next)
-{
-    if (k == l->n)
-        return end;
-    *next = l->parts[k].offset + l->parts[k].elements;
-    return l->parts[k].offset;
-}
-
 size_t residual_pack(const struct residual_layout *l, const float *grads, size_t end, float *to)
 {
     size_t at = 0, next = 0, n = 0, stop;
 
     for (uint32_t k = 0; k <= l->n; k++, at = next) {
-        stop = gap(l, k, end, &next);
+        stop = residual_gap(l, k, end, &next);
         memcpy(to + n, grads + at, (stop - at) * sizeof(*to));
         n += stop - at;
     }
@@ -48,7 +39,7 @@ void residual_unpack(const struct residual_layout *l, const float *from, size_t 
     size_t at = 0, next = 0, stop;
 
     for (uint32_t k = 0; k <= l->n; k++, at = next) {
-        stop = gap(l, k, end, &next);
+        stop = residual_gap(l, k, end, &next);
         memcpy(grads + at, from, (stop - at) * sizeof(*from));
         from += stop - at;
     }

@@ -6,7 +6,6 @@
 #include "base/err.h"
 #include "ckpt/ckpt.h"
 #include "code/code.h"
-#include "device/device.h"
 #include "train/agree_message.h"
 #include "train/phases.h"
 #include "train/task.h"
@@ -17,11 +16,6 @@ int coding_check(const struct train_opts *o, struct err *err)
 
     if (o->code.kind == CODE_NONE || o->only_evaluates)
         return 0;
-    if (o->devices[0].kind != DEVICE_CPU && code_keeps_residuals(o->code.kind))
-        return err_set(err, ERR_UNSUPPORTED,
-                       "/communication/compression/code: %s runs on CPUs: use \"int8\" or \"int4\" on GPUs, or start the "
-                       "task with --devices cpu",
-                       code_name(o->code.kind));
     if (phases_have_local(&o->run))
         return err_set(err, ERR_UNSUPPORTED,
                        "/communication/compression/code: compression does not support phases with "

@@ -150,19 +150,24 @@ static bool is_whole_after(const struct train *t, uint64_t step, const struct st
     return result->copies || result->checksum || result->pause || step == t->model.total_steps;
 }
 
-int copies_make(struct replica *r, struct err *err)
+int copies_make(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
+    const struct engine_ops *ops = t->engine->ops;
     int rc;
 
     if (!are_on(t))
         return 0;
     rc = fault_error("train.copies", err);
+    if (rc == 0 && ops->fetch_residuals != NULL)
+        rc = ops->fetch_residuals(r->device, step, err);
     if (rc == 0)
         rc = exchange_residuals(r, err);
     /* no replica of this task receives or changes the state now */
     if (rc == 0)
         rc = generation_gate(&t->generation, &r->device->place, err);
+    if (rc == 0 && ops->store_residuals != NULL)
+        rc = ops->store_residuals(r->device, err);
     if (rc < 0)
         return err_wrap(err, rc, "residuals of all groups");
     if (r->local == 0)
@@ -173,7 +178,7 @@ int copies_make(struct replica *r, struct err *err)
 int copies_end_step(struct replica *r, uint64_t step, const struct step_result *result,
                     struct err *err)
 {
-    return is_whole_after(r->train, step, result) ? copies_make(r, err) : 0;
+    return is_whole_after(r->train, step, result) ? copies_make(r, step, err) : 0;
 }
 
 void copies_return(struct train *t)

@@ -20,6 +20,9 @@
  * result depends on failures. Sending a residual to one other task instead of all would send less, but the holders of
  * a checkpoint need all of them.
  *
+ * GPUs have copies of the state of their own. The host's state receives theirs before residuals are sent, and they
+ * take the residuals of all groups afterwards; each generation begins with the host's state.
+ *
  * Threads: the replica's, unless stated otherwise. */
 #ifndef TRAIN_COPIES_H
 #define TRAIN_COPIES_H
@@ -40,9 +43,9 @@ void copies_close(struct train *t);
 void copies_begin(struct train *t);
 /* Does this task, the coordinator, want copies after the step? */
 bool copies_are_due(const struct train *t, uint64_t step);
-/* Called by every replica between two steps: sends the residuals, and copies the state, which is whole then. Contains
- * gates. Errors: as a reduction. */
-int copies_make(struct replica *r, struct err *err);
+/* Called by every replica between two steps, after `step`: sends the residuals, and copies the state, which is whole
+ * then, also on GPUs. Contains gates. Errors: as a reduction. */
+int copies_make(struct replica *r, uint64_t step, struct err *err);
 /* The same after the step was applied or skipped, if it is one of those above. */
 int copies_end_step(struct replica *r, uint64_t step, const struct step_result *result,
                     struct err *err);

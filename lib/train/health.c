@@ -384,7 +384,7 @@ static int stop(struct replica *r, uint64_t before, const char *text, const char
         t->health.gradient_step = 0; /* the gradient of this step need not be compared */
     rc = health_compare_last(r, before, err);
     if (rc == 0)
-        rc = copies_make(r, err);
+        rc = copies_make(r, before, err);
     if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) && before > 0)
         rc = save_now(t, before, t->generation.opts.deadline_ms, err);
     if (rc < 0)

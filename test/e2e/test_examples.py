@@ -139,7 +139,7 @@ MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50"
 READY = {"minimal", "adamw_cosine", "elastic", "evaluator", "health", "gpu_float16", "local_sgd", "compression", "compression_top_k", "racks"}
 TASKS = {"elastic": 4, "racks": 9}
 GPU_ALONE = {"gpu_float16"}
-CPU_ALONE = {"racks", "local_sgd", "compression", "compression_top_k", "table_dynamic_ps", "async"}
+CPU_ALONE = {"racks", "local_sgd", "table_dynamic_ps", "async"}
 PS = {"table_dynamic_ps", "async"}  # jobs that need a ps task
 
 

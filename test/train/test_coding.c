@@ -39,16 +39,16 @@ static void unsupported_combinations_are_refused_with_place_and_remedy(void **st
     (void)state;
     assert_int_equal(coding_check(&o, NULL), 0);
     o.devices = &gpu;
-    assert_int_equal(coding_check(&o, NULL), 0);
-    o.code.kind = CODE_POWER_SGD;
-    refused(&o, ERR_UNSUPPORTED, "/communication/compression/code",
-            "power_sgd runs on CPUs: use \"int8\" or \"int4\" on GPUs");
-    o.only_evaluates = true; /* an evaluator reduces no gradients */
-    assert_int_equal(coding_check(&o, NULL), 0);
-    o = opts_of(CODE_INT8, 2, 8);
+    for (int kind = CODE_BFLOAT16; kind <= CODE_POWER_SGD; kind++) {
+        o.code.kind = (enum code_kind)kind;
+        assert_int_equal(coding_check(&o, NULL), 0);
+    }
     o.run.phases = &local_phase;
     o.run.n_phases = 1;
     refused(&o, ERR_UNSUPPORTED, "/communication/compression/code", "remove them");
+    o.only_evaluates = true; /* an evaluator reduces no gradients */
+    assert_int_equal(coding_check(&o, NULL), 0);
+    o.only_evaluates = false;
     o.code.kind = CODE_NONE;
     assert_int_equal(coding_check(&o, NULL), 0);
 }

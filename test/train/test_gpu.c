@@ -8,7 +8,9 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "base/fault.h"
+#include "engine/residual.h"
 #include "harness/emulated_gpus.h"
 #include "harness/lacking.h"
 #include "op/op.h"
@@ -270,6 +272,48 @@ static void codes_have_the_same_bits_on_any_number_of_gpus(void **state)
     fixture_free(plain);
 }
 
+static const struct code_settings with_residuals[] = {
+    { .kind = CODE_TOP_K, .groups = 4, .fraction = 0.1, .copy_every_steps = 5 },
+    { .kind = CODE_POWER_SGD, .groups = 4, .rank = 2, .copy_every_steps = 5 },
+};
+
+static bool has_residuals(const struct fixture *f)
+{
+    const struct engine *e = f->train->engine;
+    size_t n = residual_floats(e) * e->opts->code->groups, found = 0;
+
+    for (size_t i = 0; i < n; i++)
+        found += residual_of_group(e, 0)[i] != 0;
+    return n > 0 && found > n / 4;
+}
+
+/* The state that is compared has the residuals of all groups. */
+static void codes_with_residuals_have_the_same_bits_on_any_number_of_gpus(void **state)
+{
+    static const uint32_t gpus[] = { 2, 3, 4 };
+
+    (void)state;
+    if (!has_gpus(4))
+        skip_lacking("no four emulated GPUs");
+    for (size_t k = 0; k < COUNT_OF(with_residuals); k++) {
+        struct fixture *one, *cpu;
+
+        code = with_residuals[k];
+        one = trained(1, 8, coded);
+        cpu = trained(0, 8, coded);
+        assert_true(has_residuals(one));
+        expect_near(one, cpu);
+        for (size_t i = 0; i < COUNT_OF(gpus); i++) {
+            struct fixture *many = trained(gpus[i], 8, coded);
+
+            expect_equal(many, one, gpus[i]);
+            fixture_free(many);
+        }
+        fixture_free(one);
+        fixture_free(cpu);
+    }
+}
+
 static uint64_t reported_bytes, overflows; /* of a run */
 
 static void add_bytes(void *arg, const struct train_event *e)
@@ -286,30 +330,39 @@ static void counted(struct fixture *f)
     f->opts.on_event = add_bytes;
 }
 
-/* Two ranks with a group each send every slice once to its owner, and its sum once to the other rank. */
-static void codes_on_the_wire_have_the_bytes_of_the_formula(void **state)
+/* Trains with `code` on two GPUs. *wire: the bytes that they have sent to each other. */
+static struct fixture *trained_on_a_counted_wire(uint64_t *wire)
 {
     char path[128], line[64];
     struct fixture *f;
-    uint64_t wire = 0, want;
     FILE *file;
+
+    reported_bytes = *wire = 0;
+    snprintf(path, sizeof(path), "%s/trainerd-traffic-%d", fixture_root, (int)getpid());
+    setenv("EMULATED_NCCL_TRAFFIC", path, 1);
+    f = trained(2, 8, counted);
+    unsetenv("EMULATED_NCCL_TRAFFIC");
+    file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        *wire += strtoull(strchr(line, ' '), NULL, 10);
+    fclose(file);
+    unlink(path);
+    return f;
+}
+
+/* Two ranks with a group each send every slice once to its owner, and its sum once to the other rank. */
+static void codes_on_the_wire_have_the_bytes_of_the_formula(void **state)
+{
+    struct fixture *f;
+    uint64_t wire, want;
 
     (void)state;
     if (!has_gpus(2) || fixture_on_gpus())
         skip_lacking("no two emulated GPUs");
     code = (struct code_settings){ .kind = CODE_INT8, .groups = 2 };
-    reported_bytes = 0;
-    snprintf(path, sizeof(path), "%s/trainerd-traffic-%d", fixture_root, (int)getpid());
-    setenv("EMULATED_NCCL_TRAFFIC", path, 1);
-    f = trained(2, 8, counted);
-    unsetenv("EMULATED_NCCL_TRAFFIC");
+    f = trained_on_a_counted_wire(&wire);
     want = 2 * (2 * 260 + (f->train->engine->memory.grads - 512) * sizeof(float)) * FEW;
-    file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file) != NULL)
-        wire += strtoull(strchr(line, ' '), NULL, 10);
-    fclose(file);
-    unlink(path);
     fixture_free(f);
     assert_int_equal(wire, want);
     assert_int_equal(reported_bytes, want);
@@ -339,16 +392,68 @@ static void codes_are_combined_with_loss_scales_clipping_and_means(void **state)
     (void)state;
     if (!has_gpus(2))
         skip_lacking("no two emulated GPUs");
-    code = (struct code_settings){ .kind = CODE_INT4, .groups = 2 };
-    overflows = 0;
-    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
-        struct fixture *one = trained(1, 8, changes[i]), *many = trained(2, 8, changes[i]);
+    for (size_t k = 0; k < 1 + COUNT_OF(with_residuals); k++) {
+        code = (struct code_settings){ .kind = CODE_INT4, .groups = 2 };
+        if (k > 0)
+            code = with_residuals[k - 1];
+        overflows = 0;
+        for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+            struct fixture *one = trained(1, 8, changes[i]), *many = trained(2, 8, changes[i]);
 
-        expect_equal(many, one, 2);
-        fixture_free(many);
-        fixture_free(one);
+            expect_equal(many, one, 2);
+            fixture_free(many);
+            fixture_free(one);
+        }
+        assert_true(overflows > 0);
     }
-    assert_true(overflows > 0);
+}
+
+static void growing_loss_scale(struct fixture *f)
+{
+    coded(f);
+    f->opts.run.loss_scale = (struct loss_scale_rule){ .initial = 256, .min = 1, .max = 0x1p20, .growth_interval = 3 };
+}
+
+/* In float32 a multiplication of all gradients by a power of two is exact. */
+static void residuals_do_not_contain_the_loss_scale(void **state)
+{
+    (void)state;
+    if (!has_gpus(1))
+        skip_lacking("no emulated GPU");
+    for (size_t k = 0; k < COUNT_OF(with_residuals); k++) {
+        struct fixture *scaled, *plain;
+
+        code = with_residuals[k];
+        scaled = trained(1, 8, growing_loss_scale);
+        plain = trained(1, 8, coded);
+        expect_equal(scaled, plain, 1);
+        fixture_free(scaled);
+        fixture_free(plain);
+    }
+}
+
+/* A GPU sends the message of its group to the other one; or half of the factors as a summand, and half as a sum, as of
+ * the numbers that are not coded. */
+static void residual_codes_on_the_wire_have_the_bytes_of_the_formula(void **state)
+{
+    (void)state;
+    if (!has_gpus(2) || fixture_on_gpus())
+        skip_lacking("no two emulated GPUs");
+    for (size_t k = 0; k < COUNT_OF(with_residuals); k++) {
+        const struct residual_layout *l;
+        uint64_t wire, want, plain;
+        struct fixture *f;
+
+        code = with_residuals[k];
+        code.groups = 2;
+        f = trained_on_a_counted_wire(&wire);
+        l = &f->train->engine->residual;
+        want = code.kind == CODE_TOP_K ? l->message : l->p_floats + l->q_floats;
+        plain = (f->train->engine->memory.grads - l->floats + 15) / 16 * 16;
+        assert_int_equal(reported_bytes, 2 * want * sizeof(float) * FEW);
+        assert_int_equal(wire, 2 * (want + plain) * sizeof(float) * FEW);
+        fixture_free(f);
+    }
 }
 
 static void all_of_it(struct fixture *f)
@@ -392,8 +497,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(vector_smaller_than_a_bucket_is_summed_in_order),
         cmocka_unit_test(sums_of_nccl_depend_on_the_number_of_gpus),
         cmocka_unit_test(codes_have_the_same_bits_on_any_number_of_gpus),
+        cmocka_unit_test(codes_with_residuals_have_the_same_bits_on_any_number_of_gpus),
         cmocka_unit_test(codes_on_the_wire_have_the_bytes_of_the_formula),
         cmocka_unit_test(codes_are_combined_with_loss_scales_clipping_and_means),
+        cmocka_unit_test(residuals_do_not_contain_the_loss_scale),
+        cmocka_unit_test(residual_codes_on_the_wire_have_the_bytes_of_the_formula),
         cmocka_unit_test(clipping_and_averages_equal_those_of_the_cpu),
         cmocka_unit_test(values_are_clipped_after_their_mean_is_computed),
     };
