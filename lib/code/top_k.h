@@ -18,6 +18,8 @@
  * Bytes may come from the network: any bytes decode to some numbers. An index that the block does not have makes its
  * first number NaN. Little-endian.
  *
+ * The kernels of GPUs are in top_k_cuda.cuh, with the same bytes.
+ *
  * Threads: any; pure functions. */
 #ifndef CODE_TOP_K_H
 #define CODE_TOP_K_H

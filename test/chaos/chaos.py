@@ -51,7 +51,7 @@ import sample_log  # noqa: E402
 import strangers  # noqa: E402
 import verdict  # noqa: E402
 from faults import Faults  # noqa: E402
-from jobs import on_gpus  # noqa: E402
+from jobs import has_equal_bits, on_gpus  # noqa: E402
 from rounds import Rounds  # noqa: E402
 from schedule import DECK_OF, DECKS, KINDS, WITHOUT_PS, kinds_of, one_by_one, schedule  # noqa: E402
 from tasks import Group, verify  # noqa: E402
@@ -145,7 +145,8 @@ def undisturbed(run, folder, last, job, section):
     alone = os.path.join(folder, "undisturbed")
     os.makedirs(alone)
     run.say("== one undisturbed task, to step %d" % last)
-    t = kit.Task(job.write(alone, last, **section), args=("--devices", "cpu:1", "--sample-log", os.path.join(alone, "samples.txt")))
+    devices = "cuda:0" if on_gpus() and has_equal_bits(job) else "cpu:1"
+    t = kit.Task(job.write(alone, last, **section), args=("--devices", devices, "--sample-log", os.path.join(alone, "samples.txt")))
     kit.expect_codes([t], [0], 600)
     return t, alone
 
@@ -161,9 +162,9 @@ def judge_history(run, v, group, folder, step, last, job):
     verdict.steps(v, history)
     v.row("last step", "%d done, %d saved at SIGTERM, %d to do" % (len(history.chain), step, last), len(history.chain) == last)
     verdict.samples(v, history, reference, steps_per_epoch(job), job.batch, job.n_samples)
-    verdict.losses(v, group.steps(), [(r["step"], r["loss"]) for r in alone.events("step")], NEAR if on_gpus() else 0)
+    verdict.losses(v, group.steps(), [(r["step"], r["loss"]) for r in alone.events("step")], 0 if has_equal_bits(job) else NEAR)
     final = os.path.join("storage", "checkpoints", "step-%08d" % last)
-    verdict.files(v, [] if on_gpus() else [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
+    verdict.files(v, [] if not has_equal_bits(job) else [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
                       for f in sorted(os.listdir(os.path.join(theirs, final))) if f != "manifest.json"] +
                   [("exported ONNX", os.path.join(folder, job.exported), os.path.join(theirs, job.exported))])
     if has_ps(group):
@@ -286,8 +287,8 @@ def main():
         p.error("the faults of the deck ps need --ps N")
     if args.ps and args.devices.startswith("cuda"):
         p.error("--ps needs devices on the CPU")
-    if args.compression and (args.ps or args.devices.startswith("cuda")):
-        p.error("--compression needs devices on the CPU, and no --ps")
+    if args.compression and args.ps:
+        p.error("--compression and --ps are not combined")
     hosts.enter()
     if args.devices.startswith("cuda"):
         kit.TRAINERD = os.path.join(kit.BUILD, "emulated", "trainerd")

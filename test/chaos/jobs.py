@@ -47,6 +47,11 @@ def on_gpus():
     return kit.TRAINERD.endswith("emulated/trainerd")
 
 
+def has_equal_bits(job):
+    """Sums of NCCL have an order of its own; compressed ones follow the tree over lanes."""
+    return not on_gpus() or bool(job.communication)
+
+
 class Digits:
     """`code`: of communication.compression; None: gradients are float32. `returns`: the processes return to copies of their
     state, because the code keeps residuals."""
@@ -70,7 +75,7 @@ class Digits:
 
 class Clicks:
     """`folder`: of the data. The seed determines the optimizer."""
-    exported, storage_bytes, n_samples, returns = "clicks.onnx", 64 << 20, clicks.SAMPLES, False
+    exported, storage_bytes, n_samples, returns, communication = "clicks.onnx", 64 << 20, clicks.SAMPLES, False, {}
     lanes, batch = 6, 48  # 2 and 3 training tasks divide the lanes
     PS = {"parameter_server": {"tables": "auto", "min_shard_bytes": 1024, "replicas": 2}}
 

@@ -94,7 +94,7 @@ static int run_operation(void *args)
     pthread_mutex_lock(&c->lock);
     if (c->is_destroyed)
         emulated_die("its communicator is destroyed");
-    if (c->op != OP_NONE &&
+    if (!c->is_aborted && c->op != OP_NONE && /* an abort ends all operations in turn */
         (c->op_of != o->x || c->asked.n != o->ask.n || c->asked.kind != o->ask.kind))
         emulated_die("another operation of its communicator is under way on another stream");
     if (c->is_aborted) {

@@ -186,8 +186,8 @@ static void captures_and_launches(struct rank *r)
     close_rank(r);
 }
 
-/* The last rank is killed after all are connected; the others report it, and their sum ends only by
- * the abort. */
+/* The last rank is killed after all are connected; the others report it, and their sum, and a shorter one after it, end
+ * only by the abort. */
 static void loses_last_rank(struct rank *r)
 {
     uint64_t begin;
@@ -200,6 +200,7 @@ static void loses_last_rank(struct rank *r)
     }
     set_x(r);
     MUST(CUDA->comm_all_reduce(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->comm_all_reduce(r->comm, r->x, N / 2, r->stream, &r->err));
     set_at(r, 1);
     shared->code[r->rank] = wait_sum(r, 10000);
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs chaos (scripts/chaos) for a minute, and tests the basis of its verdict: the schedule depends only on the seed, and
 a history with any error is rejected."""
+# needs: emulated
 import json
 import os
 import subprocess
@@ -248,6 +249,12 @@ def chaos_with_compressed_gradients_loses_no_step():
 def chaos_with_residuals_loses_no_step():
     out = expect_chaos_passes(40, "--decks", "hard", "--compression", "top_k")
     assert "residuals were lost" in out and "residuals were lost     0" not in out, out  # so a return was tested
+
+
+@test
+def chaos_with_residuals_on_gpus_loses_no_step():
+    out = expect_chaos_passes(30, "--decks", "hard", "--devices", "cuda:0", "--compression", "power_sgd")
+    assert "residuals were lost" in out and "residuals were lost     0" not in out, out
 
 
 @test

@@ -587,7 +587,6 @@ def unsupported_jobs_are_refused_with_place_and_remedy():
                 ({"train": {"lanes": None}}, "/communication/compression/groups", "set /train/lanes to a power of two"),
                 ({"train": {"phases": [{"mode": "local_sgd", "groups": 2, "sync_every": 2}]}}, "/communication/compression/code",
                  "remove that phase"),
-                ({"communication": {"implementation": "nccl"}}, "/communication/compression/code", 'use "cpu" or "auto"'),
                 (ps, "/communication/compression/code", "remove that section")):
             path = digits_job(workdir(), **merge(job_with(code), changes))
             shown = subprocess.run([TRAINERD, "--job", path, "--check", *ALONE], capture_output=True, text=True, timeout=60 * SLOW)
