@@ -23,8 +23,9 @@ float *gpu_residual_left(const struct engine_replica *r, uint32_t i)
 float *gpu_residual_in_state(const struct engine_replica *r, uint32_t group)
 {
     const struct engine *e = r->engine;
+    size_t begin = e->memory.state_bytes / sizeof(float) - residual_layout_state(&e->residual);
 
-    return gpu_of(r)->state.floats + (residual_of_group(e, group) - e->memory.state);
+    return gpu_of(r)->state.floats + begin + group * e->residual.floats; /* they are the end of the state */
 }
 
 size_t gpu_residual_plain(const struct engine_replica *r)

@@ -12,7 +12,8 @@ PROGRAM_SECONDS = 240  # limit of one program
 CONCURRENT_PROGRAMS = 6  # programs that share the GPU; each allocates half a GiB of its memory
 # (tool of compute-sanitizer, test programs...). The chosen programs reach most kinds of kernels.
 SANITIZED = (("memcheck", "test_row_norm", "test_softmax", "test_reduce", "test_gather", "test_losses", "test_batch_norm",
-              "test_optim_cuda", "test_code_cuda"), ("racecheck", "test_row_norm", "test_softmax", "test_reduce", "test_batch_norm"))
+              "test_optim_cuda", "test_code_cuda", "test_residual_cuda"),
+             ("racecheck", "test_row_norm", "test_softmax", "test_reduce", "test_batch_norm", "test_residual_cuda"))
 SANITIZER = "/usr/local/cuda/bin/compute-sanitizer"
 FAILURE_LINE = re.compile(r"^\[  ERROR|^\[   LINE|: not so: |^\[  FAILED  \] [^0-9]|^=========\s+\S.*(error|hazard|Invalid)|"
                     r"error while loading", re.M)

@@ -314,6 +314,25 @@ static void codes_with_residuals_have_the_same_bits_on_any_number_of_gpus(void *
     }
 }
 
+static void code_with_residuals_that_codes_no_parameter_has_the_bits_of_float32(void **state)
+{
+    (void)state;
+    if (!has_gpus(2))
+        skip_lacking("no two emulated GPUs");
+    for (size_t k = 0; k < COUNT_OF(with_residuals); k++) {
+        struct fixture *plain, *many;
+
+        code = (struct code_settings){ 0 };
+        plain = trained(1, 8, coded);
+        code = with_residuals[k];
+        code.min_bytes = 1 << 30;
+        many = trained(2, 8, coded);
+        expect_equal(many, plain, 2);
+        fixture_free(plain);
+        fixture_free(many);
+    }
+}
+
 static uint64_t reported_bytes, overflows; /* of a run */
 
 static void add_bytes(void *arg, const struct train_event *e)
@@ -498,6 +517,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sums_of_nccl_depend_on_the_number_of_gpus),
         cmocka_unit_test(codes_have_the_same_bits_on_any_number_of_gpus),
         cmocka_unit_test(codes_with_residuals_have_the_same_bits_on_any_number_of_gpus),
+        cmocka_unit_test(code_with_residuals_that_codes_no_parameter_has_the_bits_of_float32),
         cmocka_unit_test(codes_on_the_wire_have_the_bytes_of_the_formula),
         cmocka_unit_test(codes_are_combined_with_loss_scales_clipping_and_means),
         cmocka_unit_test(residuals_do_not_contain_the_loss_scale),
