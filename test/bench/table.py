@@ -37,12 +37,19 @@ class Side:
         except TROUBLE as trouble:
             self.why = one_line(trouble)
 
-    def median(self, key=None):
+    def figures(self, key=None):
         if self.why is not None:
             raise Unavailable("%s: %s" % (self.name, self.why))
         if not self.values.get(key):
             raise Unavailable("%s: no figure for %s" % (self.name, key))
-        return statistics.median(self.values[key])
+        return self.values[key]
+
+    def median(self, key=None):
+        return statistics.median(self.figures(key))
+
+    def best(self, key=None):
+        """The smallest: of times, the one that other load disturbed least."""
+        return min(self.figures(key))
 
 
 def interleave(rounds, *sides):
