@@ -113,6 +113,12 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
         buf_printf(out, "gradients   %.1f MiB sent, %.1f MiB saved by compression\n",
                    (double)s->compression_sent_bytes / (1 << 20),
                    (double)s->compression_saved_bytes / (1 << 20));
+    if (s->spare != NULL)
+        buf_printf(out,
+                   "spare lanes %s: %llu of late tasks computed (%llu used, %llu compared), %llu of this task by "
+                   "another; wrong copies: %llu lanes\n",
+                   s->spare->mode, (ull)s->spare->offered, (ull)s->spare->used, (ull)s->spare->compared,
+                   (ull)s->spare->given, (ull)s->spare->wrong);
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
     if (s->server != NULL)
         buf_printf(

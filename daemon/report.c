@@ -106,12 +106,14 @@ static void open_metrics(struct report *r)
         static const char name[] = "trainerd_spare_lanes_total",
                           text[] = "Spare lanes: of the late task, which this process computed (offered), "
                                    "contributed (used), or compared with the other copy (compared); of this "
-                                   "process, which another contributed (given).";
+                                   "process, which another contributed (given); whose two copies this process "
+                                   "found to differ (wrong).";
 
         r->metrics.spare_offered = metrics_counter(m, name, "what=\"offered\"", text);
         r->metrics.spare_used = metrics_counter(m, name, "what=\"used\"", text);
         r->metrics.spare_compared = metrics_counter(m, name, "what=\"compared\"", text);
         r->metrics.spare_given = metrics_counter(m, name, "what=\"given\"", text);
+        r->metrics.spare_wrong = metrics_counter(m, name, "what=\"wrong\"", text);
     }
     r->metrics.divergences =
         metrics_counter(m, "trainerd_divergences_total", NULL,
@@ -119,6 +121,9 @@ static void open_metrics(struct report *r)
     r->times.save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
                                              "Attempts to write a checkpoint that failed.");
 }
+
+/* NULL: the job has no spare lanes. */
+static const char *const spare_modes[] = { [SPARE_AUTO] = "auto", [SPARE_ALWAYS] = "always" };
 
 int report_open(const struct report_opts *opts, struct report **out, struct err *err)
 {
@@ -134,6 +139,7 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     r->now.phase = "starting";
     r->now.doing = "";
     r->now.phase_since_ms = r->started_ms;
+    r->now.spare.mode = spare_modes[opts->train->spare];
     open_metrics(r);
     metric_set(r->metrics.speed, 0); /* as long as no step is made */
     *out = r;
@@ -230,6 +236,10 @@ static void on_step(struct report *r, const struct train_step_report *s)
     r->now.outer_step = s->outer_step;
     r->now.coded_bytes += s->coded_bytes;
     r->now.coded_saved_bytes += s->coded_plain_bytes - s->coded_bytes;
+    r->now.spare.offered += s->spare_offered;
+    r->now.spare.used += s->spare_used;
+    r->now.spare.compared += s->spare_compared;
+    r->now.spare.given += s->spare_given;
     if (r->first_step == 0) {
         r->first_step = s->step;
         r->first_step_ns = now;
@@ -412,6 +422,15 @@ static void on_profile(struct report *r, const struct trace_profile *p)
                  p->parts[i].what, p->parts[i].direction);
 }
 
+static void report_wrong_copy(struct report *r, uint64_t lanes)
+{
+    pthread_mutex_lock(&r->lock);
+    r->now.spare.wrong += lanes;
+    pthread_mutex_unlock(&r->lock);
+    metric_add(r->metrics.divergences, 1);
+    metric_add(r->metrics.spare_wrong, (double)lanes);
+}
+
 void report_event(struct report *r, const struct train_event *e)
 {
     switch (e->kind) {
@@ -437,6 +456,11 @@ void report_event(struct report *r, const struct train_event *e)
         break;
     case TRAIN_DIFFERS:
         metric_add(r->metrics.divergences, 1);
+        report_trouble(r, e->text);
+        log_error("differs", "%s", e->text);
+        break;
+    case TRAIN_WRONG_COPY:
+        report_wrong_copy(r, e->all);
         report_trouble(r, e->text);
         log_error("differs", "%s", e->text);
         break;

@@ -81,7 +81,7 @@ struct report_metrics {
     struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
     struct metric *phase, *groups, *outer_step; /* NULL: the job has no phases */
     struct metric *coded_bytes, *coded_saved_bytes; /* NULL: the job does not compress gradients */
-    struct metric *spare_given, *spare_offered, *spare_used, *spare_compared; /* NULL: no spare lanes */
+    struct metric *spare_given, *spare_offered, *spare_used, *spare_compared, *spare_wrong; /* NULL: no spare lanes */
 };
 
 /* The same for the time of a step, and for checkpoints. */

@@ -127,6 +127,21 @@ static void memory_json(const Trainerd__V1__MemoryStatus *m, struct buf *out)
     buf_str(out, "}");
 }
 
+static void spare_json(const Trainerd__V1__SpareStatus *p, struct buf *out)
+{
+    buf_str(out, ", \"spare\": ");
+    if (p == NULL) {
+        buf_str(out, "null");
+        return;
+    }
+    buf_printf(out,
+               "{\"offered_lanes\": %llu, \"used_lanes\": %llu, \"compared_lanes\": %llu, \"given_lanes\": %llu, "
+               "\"wrong_lanes\": %llu",
+               (ull)p->offered, (ull)p->used, (ull)p->compared, (ull)p->given, (ull)p->wrong);
+    field(out, "mode", p->mode);
+    buf_str(out, "}");
+}
+
 /* null: no evaluation yet. */
 static void evaluation_json(const Trainerd__V1__Evaluation *e, struct buf *out)
 {
@@ -229,6 +244,7 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     evaluation_json(s->evaluation, out);
     server_json(s->server, out);
     memory_json(s->memory, out);
+    spare_json(s->spare, out);
     buf_str(out, ", \"advice\": [");
     for (size_t i = 0; i < s->n_advice; i++) {
         buf_str(out, i > 0 ? ", " : "");

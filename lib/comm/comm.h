@@ -212,6 +212,8 @@ struct comm_spare {
     void *arg;
     /* Set by the call: help() was complete; its copy was contributed, or compared. */
     bool has_offered, is_used, is_compared;
+    /* Set by a call that fails: lanes of a block whose two copies this rank found to differ. */
+    uint32_t n_wrong;
 };
 /* opts.spares, two ranks or more, each the only one of its host. */
 bool comm_spares(const struct comm *c);

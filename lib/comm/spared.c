@@ -370,6 +370,7 @@ static int compare(struct work *w, uint32_t rank, const uint8_t *block, const ui
 
     if (memcmp(block, copy, bytes_of(w, x)) == 0)
         return 0;
+    w->q->spare->n_wrong = l->n_block;
     return comm_fail(w->c, ERR_PEER, COMM_NO_MEMBER,
                      "%s and %s computed different gradients of lanes %u to %u: a processor or memory "
                      "of one of them is faulty. The step is not applied",
@@ -434,6 +435,7 @@ static int gather(struct work *w)
 void spared_set(struct comm_rank *r, struct comm_spare *spare)
 {
     spare->has_offered = spare->is_used = spare->is_compared = false;
+    spare->n_wrong = 0;
     r->spared->spare = spare;
 }
 

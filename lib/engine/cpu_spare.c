@@ -297,5 +297,7 @@ int spare_reduce(struct engine_replica *r, size_t n, struct err *err)
                                 n, TENSOR_F32, &c, err);
     if (rc == 0)
         count(r, &c);
+    else
+        r->spare.wrong = c.n_wrong;
     return rc;
 }

@@ -215,6 +215,7 @@ struct engine_replica {
         uint32_t given;             /* of this replica, which its helper contributed */
         uint32_t offered;           /* of the helped replica, which this one computed, ... */
         uint32_t used, compared;    /* ... and contributed, or compared with the other copy */
+        uint32_t wrong;             /* reduce() has failed: lanes whose two copies this replica found to differ */
         const char *helped, *helper; /* names of their tasks; NULL: no spare lanes */
     } spare;
     float feed_ms[ENGINE_FEEDS]; /* [n_feeds] GPU: durations of copies of samples to it; the caller sets

@@ -171,6 +171,24 @@ static void fill_gpus(const struct rdzv_progress *p, Trainerd__V1__StatusReply *
     }
 }
 
+/* Returns NULL if the job has no spare lanes. */
+static Trainerd__V1__SpareStatus *make_spare(const struct rdzv_spare *p, struct arena *a)
+{
+    Trainerd__V1__SpareStatus *s;
+
+    if (p->mode == NULL)
+        return NULL;
+    s = make(a, 1, sizeof(*s));
+    trainerd__v1__spare_status__init(s);
+    s->mode = (char *)p->mode;
+    s->offered = p->offered;
+    s->used = p->used;
+    s->compared = p->compared;
+    s->given = p->given;
+    s->wrong = p->wrong;
+    return s;
+}
+
 void rdzv_describe_progress(const struct rdzv_progress *p, Trainerd__V1__StatusReply *s,
                             struct arena *a)
 {
@@ -192,6 +210,7 @@ void rdzv_describe_progress(const struct rdzv_progress *p, Trainerd__V1__StatusR
     s->outer_step = p->outer_step;
     s->compression_sent_bytes = p->coded_bytes;
     s->compression_saved_bytes = p->coded_saved_bytes;
+    s->spare = make_spare(&p->spare, a);
     s->checkpoint_step = p->checkpoint_step;
     s->checkpoint_path = make_text(p->checkpoint_path, sizeof(p->checkpoint_path), a);
     s->last_trouble = make_text(p->last_trouble, sizeof(p->last_trouble), a);

@@ -52,6 +52,14 @@ struct rdzv_gpu {
     char throttled[96]; /* the reason why the clock is reduced; "": it is not */
 };
 
+/* Spare lanes (comm/spare_lanes.h) since the start of the process. */
+struct rdzv_spare {
+    const char *mode; /* static; NULL: the job has none */
+    /* lanes of late tasks that this one computed, and of these contributed in their place, or compared with the other
+     * copy; lanes of this task that another contributed; lanes whose two copies this task found to differ */
+    uint64_t offered, used, compared, given, wrong;
+};
+
 /* State of this task. The daemon keeps it current on the loop; heartbeats, the node and Status read
  * it. */
 struct rdzv_progress {
@@ -71,6 +79,7 @@ struct rdzv_progress {
     uint64_t outer_step;          /* outer steps of local SGD that are done */
     uint64_t coded_bytes, coded_saved_bytes; /* of compressed gradients since the start of the process:
                                                 sent to other hosts, and saved compared with float32 */
+    struct rdzv_spare spare;
     uint64_t checkpoint_step;
     char checkpoint_path[4096];
     char last_trouble[1024];

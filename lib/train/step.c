@@ -79,6 +79,16 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     return rc;
 }
 
+static void report_wrong_copy(const struct replica *r, uint64_t step, const char *text)
+{
+    struct train_event e = {
+        .kind = TRAIN_WRONG_COPY, .step = step, .text = text, .all = r->device->spare.wrong
+    };
+
+    if (r->device->spare.wrong > 0)
+        events_send(&r->train->events, &e);
+}
+
 static int finish_reduction(struct replica *r, uint64_t step, struct step_result *out,
                             struct err *err)
 {
@@ -88,8 +98,11 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
         return rc;
     if (r->local == 0)
         rc = write_control(r, step, err);
-    if (rc == 0)
+    if (rc == 0) {
         rc = ops_of(r)->reduce(r->device, step, err);
+        if (rc < 0)
+            report_wrong_copy(r, step, err->text);
+    }
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
 

@@ -94,6 +94,9 @@ struct train_event {
                              TRAIN_STEP follows */
         /* step, text: tasks or replicas hold different numbers; the generation ends */
         TRAIN_DIFFERS,
+        /* step, text: this task found that two copies of spare lanes differ; all: these lanes. The generation ends,
+         * and the step is computed again */
+        TRAIN_WRONG_COPY,
         /* step; done: 1: the coordinator has written the log lines of this step, 0: it has not
          * (train_set_unlogged()). On every other task, before the next TRAIN_STEP and at the end of
          * a generation that does not fail */

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "comm/cast.h"
 #include "comm/pieces.h"
+#include "comm/schedule.h"
 #include "comm/spare_lanes.h"
 
 enum {
@@ -241,13 +242,15 @@ static void pieces_have_spare_lanes_too(void **state)
 
 /* ---- a wrong copy ---- */
 
+enum { WRONG = 12345 /* the element that differs */ };
+
 static bool help_wrongly(void *arg)
 {
     struct run *u = arg;
     struct spare_lanes l = lanes_of(u, spare_helped(u->rank, u->world));
 
     fill(u, 2, l.block, l.n_block);
-    ((uint8_t *)vector(u, 2))[4 * 12345] ^= 1;
+    ((uint8_t *)vector(u, 2))[4 * WRONG] ^= 1;
     return true;
 }
 
@@ -255,8 +258,9 @@ static void scene_of_a_wrong_copy(struct cast *k, uint32_t self)
 {
     struct comm *c = open_spares(k, self);
     struct run u = run_of(k, c, self);
-    struct spare_lanes l = lanes_of(&u, self);
+    struct spare_lanes l = lanes_of(&u, self), l_of_1 = lanes_of(&u, 1);
     struct comm_spare spare = { .arg = &u, .help = self == 2 ? help_wrongly : NULL };
+    struct comm_range owns;
     struct err err = { 0 };
     int rc;
 
@@ -272,6 +276,9 @@ static void scene_of_a_wrong_copy(struct cast *k, uint32_t self)
     EXPECT(strstr(err.text, "worker 1 and worker 2 computed different gradients of lanes 6 to 7") !=
                NULL,
            "rank %u: %s", self, err.text);
+    owns = schedule_part(3, self, u.count);
+    EXPECT(spare.n_wrong == (WRONG >= owns.begin && WRONG < owns.end ? l_of_1.n_block : 0),
+           "rank %u found %u wrong lanes", self, spare.n_wrong);
     comm_close(c);
 }
 

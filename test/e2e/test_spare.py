@@ -7,8 +7,9 @@ import os
 import re
 import signal
 import subprocess
+import urllib.request
 
-from kit import (SLOW, TRAINERD, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, test, tf_config, workdir)
+from kit import (SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, test, tf_config, wait_until, workdir)
 
 TASKS = 3
 LANES = 4 * TASKS  # the last two of each task are spare
@@ -24,10 +25,11 @@ def make_job(steps, **changes):
     return digits_job(workdir(), **merge(job, changes))
 
 
-def start(job, faults, ports=None):
-    """A task for each of the faults."""
+def start(job, faults, ports=None, pages=()):
+    """A task for each of the faults. pages: ports of the metrics."""
     ports = ports or free_ports(len(faults))
-    return [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_FAULT": f} if f else {}, "worker %d" % i)
+    args = [("--metrics", "127.0.0.1:%d" % page) for page in pages] or [()] * len(faults)
+    return [Task(job, tf_config(ports, i), ("--devices", "cpu:1", *args[i]), {"TRAINERD_FAULT": f} if f else {}, "worker %d" % i)
             for i, f in enumerate(faults)]
 
 
@@ -89,6 +91,53 @@ def copies_are_compared_and_a_wrong_one_names_both_tasks():
         raise AssertionError("\n".join(t.log() for t in tasks))
     assert "worker 1" in uses(tasks[2])[0], tasks[2].log()
     assert results(job) == of_one_task(steps)
+
+
+def shown(port, *options):
+    p = subprocess.run([TRAINERCTL, "status", *options, "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=60 * SLOW)
+    assert p.returncode == 0, p.stderr
+    return p.stdout
+
+
+def lanes_of(port):
+    """The counts in the status of a task."""
+    status = json.loads(shown(port, "--json"))["spare"]
+    assert status.pop("mode") == "auto", status
+    return {key.removesuffix("_lanes"): n for key, n in status.items()}
+
+
+def metrics_of(page):
+    """The same in its metrics."""
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=60 * SLOW).read().decode()
+    return {what: float(n) for what, n in re.findall(r'^trainerd_spare_lanes_total\{what="(\w+)"\} (\S+)$', text, re.M)}
+
+
+@test
+def status_and_metrics_count_copies_and_wrong_ones():
+    ports, pages = free_ports(TASKS), free_ports(TASKS)
+    # of the copies one is contributed, then one compared, and the others are wrong; more pauses than necessary
+    faults = ["", pauses("train.lane", (21, 101, 141)) + "," + pauses("train.reduce", (8, 12, 16, 20, 24, 28, 40, 44)), "health.flip_spare=fail@3+"]
+    tasks = start(make_job(1000000), faults, ports, pages)
+
+    def is_counted():
+        late, helper = lanes_of(ports[1]), lanes_of(ports[2])
+        # the first task adds up the element that differs
+        return late["given"] >= 2 and helper["used"] >= 2 and helper["compared"] >= 2 and lanes_of(ports[0])["wrong"] >= 2
+    tasks[0].until_step(6, 60)
+    wait_until(is_counted, 120, lambda: str([lanes_of(p) for p in ports]))
+    for port, page in zip(ports, pages):
+        before, metrics, after = lanes_of(port), metrics_of(page), lanes_of(port)
+        assert metrics.keys() == before.keys(), (metrics, before)
+        assert all(before[k] <= metrics[k] <= after[k] for k in metrics), (before, metrics, after)
+        assert all(n % 2 == 0 for n in after.values()) and after["offered"] >= after["used"] + after["compared"], after
+    wrong = lanes_of(ports[0])["wrong"]
+    text = next(line for line in shown(ports[0]).splitlines() if line.startswith("spare lanes"))
+    assert text.startswith("spare lanes auto: ") and "wrong copies: %d lanes" % wrong in text, text
+    why = "worker 1 and worker 2 computed different gradients of lanes 6 to 7"
+    assert any(why in r["message"] for r in tasks[0].events("differs")), tasks[0].log()
+    for t in tasks:
+        t.signal(signal.SIGTERM)
+    expect_codes(tasks, [143] * TASKS, 120)
 
 
 def kill(steps, faults, victim):
