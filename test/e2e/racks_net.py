@@ -115,7 +115,16 @@ def alone(lanes, steps=STEPS, tree=None):
 
 def limit(space, mbit):
     """Limits what the uplink of a rack carries, in both directions; None: removes the limit."""
-    for where, device in ((space, "uplink"), ("zone0", space)):
+    shape(((space, "uplink"), ("zone0", space)), mbit)
+
+
+def limit_hosts(places, mbit):
+    """Limits what each host sends; None: removes the limits."""
+    shape([("host%d%d" % place, "cable") for place in places], mbit)
+
+
+def shape(devices, mbit):
+    for where, device in devices:
         how = ("add", "dev", device, "root", "tbf", "rate", "%dmbit" % mbit, "burst", "64kb", "latency", "50ms") if mbit else \
             ("del", "dev", device, "root")
         subprocess.run(["ip", "netns", "exec", where, "tc", "qdisc", *how], check=True)
