@@ -39,7 +39,8 @@ void report_close(struct report *r); /* flushes the curves; NULL is fine */
 
 void report_event(struct report *r, const struct train_event *e);
 /* Called by the last thread of a generation, before the group learns that the generation has ended:
- * writes the log lines of the last step which the coordinator may not have written. */
+ * writes the log lines of the last step which the coordinator may not have written, and what no line
+ * about spare lanes has counted yet. */
 void report_generation_end(struct report *r);
 /* Total steps are known once training is opened. */
 void report_set_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);

@@ -173,31 +173,45 @@ void lines_logged(struct report *r, uint64_t step, bool is_written)
     k->has_step = k->has_eval = false;
 }
 
-void lines_spare(struct report *r, const struct train_step_report *s)
+static void write_spare(struct spare_lines *l)
 {
-    struct spare_lines *l = &r->spare;
-    uint64_t now = clock_ms();
-
-    l->used += s->spare_used;
-    l->compared += s->spare_compared;
-    l->given += s->spare_given;
-    if (l->used + l->compared + l->given == 0 ||
-        (l->written_ms > 0 && now - l->written_ms < SPARE_LINE_MS))
-        return;
     if (l->used + l->compared > 0)
         log_info("spare",
                  "%s was late: this task computed lanes of it up to step %" PRIu64 ", %" PRIu64
                  " in its place, %" PRIu64 " to compare",
-                 s->spare_helped, s->step, l->used, l->compared);
+                 l->helped, l->step, l->used, l->compared);
     if (l->given > 0)
         log_info("spare",
                  "this task was late: %s computed %" PRIu64 " lanes of it up to step %" PRIu64,
-                 s->spare_helper, l->given, s->step);
-    *l = (struct spare_lines){ .written_ms = now };
+                 l->helper, l->given, l->step);
+    *l = (struct spare_lines){ .written_ms = clock_ms() };
+}
+
+static bool has_spare(const struct spare_lines *l)
+{
+    return l->used + l->compared + l->given > 0;
+}
+
+void lines_spare(struct report *r, const struct train_step_report *s)
+{
+    struct spare_lines *l = &r->spare;
+
+    l->used += s->spare_used;
+    l->compared += s->spare_compared;
+    l->given += s->spare_given;
+    if (s->spare_used + s->spare_compared + s->spare_given == 0)
+        return;
+    l->step = s->step;
+    snprintf(l->helped, sizeof(l->helped), "%s", s->spare_helped);
+    snprintf(l->helper, sizeof(l->helper), "%s", s->spare_helper);
+    if (l->written_ms == 0 || clock_ms() - l->written_ms >= SPARE_LINE_MS)
+        write_spare(l);
 }
 
 void report_generation_end(struct report *r)
 {
     write_kept(r);
+    if (has_spare(&r->spare)) /* the next generation may have other helpers */
+        write_spare(&r->spare);
     report_at_rest(r);
 }

@@ -48,6 +48,8 @@ struct kept_lines {
 /* Spare lanes since the last line about them. */
 struct spare_lines {
     uint64_t used, compared, given; /* lanes, as in struct train_step_report */
+    uint64_t step;                  /* the last one that is counted */
+    char helped[64], helper[64];    /* names of the tasks */
     uint64_t written_ms;            /* that line; 0: none yet */
 };
 

@@ -334,6 +334,15 @@ static struct schedule schedule_for(const struct work *w, enum schedule_what wha
                               .n_segments = w->world };
 }
 
+/* A test of the comparison: makes a copy wrong that is compared, but none that is contributed. */
+static void flip_copy(const struct work *w)
+{
+    uint8_t state = w->q->states[spare_helped(w->r->rank, w->world)];
+
+    if (state == SPARE_APART && fault_hit("health.flip_spare"))
+        *own(w, COPY, 0) ^= 1;
+}
+
 static int scatter(struct work *w, size_t at)
 {
     struct schedule s = schedule_for(w, SCHEDULE_REDUCE_SCATTER);
@@ -345,6 +354,8 @@ static int scatter(struct work *w, size_t at)
             exchange(w, &step, BLOCK, at, false) < 0)
             return -1;
     }
+    if (at == 0)
+        flip_copy(w);
     for (uint32_t k = 0; k < schedule_steps(&s); k++) {
         struct schedule_step step = schedule_step(&s, k);
 

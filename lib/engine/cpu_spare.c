@@ -247,8 +247,6 @@ static bool help(void *arg)
     if (rc == 0)
         rc = compute(r, &err);
     plans_close_side(r);
-    if (rc == 0 && fault_hit("health.flip_spare")) /* a test of the comparison */
-        r->arenas->grads[COPY][0] += 1;
     if (rc < 0 && rc != ERR_CANCELED) {
         s->is_broken = true;
         snprintf(text, sizeof(text), "spare lanes: this task does not help %s any more: %s",

@@ -35,7 +35,7 @@ static void on_unlogged(void *arg, uint64_t step)
     w->unlogged = step;
 }
 
-static void world_open(struct world *w, bool leads, uint32_t log_every)
+static void world_open_with(struct world *w, bool leads, uint32_t log_every, enum train_spare spare)
 {
     struct report_opts o = { .train = &w->train, .job = "j", .task = "t", .version = "v",
                              .log_every_steps = log_every, .on_unlogged = on_unlogged, .arg = w };
@@ -43,6 +43,7 @@ static void world_open(struct world *w, bool leads, uint32_t log_every)
     struct err err = { 0 };
 
     memset(w, 0, sizeof(*w));
+    w->train.spare = spare;
     w->metrics = metrics_new();
     o.metrics = w->metrics;
     assert_int_equal(report_open(&o, &w->report, &err), 0);
@@ -54,6 +55,11 @@ static void world_open(struct world *w, bool leads, uint32_t log_every)
     w->before = dup(STDERR_FILENO);
     log_init(LOG_JSON, LOG_INFO);
     dup2(w->file, STDERR_FILENO);
+}
+
+static void world_open(struct world *w, bool leads, uint32_t log_every)
+{
+    world_open_with(w, leads, log_every, SPARE_OFF);
 }
 
 static void world_close(struct world *w)
@@ -316,6 +322,59 @@ static void line_that_stderr_does_not_take_is_reported_as_unlogged(void **state)
     world_close(&w);
 }
 
+/* ---- spare lanes ---- */
+
+static void spare_step(struct world *w, uint64_t k, uint32_t used, uint32_t given)
+{
+    struct train_step_report s = { .step = k, .steps = 1, .spare_used = used, .spare_given = given,
+                                   .spare_helped = "worker 1", .spare_helper = "worker 0" };
+
+    report_event(w->report, &(struct train_event){ .kind = TRAIN_STEP, .step = k, .report = &s });
+}
+
+/* Compares the messages about spare lanes that were captured since the last call. */
+static void assert_messages(struct world *w, const char *expected)
+{
+    static const char begin[] = "\"event\":\"spare\",\"message\":\"";
+    char text[4096], found[4096] = "";
+    ssize_t n = pread(w->file, text, sizeof(text) - 1, 0);
+
+    text[n > 0 ? n : 0] = '\0';
+    assert_int_equal(ftruncate(w->file, 0), 0);
+    assert_true(lseek(w->file, 0, SEEK_SET) == 0);
+    for (char *at = strstr(text, begin); at != NULL; at = strstr(at, begin)) {
+        at += strlen(begin);
+        snprintf(found + strlen(found), sizeof(found) - strlen(found), "%.*s\n",
+                 (int)strcspn(at, "\""), at);
+    }
+    if (strcmp(found, expected) != 0) {
+        dup2(w->before, STDERR_FILENO);
+        fail_msg("the log holds \"%s\", expected \"%s\"", found, expected);
+    }
+}
+
+static void generation_ends_lines_count_each_spare_lane_once(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open_with(&w, false, 1000, SPARE_AUTO);
+    spare_step(&w, 1, 2, 0); /* the first one has a line at once, the others until 10 s later have none */
+    assert_messages(
+        &w,
+        "worker 1 was late: this task computed lanes of it up to step 1, 2 in its place, 0 to compare\n");
+    spare_step(&w, 2, 2, 3);
+    spare_step(&w, 3, 2, 0);
+    spare_step(&w, 4, 0, 0);
+    assert_messages(&w, "");
+    report_generation_end(w.report);
+    assert_messages(&w, "worker 1 was late: this task computed lanes of it up to step 3, 4 in its place, 0 to compare\n"
+                        "this task was late: worker 0 computed 3 lanes of it up to step 3\n");
+    report_generation_end(w.report);
+    assert_messages(&w, "");
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +388,7 @@ int main(void)
         cmocka_unit_test(step_that_is_not_due_is_not_kept),
         cmocka_unit_test(follower_at_level_debug_writes_each_line_once),
         cmocka_unit_test(line_that_stderr_does_not_take_is_reported_as_unlogged),
+        cmocka_unit_test(generation_ends_lines_count_each_spare_lane_once),
     };
 
     return cmocka_run_group_tests_name("daemon/report_lines", tests, NULL, NULL);

@@ -54,6 +54,11 @@ def uses(task):
     return {m[1] for m in found}, sum(int(m[2]) for m in found), sum(int(m[3]) for m in found)
 
 
+def last_use(task):
+    """The last step in which this task helped."""
+    return max(int(m[1]) for r in task.events("spare") for m in [re.search(r"up to step (\d+), ", r["message"])] if m)
+
+
 def given(task):
     return [r["message"] for r in task.events("spare") if r["message"].startswith("this task was late: ")]
 
@@ -115,8 +120,8 @@ def metrics_of(page):
 @test
 def status_and_metrics_count_copies_and_wrong_ones():
     ports, pages = free_ports(TASKS), free_ports(TASKS)
-    # of the copies one is contributed, then one compared, and the others are wrong; more pauses than necessary
-    faults = ["", pauses("train.lane", (21, 101, 141)) + "," + pauses("train.reduce", (8, 12, 16, 20, 24, 28, 40, 44)), "health.flip_spare=fail@3+"]
+    # copies are contributed, then compared: the first one is right, the second one wrong; more pauses than necessary
+    faults = ["", pauses("train.lane", (21, 42, 63, 84)) + "," + pauses("train.reduce", (8, 12, 16, 20, 24, 28, 32, 36)), "health.flip_spare=fail@2"]
     tasks = start(make_job(1000000), faults, ports, pages)
 
     def is_counted():
@@ -176,6 +181,27 @@ def check_and_log_state_where_spare_lanes_are_off():
     tasks = start(job, ["", ""])
     expect_codes(tasks, [0, 0], 120)
     assert any(r["message"] == "spare lanes are off: several replicas are on one host" for r in tasks[0].events("note")), tasks[0].log()
+
+
+@test
+def lanes_that_have_moved_are_spare_too_and_the_weights_are_those_of_one_task():
+    """Lanes move away from a slow task, and in later steps another task is late after its lanes, so both copies of its moved
+    lanes are compared."""
+    steps = 240
+    changes = {"elastic": {"balance": "auto", "balance_seconds": 1}, "health": {"advice": {"window_steps": 4, "window_seconds": 0.2}}}
+    job = make_job(steps, **changes)
+    lane = "train.lane=delay:%d@1+"
+    tasks = start(job, [lane % 10, lane % 40, lane % 10 + "," + pauses("train.reduce", range(150, 210, 10))])
+    expect_codes(tasks, [0] * TASKS, 240)
+    views = [r["message"] for r in tasks[0].events("view")]
+    moved = [r["newest_step"] for r in tasks[0].events("view") if "lanes move: worker 1 computes a lane in" in r["message"]]
+    assert len(views) >= 2 and moved and moved[0] < 150, views
+    helped, used, compared = uses(tasks[0])
+    assert helped == {"worker 2"} and used + compared >= 1, tasks[0].log()
+    assert last_use(tasks[0]) >= 150, tasks[0].log()
+    helped, used, _ = uses(tasks[2])  # until its lanes moved, worker 1 was late in each step
+    assert helped == {"worker 1"} and used >= 2, tasks[2].log()
+    assert results(job) == of_one_task(steps)
 
 
 if __name__ == "__main__":
