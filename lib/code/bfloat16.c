@@ -10,7 +10,7 @@ CLONES static void encode(const struct code_key *key, uint64_t element, const fl
     (void)key;
     (void)element;
     for (size_t i = 0; i < n * CODE_BLOCK; i++)
-        to[i] = code_to_bfloat16(x[i]);
+        to[i] = float_to_bfloat16(x[i]);
 }
 
 CLONES static void decode(const uint8_t *restrict in, size_t n, float *restrict y)
@@ -18,7 +18,7 @@ CLONES static void decode(const uint8_t *restrict in, size_t n, float *restrict 
     const code_u16 *from = (const code_u16 *)in;
 
     for (size_t i = 0; i < n * CODE_BLOCK; i++)
-        y[i] = code_of_bfloat16(from[i]);
+        y[i] = float_of_bfloat16(from[i]);
 }
 
 const struct code_def code_bfloat16 = { "bfloat16", 2 * CODE_BLOCK, encode, decode };

@@ -1,14 +1,14 @@
 /* code_formula.h - the arithmetic of the codes (code.h) for one number, for CPUs and GPUs: both make the same
  * bytes, because each step is one operation of IEEE 754, or of integers. A compiler must not fuse a
- * multiplication with an addition (Makefile: -ffp-contract=off, -fmad=false). */
+ * multiplication with an addition (Makefile: -ffp-contract=off, -fmad=false). That of bfloat16 is in
+ * base/float_formula.h. */
 #ifndef CODE_CODE_FORMULA_H
 #define CODE_CODE_FORMULA_H
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
-#include "base/formula.h"
+#include "base/float_formula.h"
 
 #define CODE_TINY 1e-30f /* a smaller max encodes as scale 0 */
 /* Adding 1.5 * 2^23 rounds |x| < 2^22 to the nearest integer, of two the even one, and leaves it in the
@@ -24,29 +24,13 @@ enum {
     CODE_STREAM = 0x636f6465,
 };
 
-FORMULA uint32_t code_bits(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof(u));
-    return u;
-}
-
-FORMULA float code_float(uint32_t u)
-{
-    float x;
-
-    memcpy(&x, &u, sizeof(x));
-    return x;
-}
-
 /* ---- scales. max: the largest code_size() of the numbers that a scale applies to ---- */
 
 /* The bits of the absolute value. As integers they compare as the absolute values do, with NaN above
  * infinity. */
 FORMULA uint32_t code_size(float x)
 {
-    return code_bits(x) & 0x7fffffffu;
+    return float_bits(x) & 0x7fffffffu;
 }
 
 FORMULA bool code_is_finite(uint32_t max)
@@ -56,39 +40,23 @@ FORMULA bool code_is_finite(uint32_t max)
 
 FORMULA bool code_has_scale(uint32_t max)
 {
-    return code_is_finite(max) && !(code_float(max) < CODE_TINY);
+    return code_is_finite(max) && !(float_of_bits(max) < CODE_TINY);
 }
 
 /* The scale in front of zeros, if there is no other one. */
 FORMULA float code_no_scale(uint32_t max)
 {
-    return code_is_finite(max) ? 0 : code_float(0x7fc00000u);
+    return code_is_finite(max) ? 0 : float_of_bits(0x7fc00000u);
 }
 
 FORMULA float code_scale(uint32_t max, int32_t most)
 {
-    return code_float(max) / (float)most;
+    return float_of_bits(max) / (float)most;
 }
 
 FORMULA float code_inverse(uint32_t max, int32_t most)
 {
-    return (float)most / code_float(max);
-}
-
-/* ---- bfloat16 ---- */
-
-FORMULA uint16_t code_to_bfloat16(float x)
-{
-    uint32_t u = code_bits(x);
-    /* the fraction of a NaN must not become 0 */
-    uint32_t nan = u >> 16 | 0x40u, rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
-
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-}
-
-FORMULA float code_of_bfloat16(uint16_t h)
-{
-    return code_float((uint32_t)h << 16);
+    return (float)most / float_of_bits(max);
 }
 
 /* ---- float16. The scale is a power of two, so the multiplications with it are exact, and the largest
@@ -101,22 +69,22 @@ FORMULA int32_t code_float16_shift(uint32_t max)
 
 FORMULA float code_float16_scale(uint32_t max)
 {
-    return code_float((uint32_t)(127 + code_float16_shift(max)) << 23);
+    return float_of_bits((uint32_t)(127 + code_float16_shift(max)) << 23);
 }
 
 FORMULA float code_float16_inverse(uint32_t max)
 {
-    return code_float((uint32_t)(127 - code_float16_shift(max)) << 23);
+    return float_of_bits((uint32_t)(127 - code_float16_shift(max)) << 23);
 }
 
 /* Returns the half float that is nearest to x, |x| <= 2^15; of two, the even one. */
 FORMULA uint16_t code_to_float16(float x)
 {
-    uint32_t size = code_size(x), sign = code_bits(x) >> 16 & 0x8000u;
+    uint32_t size = code_size(x), sign = float_bits(x) >> 16 & 0x8000u;
     /* 2^-14 and above: drops 13 bits of the fraction */
     uint32_t normal = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
     /* below: the addition rounds to a multiple of 2^-24, the unit in the last place of 0.5 */
-    uint32_t small = code_bits(code_float(size) + 0.5f) - 0x3f000000u;
+    uint32_t small = float_bits(float_of_bits(size) + 0.5f) - 0x3f000000u;
 
     return (uint16_t)(sign | (size >= 0x38800000u ? normal : small));
 }
@@ -125,17 +93,17 @@ FORMULA uint16_t code_to_float16(float x)
 FORMULA float code_of_float16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, size = h & 0x7fffu;
-    float normal = code_float((size << 13) + (112u << 23)),
+    float normal = float_of_bits((size << 13) + (112u << 23)),
           small = (float)(int32_t)size * (1.0f / 16777216);
 
-    return code_float(sign | code_bits(size >= 0x400u ? normal : small));
+    return float_of_bits(sign | float_bits(size >= 0x400u ? normal : small));
 }
 
 /* ---- int8, int4. x: the number multiplied by the inverse of the scale ---- */
 
 FORMULA uint8_t code_to_int8(float x)
 {
-    return (uint8_t)code_bits(x + CODE_ROUNDER);
+    return (uint8_t)float_bits(x + CODE_ROUNDER);
 }
 
 FORMULA float code_of_int8(uint8_t byte)

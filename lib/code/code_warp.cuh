@@ -95,7 +95,7 @@ __device__ static __forceinline__ code_words code_pack(const code_numbers &x, co
 
     if constexpr (KIND == CODE_BFLOAT16) {
         for (unsigned i = 0; i < CODE_OWN; i++)
-            c.w[i / 2] |= (uint32_t)code_to_bfloat16(x.v[i]) << 16 * (i % 2);
+            c.w[i / 2] |= (uint32_t)float_to_bfloat16(x.v[i]) << 16 * (i % 2);
     } else {
         uint32_t max = code_common_max<KIND>(x);
         float inverse;
@@ -127,7 +127,7 @@ template <int KIND> __device__ static __forceinline__ code_numbers code_unpack(c
 
     for (unsigned i = 0; i < CODE_OWN; i++)
         if constexpr (KIND == CODE_BFLOAT16)
-            x.v[i] = code_of_bfloat16((uint16_t)(c.w[i / 2] >> 16 * (i % 2)));
+            x.v[i] = float_of_bfloat16((uint16_t)(c.w[i / 2] >> 16 * (i % 2)));
         else if constexpr (KIND == CODE_FLOAT16)
             x.v[i] = c.scale * code_of_float16((uint16_t)(c.w[i / 2] >> 16 * (i % 2)));
         else if constexpr (KIND == CODE_INT8)
@@ -162,7 +162,7 @@ __device__ static __forceinline__ void code_write_int4(const code_words &c, uint
 
     out += t / CODE_PART_THREADS * words;
     if (k == 0)
-        out[0] = code_bits(c.scale);
+        out[0] = float_bits(c.scale);
     for (unsigned i = 0; k < half && i < 2; i++)
         out[1 + 2 * k + i] = code_spread(c.w[0], i) | code_spread(further, i) << 4;
 }
@@ -174,7 +174,7 @@ __device__ static __forceinline__ code_words code_read_int4(const uint32_t *in, 
     code_words c = {};
 
     in += t / CODE_PART_THREADS * words;
-    c.scale = code_float(in[0]);
+    c.scale = float_of_bits(in[0]);
     for (unsigned i = 0; i < 2; i++)
         c.w[0] |= code_gather(in[1 + 2 * (k % half) + i] >> 4 * (k / half)) << 16 * i;
     return c;
@@ -192,7 +192,7 @@ __device__ static __forceinline__ void code_write(const code_words &c, uint8_t *
         code_write_int4(c, out, t);
     } else {
         if (KIND != CODE_BFLOAT16 && t == 0)
-            out[0] = code_bits(c.scale);
+            out[0] = float_bits(c.scale);
         out += KIND != CODE_BFLOAT16;
         for (unsigned i = 0; i < words; i++)
             out[t * words + i] = c.w[i];
@@ -210,7 +210,7 @@ __device__ static __forceinline__ code_words code_read(const uint8_t *code, unsi
         c = code_read_int4(in, t);
     } else {
         if (KIND != CODE_BFLOAT16)
-            c.scale = code_float(*in++);
+            c.scale = float_of_bits(*in++);
         for (unsigned i = 0; i < words; i++)
             c.w[i] = in[t * words + i];
     }

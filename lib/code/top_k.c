@@ -30,7 +30,7 @@ size_t top_k_bytes(double fraction, size_t n)
 CLONES static void sizes_of(const float *restrict x, size_t n, uint32_t *restrict sizes)
 {
     for (size_t i = 0; i < n; i++)
-        sizes[i] = code_bits(x[i]) & 0x7fffffffu;
+        sizes[i] = float_bits(x[i]) & 0x7fffffffu;
 }
 
 CLONES static uint32_t count_from(const uint32_t *sizes, size_t n, uint32_t least)

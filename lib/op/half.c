@@ -5,7 +5,7 @@ CLONES static void widen(const uint16_t *restrict x, size_t n, float *restrict y
     size_t i;
 
     for (i = 0; i < n; i++)
-        y[i] = op_half_load(x[i]);
+        y[i] = float_of_bfloat16(x[i]);
 }
 
 void op_widen(const uint16_t *x, size_t n, float *y)
@@ -18,7 +18,7 @@ CLONES static void narrow(const float *restrict x, size_t n, uint16_t *restrict 
     size_t i;
 
     for (i = 0; i < n; i++)
-        y[i] = op_half_store(x[i]);
+        y[i] = float_to_bfloat16(x[i]);
 }
 
 void op_narrow(const float *x, size_t n, uint16_t *y)

@@ -1,8 +1,8 @@
 /* half.h - bfloat16 and float32 operands of CPU kernels.
  *
  * A bfloat16 is the upper half of a float32: sign, 8 bits of exponent, 7 of fraction. Kernels
- * compute in float32 for either type. A kernel converts single numbers with op_half_load() and
- * op_half_store() (rounds to nearest even; NaN stays NaN), or converts chunks of numbers:
+ * compute in float32 for either type. A kernel converts single numbers with float_of_bfloat16() and
+ * float_to_bfloat16() (rounds to nearest even; NaN stays NaN), or converts chunks of numbers:
  *
  *   const float *x = op_floats(t, at, n, room);     read elements at .. at + n of t; room [n] if
  *                                                   converted
@@ -19,29 +19,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
+#include "base/float_formula.h"
 #include "op/op_priv.h"
 
 enum { OP_CHUNK = 1024 };
-
-OP_INLINE float op_half_load(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float x;
-
-    memcpy(&x, &u, sizeof(x));
-    return x;
-}
-
-OP_INLINE uint16_t op_half_store(float x)
-{
-    uint32_t u, rounded;
-
-    memcpy(&u, &x, sizeof(u));
-    rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
-}
 
 static inline bool op_is_half(const struct tensor *t)
 {

@@ -30,7 +30,7 @@ CLONES static void scale_half(uint16_t *dst, const uint16_t *src, size_t n, floa
 
     OP_EACH
     for (i = 0; i < n; i++)
-        dst[i] = op_half_store(alpha * op_half_load(src[i]));
+        dst[i] = float_to_bfloat16(alpha * float_of_bfloat16(src[i]));
 }
 
 CLONES static void scale_half_add(uint16_t *dst, const uint16_t *src, size_t n, float alpha)
@@ -39,7 +39,7 @@ CLONES static void scale_half_add(uint16_t *dst, const uint16_t *src, size_t n, 
 
     OP_EACH
     for (i = 0; i < n; i++)
-        dst[i] = op_half_store(op_half_load(dst[i]) + alpha * op_half_load(src[i]));
+        dst[i] = float_to_bfloat16(float_of_bfloat16(dst[i]) + alpha * float_of_bfloat16(src[i]));
 }
 
 void op_store_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add)
@@ -86,7 +86,7 @@ static void store(float *out, double value, bool add)
         }                                                                                          \
     }
 SUM_ROWS(op_sum_rows, float, )
-SUM_ROWS(op_sum_rows_half, uint16_t, op_half_load)
+SUM_ROWS(op_sum_rows_half, uint16_t, float_of_bfloat16)
 
 CLONES static float sum_span(const float *x, size_t n)
 {

@@ -3,38 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
-
-static float from_bits(uint32_t u)
-{
-    float x;
-
-    memcpy(&x, &u, sizeof(x));
-    return x;
-}
-
-static uint32_t bits_of(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof(u));
-    return u;
-}
-
-/* ---- bfloat16: the upper half of a float32 ---- */
-
-static float widen_bf16(uint16_t h)
-{
-    return from_bits((uint32_t)h << 16);
-}
-
-static uint16_t narrow_bf16(float x)
-{
-    uint32_t u = bits_of(x);
-
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((u >> 16) | 0x40u); /* NaN: the fraction must not become 0 */
-    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
+#include "base/float_formula.h"
 
 /* ---- float16: sign, 5 bits of exponent, 10 of fraction ---- */
 
@@ -44,18 +13,18 @@ static float widen_f16(uint16_t h)
              fraction = h & 0x3ffu;
 
     if (exponent == 0x1f)
-        return from_bits(sign | 0x7f800000u | fraction << 13);
+        return float_of_bits(sign | 0x7f800000u | fraction << 13);
     if (exponent == 0) { /* a multiple of 2^-24 */
         float x = (float)fraction * 0x1p-24f;
 
         return sign != 0 ? -x : x;
     }
-    return from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
 static uint16_t narrow_f16(float x)
 {
-    uint32_t u = bits_of(x), size = u & 0x7fffffffu, dropped, kept;
+    uint32_t u = float_bits(x), size = u & 0x7fffffffu, dropped, kept;
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000u);
     uint32_t shift;
 
@@ -90,7 +59,7 @@ void tensor_widen(enum tensor_dtype type, const void *half, size_t n, float *out
         uint16_t h;
 
         memcpy(&h, (const char *)half + 2 * i, sizeof(h));
-        out[i] = type == TENSOR_BF16 ? widen_bf16(h) : widen_f16(h);
+        out[i] = type == TENSOR_BF16 ? float_of_bfloat16(h) : widen_f16(h);
     }
 }
 
@@ -100,7 +69,7 @@ void tensor_narrow(enum tensor_dtype type, const float *x, size_t n, void *half)
 
     CHECK(tensor_is_half(type));
     for (i = 0; i < n; i++) {
-        uint16_t h = type == TENSOR_BF16 ? narrow_bf16(x[i]) : narrow_f16(x[i]);
+        uint16_t h = type == TENSOR_BF16 ? float_to_bfloat16(x[i]) : narrow_f16(x[i]);
 
         memcpy((char *)half + 2 * i, &h, sizeof(h));
     }

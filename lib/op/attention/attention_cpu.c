@@ -71,7 +71,7 @@ OP_INLINE void prefetch_row(const void *row, const struct attention_at *at, size
     }
 COPY_IN(bring_floats, float, float, )
 COPY_IN(bring_halves, uint16_t, uint16_t, )
-COPY_IN(bring_rounded, float, uint16_t, op_half_store)
+COPY_IN(bring_rounded, float, uint16_t, float_to_bfloat16)
 
 /* Defines a copy of contiguous float32 rows to a matrix, stored or added. scale [rows]: factor of
  * each row; NULL: 1. */
@@ -101,7 +101,7 @@ COPY_IN(bring_rounded, float, uint16_t, op_half_store)
         }                                                                                          \
     }
 COPY_OUT(put_floats, float, , )
-COPY_OUT(put_halves, uint16_t, op_half_load, op_half_store)
+COPY_OUT(put_halves, uint16_t, float_of_bfloat16, float_to_bfloat16)
 
 #define DOT_ROW(name_, type_, load_)                                                               \
     CLONES static float name_(const void *va, ptrdiff_t a_step, const void *vb, size_t n)          \
@@ -123,7 +123,7 @@ COPY_OUT(put_halves, uint16_t, op_half_load, op_half_store)
         return (float)(op_simd_total(&lanes) + tail);                                             \
     }
 DOT_ROW(dot_floats, float, )
-DOT_ROW(dot_halves, uint16_t, op_half_load)
+DOT_ROW(dot_halves, uint16_t, float_of_bfloat16)
 
 /* ---- iteration over heads and blocks ---- */
 

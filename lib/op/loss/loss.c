@@ -147,7 +147,7 @@ const float *loss_row(const struct loss_classes *s, const struct tensor *x, size
     if (step == 1)
         return op_floats(x, at, s->classes, scratch);
     for (k = 0; k < s->classes; k++)
-        scratch[k] = op_is_half(x) ? op_half_load(half[at + k * step]) : wide[at + k * step];
+        scratch[k] = op_is_half(x) ? float_of_bfloat16(half[at + k * step]) : wide[at + k * step];
     return scratch;
 }
 
@@ -163,7 +163,7 @@ void loss_store_row(const struct loss_classes *s, const float *from, const struc
     else if (op_is_half(dx))
         for (k = 0; k < s->classes; k++)
             half[at + k * step] =
-                op_half_store(from[k] + (add ? op_half_load(half[at + k * step]) : 0.0f));
+                float_to_bfloat16(from[k] + (add ? float_of_bfloat16(half[at + k * step]) : 0.0f));
     else
         for (k = 0; k < s->classes; k++)
             wide[at + k * step] = add ? wide[at + k * step] + from[k] : from[k];

@@ -39,8 +39,8 @@ struct loops { /* [clamped], [accumulated, or with a residual] */
 
 #define NAME(n_) n_##_half
 #define T uint16_t
-#define LOAD(v_) op_half_load(v_)
-#define STORE(v_) op_half_store(v_)
+#define LOAD(v_) float_of_bfloat16(v_)
+#define STORE(v_) float_to_bfloat16(v_)
 #include "op/norm/columns_loops.h"
 
 static const struct loops *loops_of(const struct columns *k)

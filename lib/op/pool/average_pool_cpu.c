@@ -56,7 +56,7 @@ int average_pool_cpu_plan(struct op_plan *p, struct err *err)
             y[k] *= scale;                                                                         \
     }
 BOX_MEAN(mean_floats, float, )
-BOX_MEAN(mean_halves, uint16_t, op_half_load)
+BOX_MEAN(mean_halves, uint16_t, float_of_bfloat16)
 
 CLONES static void box_spread(float *dx, const struct box *b, size_t c, float scale,
                               const float *dy)

@@ -56,7 +56,7 @@ int max_pool_cpu_plan(struct op_plan *p, struct err *err)
 
 static float value_at(const struct tensor *x, int64_t i)
 {
-    return op_is_half(x) ? op_half_load(((const uint16_t *)x->data)[i])
+    return op_is_half(x) ? float_of_bfloat16(((const uint16_t *)x->data)[i])
                          : ((const float *)x->data)[i];
 }
 

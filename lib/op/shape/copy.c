@@ -73,7 +73,7 @@ struct copy copy_back(const struct copy *c)
 /* Defines the copy of two axes, outer `a` and inner `b`, in square blocks. */
 #define SET(y_, x_) (x_)
 #define ADD(y_, x_) ((y_) + (x_))
-#define ADD_HALF(y_, x_) op_half_store(op_half_load(y_) + op_half_load(x_))
+#define ADD_HALF(y_, x_) float_to_bfloat16(float_of_bfloat16(y_) + float_of_bfloat16(x_))
 #define COPY_TYPE(name_, type_, value_)                                                            \
     static void name_(const struct copy_axis *a, const struct copy_axis *b, const void *vx,        \
                       void *vy)                                                                    \
