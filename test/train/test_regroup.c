@@ -20,6 +20,8 @@
 enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch */
 
 /* Slow steps, so that a request of the test precedes the end of the job even if it is late. */
+/* With sanitizers these tests take minutes: of two layouts or points they use the second one. */
+enum { EVERY = SLOW > 1 ? 2 : 1 };
 #define SLOWLY "train.forward=delay:100@3+"
 
 static char checkpoints[128], exported[128]; /* of all tasks */
@@ -365,7 +367,7 @@ static void fault_at_any_point_loses_no_bit(void **state)
     static const char *const layouts[] = { "AAA", "AAB" };
 
     (void)state;
-    for (size_t l = 0; l < COUNT_OF(layouts); l++) {
+    for (size_t l = EVERY - 1; l < COUNT_OF(layouts); l++) {
         struct troupe *k = new_troupe(layouts[l], 1);
 
         for (uint32_t i = 0; i < COUNT_OF(faults); i++) {
@@ -416,11 +418,11 @@ static void kill_at_any_point_loses_no_bit(void **state)
     char fault[96];
 
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(points); i++) {
+    for (size_t i = EVERY - 1; i < COUNT_OF(points); i += EVERY) {
         bool sends = strstr(points[i], "state_send") != NULL;
 
         with_kill(points[i], fault);
-        play_fault(i % 2 ? "AAA" : "AAB", 1, sends ? 0 : (i + 1) % 3, fault);
+        play_fault(i / EVERY % 2 ? "AAA" : "AAB", 1, sends ? 0 : (i + 1) % 3, fault);
     }
     play_fault("AAA", 1, 2, "train.state_recv=kill@1");
 }
