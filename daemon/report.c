@@ -422,13 +422,17 @@ static void on_profile(struct report *r, const struct trace_profile *p)
                  p->parts[i].what, p->parts[i].direction);
 }
 
-static void report_wrong_copy(struct report *r, uint64_t lanes)
+static void on_difference(struct report *r, const struct train_event *e)
 {
-    pthread_mutex_lock(&r->lock);
-    r->now.spare.wrong += lanes;
-    pthread_mutex_unlock(&r->lock);
+    if (e->kind == TRAIN_WRONG_COPY) {
+        pthread_mutex_lock(&r->lock);
+        r->now.spare.wrong += e->all;
+        pthread_mutex_unlock(&r->lock);
+        metric_add(r->metrics.spare_wrong, (double)e->all);
+    }
     metric_add(r->metrics.divergences, 1);
-    metric_add(r->metrics.spare_wrong, (double)lanes);
+    report_trouble(r, e->text);
+    log_error("differs", "%s", e->text);
 }
 
 void report_event(struct report *r, const struct train_event *e)
@@ -455,14 +459,8 @@ void report_event(struct report *r, const struct train_event *e)
         log_info("overflowed", "%s", e->text);
         break;
     case TRAIN_DIFFERS:
-        metric_add(r->metrics.divergences, 1);
-        report_trouble(r, e->text);
-        log_error("differs", "%s", e->text);
-        break;
     case TRAIN_WRONG_COPY:
-        report_wrong_copy(r, e->all);
-        report_trouble(r, e->text);
-        log_error("differs", "%s", e->text);
+        on_difference(r, e);
         break;
     case TRAIN_PROGRESS:
         pthread_mutex_lock(&r->lock);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/float_formula.h"
 #include "op/op_priv.h"
 
 /* ln 2 as the sum of two floats. The first has 16 significant bits, so its product with an exponent
@@ -21,25 +22,9 @@
 #define VM_LN2_HI 0x1.62e4p-1f
 #define VM_LN2_LO 1.42860682e-6f
 
-OP_INLINE uint32_t vm_bits(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof(u));
-    return u;
-}
-
-OP_INLINE float vm_float(uint32_t u)
-{
-    float x;
-
-    memcpy(&x, &u, sizeof(x));
-    return x;
-}
-
 OP_INLINE float vm_pow2(uint32_t k) /* 2^k; -126 <= (int)k <= 127 */
 {
-    return vm_float((k + 127u) << 23);
+    return float_of_bits((k + 127u) << 23);
 }
 
 /* e^x = 2^k e^r, where k is x / ln 2 rounded to an integer, and |r| <= ln(2) / 2. Adding 1.5 * 2^23
@@ -55,7 +40,7 @@ OP_INLINE float vm_exp(float x)
     x = x < -104.0f ? -104.0f : x;
     t = x * 0x1.715476p+0f + magic;
     n = t - magic;
-    k = vm_bits(t) - vm_bits(magic);
+    k = float_bits(t) - float_bits(magic);
     r = x - n * VM_LN2_HI - n * VM_LN2_LO;
     p = 0x1.6a1a72p-10f;
     p = p * r + 0x1.123fc6p-7f;
@@ -72,10 +57,10 @@ OP_INLINE float vm_log(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
     float tiny = x < 0x1p-126f ? 0x1p25f : 1.0f; /* scales denormals to normal numbers */
-    uint32_t u = vm_bits(x * tiny);
+    uint32_t u = float_bits(x * tiny);
     int32_t k = (int32_t)((u + 0x40000000u - sqrt_half) >> 23) - 128;
     float e = (float)(x < 0x1p-126f ? k - 25 : k);
-    float f = vm_float(u - ((uint32_t)k << 23)) - 1.0f;
+    float f = float_of_bits(u - ((uint32_t)k << 23)) - 1.0f;
     float s = f * f, p;
 
     p = -0x1.41eep-4f;
@@ -162,9 +147,9 @@ OP_INLINE double vm_log_wide(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
     bool tiny = x < 0x1p-126f;
-    uint32_t u = vm_bits(x * (tiny ? 0x1p25f : 1.0f));
+    uint32_t u = float_bits(x * (tiny ? 0x1p25f : 1.0f));
     int32_t k = (int32_t)((u + 0x40000000u - sqrt_half) >> 23) - 128;
-    double m = (double)vm_float(u - ((uint32_t)k << 23));
+    double m = (double)float_of_bits(u - ((uint32_t)k << 23));
     double z = (m - 1) / (m + 1), s = z * z, p;
 
     p = 1.0 / 17;

@@ -13,13 +13,11 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "code/gpu_kit.h"
 #include "code/map.h"
 #include "comm/coded_tree.h"
 #include "comm/reduce.h"
-#include "device/cuda.h"
 #include "harness/emulated_gpus.h"
-
-#define MUST(call) CHECK((call) == 0)
 
 enum {
     BLOCKS = 44,
@@ -33,27 +31,6 @@ enum {
 };
 
 static const struct code_key key = { .seed = 0x0123456789abcdefu, .step = 77, .place = 3 };
-
-static const struct cuda_api *cuda;
-static struct cuda_stream *stream;
-static struct err err;
-
-/* ---- memory of the GPU ---- */
-
-static void *to_gpu(const void *from, size_t bytes)
-{
-    void *p;
-
-    MUST(cuda->alloc(&p, bytes + 16, &err));
-    MUST(cuda->copy(p, from, bytes, stream, &err));
-    return p;
-}
-
-static void from_gpu(void *to, const void *from, size_t bytes)
-{
-    MUST(cuda->copy(to, from, bytes, stream, &err));
-    MUST(device_wait(cuda, stream, NULL, NULL, &err));
-}
 
 /* ---- numbers ---- */
 
@@ -394,13 +371,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(messages_are_joined_and_read),
         cmocka_unit_test(sums_follow_the_tree_over_lanes_with_its_roundings),
     };
-    struct device gpus[DEVICE_MAX];
 
     (void)argc;
     emulated_gpus(argv);
-    CHECK(gpus_there(1, gpus));
-    cuda = device_cuda(&gpus[0]);
-    MUST(device_enter(&gpus[0], &err));
-    MUST(cuda->stream_open(CUDA_HIGH_PRIORITY, &stream, &err));
+    open_gpu();
     return cmocka_run_group_tests_name("code/cuda", tests, NULL, NULL);
 }

@@ -13,33 +13,16 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "code/gpu_kit.h"
 #include "code/power_sgd.h"
 #include "code/residual.h"
 #include "code/top_k.h"
-#include "device/cuda.h"
 #include "engine/lanes.h"
 #include "harness/emulated_gpus.h"
 
-#define MUST(call) CHECK((call) == 0)
-
-static const struct cuda_api *cuda;
-static struct cuda_stream *stream;
-static struct err err;
-
-static void *to_gpu(const void *from, size_t bytes)
+static void take_from_gpu(void *to, void *from, size_t bytes)
 {
-    void *p;
-
-    MUST(cuda->alloc(&p, bytes + 16, &err));
-    MUST(cuda->copy(p, from, bytes, stream, &err));
-    return p;
-}
-
-/* Frees the GPU's memory. */
-static void from_gpu(void *to, void *from, size_t bytes)
-{
-    MUST(cuda->copy(to, from, bytes, stream, &err));
-    MUST(device_wait(cuda, stream, NULL, NULL, &err));
+    from_gpu(to, from, bytes);
     cuda->free(from);
 }
 
@@ -87,7 +70,7 @@ static void residual_and_gradient_are_added_as_on_a_cpu(void **state)
     there = to_gpu(residual, sizeof(residual));
     gradient_there = to_gpu(gradient, sizeof(gradient));
     MUST(cuda->math->residual_add(there, gradient_there, N, stream, &err));
-    from_gpu(got, there, sizeof(got));
+    take_from_gpu(got, there, sizeof(got));
     cuda->free(gradient_there);
     expect_floats(got, want, N, "sum");
 }
@@ -113,8 +96,8 @@ static void expect_equal_codes(const float *x, size_t n, double fraction, const 
     memset(want, 0xa5, bytes + 4);
     top_k_encode(fraction, left, n, want);
     MUST(cuda->math->top_k_encode(fraction, x_there, n, code_there, stream, &err));
-    from_gpu(got, code_there, bytes + 4);
-    from_gpu(got_left, x_there, n * sizeof(*x));
+    take_from_gpu(got, code_there, bytes + 4);
+    take_from_gpu(got_left, x_there, n * sizeof(*x));
     for (size_t i = 0; i < bytes + 4; i++)
         if (got[i] != want[i])
             fail_msg("%s, fraction %g of %zu: byte %zu of %zu is %02x, expected %02x", what,
@@ -184,7 +167,7 @@ static void sums_follow_the_tree_over_groups(void **state)
             sum_on_cpu(codes, stride, 0, n_codes, fractions[f], want, TOP_K_MOST);
             MUST(cuda->math->top_k_sum(fractions[f], there, stride, n_codes, y, TOP_K_MOST, stream,
                                        &err));
-            from_gpu(got, y, sizeof(got));
+            take_from_gpu(got, y, sizeof(got));
             expect_floats(got, want, TOP_K_MOST, "sum");
         }
         cuda->free(there);
@@ -208,7 +191,7 @@ static void index_beyond_a_block_makes_its_first_number_nan(void **state)
     y = to_gpu(x, sizeof(x));
     there = to_gpu(code, sizeof(code));
     MUST(cuda->math->top_k_sum(0.05, there, 64, 1, y, N, stream, &err));
-    from_gpu(got, y, sizeof(got));
+    take_from_gpu(got, y, sizeof(got));
     cuda->free(there);
     assert_true(isnan(got[0]));
     for (size_t i = 1; i < N; i++)
@@ -254,11 +237,11 @@ static void step_on_gpu(const struct power_sgd *s, const float *x, struct step *
     MUST(math->power_sgd_right(s, left, p, next_q, stream, &err));
     MUST(math->power_sgd_decode(s, p, next_q, y, stream, &err));
     MUST(math->power_sgd_subtract(s, p, next_q, left, stream, &err));
-    from_gpu(out->q, q, sizeof(out->q));
-    from_gpu(out->orthonormal, p, sizeof(out->p));
-    from_gpu(out->next_q, next_q, sizeof(out->next_q));
-    from_gpu(out->y, y, sizeof(out->y));
-    from_gpu(out->left, left, n * sizeof(*x));
+    take_from_gpu(out->q, q, sizeof(out->q));
+    take_from_gpu(out->orthonormal, p, sizeof(out->p));
+    take_from_gpu(out->next_q, next_q, sizeof(out->next_q));
+    take_from_gpu(out->y, y, sizeof(out->y));
+    take_from_gpu(out->left, left, n * sizeof(*x));
 }
 
 static void expect_equal_steps(const struct power_sgd *s, const float *x, const float *q,
@@ -314,13 +297,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(index_beyond_a_block_makes_its_first_number_nan),
         cmocka_unit_test(factors_have_the_bits_of_the_cpu),
     };
-    struct device gpus[DEVICE_MAX];
 
     (void)argc;
     emulated_gpus(argv);
-    CHECK(gpus_there(1, gpus));
-    cuda = device_cuda(&gpus[0]);
-    MUST(device_enter(&gpus[0], &err));
-    MUST(cuda->stream_open(CUDA_HIGH_PRIORITY, &stream, &err));
+    open_gpu();
     return cmocka_run_group_tests_name("code/residual_cuda", tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static void check(const struct function *f, const float *x, const float *y, size
         if (off > f->ulps)
             fail_msg("%s(%a) = %a, %.2f ulp from %a", f->name, (double)x[i], (double)y[i], off,
                      f->exact((double)x[i]));
-        if (vm_bits(one) != vm_bits(y[i]) && !(isnan(one) && isnan(y[i])))
+        if (float_bits(one) != float_bits(y[i]) && !(isnan(one) && isnan(y[i])))
             fail_msg("%s(%a): %a in a vector loop, %a alone", f->name, (double)x[i], (double)y[i],
                      (double)one);
     }
@@ -101,7 +101,7 @@ static void all_floats_are_within_stated_error(void **state)
     (void)state;
     while (bits <= UINT32_MAX) {
         for (i = 0; i < BLOCK; i++, bits += 3001)
-            x[i] = vm_float((uint32_t)bits);
+            x[i] = float_of_bits((uint32_t)bits);
         for (f = 0; f < COUNT_OF(functions); f++) {
             functions[f].loop(x, BLOCK, y);
             check(&functions[f], x, y, BLOCK);
@@ -146,7 +146,7 @@ static void results_at_limits_are_exact(void **state)
     assert_true(isnan(log_one(NAN)));
     assert_true(tanh_one(INFINITY) == 1.0f);
     assert_true(tanh_one(-INFINITY) == -1.0f);
-    assert_int_equal(vm_bits(tanh_one(-0.0f)), vm_bits(-0.0f));
+    assert_int_equal(float_bits(tanh_one(-0.0f)), float_bits(-0.0f));
     assert_true(isnan(tanh_one(NAN)));
     assert_true(sigmoid_one(0.0f) == 0.5f);
     assert_true(sigmoid_one(INFINITY) == 1.0f);
@@ -157,7 +157,7 @@ static void results_at_limits_are_exact(void **state)
     assert_true(isnan(log1p_one(-2.0f)) && log1p_one(1e-30f) == 1e-30f);
     assert_true(softplus_one(-INFINITY) == 0.0f && softplus_one(INFINITY) == INFINITY);
     assert_true(erf_one(INFINITY) == 1.0f && erf_one(-4.0f) == -1.0f);
-    assert_int_equal(vm_bits(erf_one(-0.0f)), vm_bits(-0.0f));
+    assert_int_equal(float_bits(erf_one(-0.0f)), float_bits(-0.0f));
 }
 
 /* ---- powers ---- */
@@ -184,7 +184,7 @@ static void check_powers(const float *a, const float *b, size_t n)
         if (distance_ulps(y[i], want) > 1 || (y[i] == 0 && !signbit(y[i]) != !signbit(want)))
             fail_msg("pow(%a, %a) = %a, expected %a", (double)a[i], (double)b[i], (double)y[i],
                      want);
-        if (vm_bits(one) != vm_bits(y[i]) && !(isnan(one) && isnan(y[i])))
+        if (float_bits(one) != float_bits(y[i]) && !(isnan(one) && isnan(y[i])))
             fail_msg("pow(%a, %a): %a in a vector loop, %a alone", (double)a[i], (double)b[i],
                      (double)y[i], (double)one);
     }
@@ -205,8 +205,8 @@ static void powers_are_within_stated_error(void **state)
             u = (uint32_t)(s >> 32);
             s = s * 6364136223846793005u + 1442695040888963407u;
             v = (uint32_t)(s >> 32);
-            a[i] = k % 2 == 0 ? vm_float(u) : (float)(u % 100000) / 1000.0f;
-            b[i] = k % 4 == 0  ? vm_float(v)
+            a[i] = k % 2 == 0 ? float_of_bits(u) : (float)(u % 100000) / 1000.0f;
+            b[i] = k % 4 == 0  ? float_of_bits(v)
                    : k % 4 < 3 ? (float)(v % 81) / 4.0f - 10.0f
                                : (float)(v % 4001) / 100.0f - 20.0f;
         }

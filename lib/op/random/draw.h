@@ -10,21 +10,16 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "base/formula.h"
+#include "base/float_formula.h"
 
 #if defined(__CUDACC__) || defined(CUDA_EMULATED)
 #define DRAW_MUL(a_, b_) __fmul_rn(a_, b_)
 #define DRAW_ADD(a_, b_) __fadd_rn(a_, b_)
 #define DRAW_MUL_DOUBLE(a_, b_) __dmul_rn(a_, b_)
-#define DRAW_BITS(x_) __float_as_uint(x_)
-#define DRAW_FLOAT(u_) __uint_as_float(u_)
 #else
-#include "op/vmath.h"
 #define DRAW_MUL(a_, b_) ((a_) * (b_))
 #define DRAW_ADD(a_, b_) ((a_) + (b_))
 #define DRAW_MUL_DOUBLE(a_, b_) ((a_) * (b_))
-#define DRAW_BITS(x_) vm_bits(x_)
-#define DRAW_FLOAT(u_) vm_float(u_)
 #endif
 
 /* [0, 1) */
@@ -37,10 +32,10 @@ FORMULA float draw_uniform(uint32_t word)
 FORMULA float draw_log(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
-    uint32_t u = DRAW_BITS(x);
+    uint32_t u = float_bits(x);
     int32_t k = (int32_t)((u + 0x40000000u - sqrt_half) >> 23) - 128;
     float e = (float)k;
-    float f = DRAW_ADD(DRAW_FLOAT(u - ((uint32_t)k << 23)), -1.0f);
+    float f = DRAW_ADD(float_of_bits(u - ((uint32_t)k << 23)), -1.0f);
     float s = DRAW_MUL(f, f), p;
 
     p = -0x1.41eep-4f;
@@ -67,7 +62,7 @@ FORMULA float draw_exp(float x)
         return 0.0f;
     t = DRAW_ADD(DRAW_MUL(x, 0x1.715476p+0f), magic);
     n = DRAW_ADD(t, -magic);
-    k = DRAW_BITS(t) - DRAW_BITS(magic);
+    k = float_bits(t) - float_bits(magic);
     r = DRAW_ADD(DRAW_ADD(x, DRAW_MUL(n, -0x1.62e4p-1f)), DRAW_MUL(n, -1.42860682e-6f));
     p = 0x1.6a1a72p-10f;
     p = DRAW_ADD(DRAW_MUL(p, r), 0x1.123fc6p-7f);
@@ -76,8 +71,8 @@ FORMULA float draw_exp(float x)
     p = DRAW_ADD(DRAW_MUL(p, r), 0x1.fffffcp-2f);
     p = DRAW_ADD(DRAW_ADD(DRAW_MUL(p, DRAW_MUL(r, r)), r), 1.0f);
     half = ((k + 512u) >> 1) - 256u;
-    return DRAW_MUL(DRAW_MUL(p, DRAW_FLOAT((half + 127u) << 23)),
-                    DRAW_FLOAT((k - half + 127u) << 23));
+    return DRAW_MUL(DRAW_MUL(p, float_of_bits((half + 127u) << 23)),
+                    float_of_bits((k - half + 127u) << 23));
 }
 
 /* Cosine and sine of 2 pi t / 2^24: reduces by quarter turns, and evaluates Taylor polynomials for
