@@ -155,8 +155,6 @@ static int all_reduce(struct engine_replica *r, struct err *err)
         rc = gpu_codes_round_all(r, err);
     if (rc == 0 && g->comm == NULL)
         rc = gpu_residual_reduce(r, err);
-    r->coded_bytes = g->codes.sent;
-    r->coded_plain_bytes = g->codes.plain;
     if (rc == 0)
         rc = g->cuda->copy(g->report.readback->control, g->grads.tree[0] + e->memory.params, n,
                            g->streams.work, err);
@@ -173,6 +171,8 @@ static int all_reduce(struct engine_replica *r, struct err *err)
     place_wait(&r->place, PLACE_WORKS);
     if (rc < 0)
         return rc;
+    r->coded_bytes = g->codes.sent; /* earlier, local replica 0 may still report those of the step before */
+    r->coded_plain_bytes = g->codes.plain;
     memcpy(r->arenas->grads[0] + e->memory.params, g->report.readback->control, n);
     note_device(r);
     gpu_clock_read(r);
