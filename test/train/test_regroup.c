@@ -1,153 +1,17 @@
 /* test_regroup.c - many generations: whichever task joins, leaves, is killed or hangs, at any
  * moment, the others continue with the same bits, and every step and evaluation is reported once.
  * Tasks are processes. */
-#include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 
 #include "base/check.h"
 #include "base/rng.h"
 #include "comm/pieces.h"
-#include "train/sample_check.h"
-#include "train/troupe.h"
-
-enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch */
+#include "train/regroup.h"
 
 /* Slow steps, so that a request of the test precedes the end of the job even if it is late. */
-/* With sanitizers these tests take minutes: of two layouts or points they use the second one. */
-enum { EVERY = SLOW > 1 ? 2 : 1 };
 #define SLOWLY "train.forward=delay:100@3+"
-
-static char checkpoints[128], exported[128]; /* of all tasks */
-static char samples[128];                    /* of one task */
-static bool saves, exports;
-static uint64_t save_every; /* steps; 0: no periodic checkpoints */
-
-static void name_files(const char *folder)
-{
-    snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", folder);
-    snprintf(exported, sizeof(exported), "%.60s/model.onnx", folder);
-}
-
-static void small_job(struct fixture *f, uint32_t task)
-{
-    name_files(fixture_root);
-    snprintf(samples, sizeof(samples), "%.60s/samples-%u", fixture_root, task);
-    f->opts.sample_log = samples;
-    f->opts.run.steps = FEW;
-    f->opts.replicas = 4; /* of the full cluster; most scenes use fewer */
-    f->opts.min_replicas = 1;
-    f->opts.lanes = 4 * LANES_EACH;
-    f->opts.balances = !fixture_on_gpus();
-    f->opts.global_batch = 352; /* 4 steps an epoch */
-    f->opts.data.eval = "config/digits/digits-test-*.tfrecord";
-    f->opts.run.eval_every_epochs = 1;
-    f->opts.optimizer.type = OPTIM_LAMB; /* its norms use all gates of an update */
-    f->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
-    f->opts.optimizer.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
-                                                .gamma = 0.5, .threshold = 0.9 };
-    f->opts.optimizer.average.decay = 0.9;
-    f->opts.health.check_gradients = true;
-    f->opts.health.check_weights_every_steps = 5;
-    f->opts.overlap = TRAIN_OVERLAP_ALWAYS;
-    f->opts.bucket_bytes = 16384;
-    if (saves)
-        f->opts.checkpoint.directory = checkpoints;
-    f->opts.checkpoint.every_steps = save_every;
-    if (exports)
-        f->opts.export.onnx = exported;
-}
-
-static struct troupe *new_troupe(const char *hosts, uint32_t devices)
-{
-    struct troupe *k = troupe_new(hosts, devices, small_job);
-
-    name_files(k->folder);
-    return k;
-}
-
-/* ---- the reports of an undisturbed run ---- */
-
-static struct {
-    struct told steps[STEPS + 1], evals[STEPS + 1];
-    uint32_t crc;
-    struct sample_check *samples;
-} undisturbed;
-
-static int run_undisturbed(void **state)
-{
-    struct troupe *k = new_troupe("AAAA", 1);
-
-    (void)state;
-    assert_int_equal(troupe_to_the_end(k), 1);
-    troupe_quit(k);
-    memcpy(undisturbed.steps, k->stage->tasks[0].steps, sizeof(undisturbed.steps));
-    memcpy(undisturbed.evals, k->stage->tasks[0].evals, sizeof(undisturbed.evals));
-    undisturbed.crc = k->stage->tasks[0].crc;
-    undisturbed.samples = sample_check(k, 4 * LANES_EACH, FEW, NULL, "undisturbed");
-    troupe_free(k);
-    return 0;
-}
-
-static int forget_undisturbed(void **state)
-{
-    (void)state;
-    sample_check_free(undisturbed.samples);
-    return 0;
-}
-
-/* Compares two reports; on GPUs only approximately, because the order of a sum depends on their
- * number. */
-static bool is_same(const struct told *a, const struct told *b)
-{
-    if (!fixture_on_gpus())
-        return memcmp(a, b, sizeof(*a)) == 0;
-    return a->times == b->times && fabs(a->loss - b->loss) < 1e-3 &&
-           (isnan(b->norm) ? isnan(a->norm) : fabs(a->norm - b->norm) < 1e-2);
-}
-
-/* Checks the reports of a task from step `from`, the first step that it can have trained. */
-static void expect_told(const struct troupe *k, uint32_t task, uint64_t from, const char *what)
-{
-    const struct task_stage *s = &k->stage->tasks[task];
-
-    for (uint64_t i = from; i <= FEW; i++) {
-        bool evaluates = i % EVAL_STEPS == 0;
-
-        if (s->steps[i].times != 1 || s->evals[i].times != evaluates)
-            fail_msg("%s: worker %u told step %llu %u times, its evaluation %u times", what, task,
-                     (unsigned long long)i, s->steps[i].times, s->evals[i].times);
-        if (!is_same(&s->steps[i], &undisturbed.steps[i]) ||
-            !is_same(&s->evals[i], &undisturbed.evals[i]))
-            fail_msg("%s: worker %u: step %llu is not that of the undisturbed run", what, task,
-                     (unsigned long long)i);
-    }
-}
-
-/* Checks that all running tasks have completed the job with the bits of the undisturbed run. */
-static void expect_same_end(struct troupe *k, const char *what)
-{
-    bool there[TASKS_MAX];
-    uint32_t want = undisturbed.crc;
-
-    for (uint32_t i = 0; i < k->n; i++)
-        there[i] = k->tasks[i].pid != 0 && !k->tasks[i].stopped;
-    troupe_quit(k);
-    for (uint32_t i = k->n; fixture_on_gpus() && i-- > 0;)
-        want = there[i] ? k->stage->tasks[i].crc : want;
-    for (uint32_t i = 0; i < k->n; i++)
-        if (there[i] && k->stage->tasks[i].crc != want)
-            fail_msg("%s: worker %u ended with other bits", what, i);
-    sample_check_free(sample_check(k, 4 * LANES_EACH, FEW, undisturbed.samples, what));
-}
-
-/* ---- the tests ---- */
 
 static void group_shrunk_and_grown_has_equal_bits_in_every_step(void **state)
 {
@@ -314,117 +178,6 @@ static void replicas_with_unequal_shares_have_equal_bits(void **state)
     expect_told(k, 1, 1, "two replicas");
     expect_same_end(k, "two replicas");
     troupe_free(k);
-}
-
-static void play_fault(const char *hosts, uint32_t devices, uint32_t faulty, const char *fault)
-{
-    struct troupe *k = new_troupe(hosts, devices);
-    char what[128];
-    bool kills = strstr(fault, "kill") != NULL, before;
-
-    snprintf(what, sizeof(what), "%s of worker %u in %s", fault, faulty, hosts);
-    before = strstr(fault, "state_") != NULL;
-    if (before) { /* one task must hold an older state: worker 2 joins late */
-        troupe_start(k);
-        troupe_until(k, 2);
-        troupe_pause(k, 0);
-        troupe_kill(k, 2);
-        troupe_enter(k, 2);
-    }
-    troupe_start_with(k, faulty, fault);
-    troupe_wait(k);
-    if (kills && k->tasks[faulty].pid != 0)
-        fail_msg("%s: it lives", what);
-    if (!kills && k->tasks[faulty].last.end != TRAIN_FAILED)
-        fail_msg("%s: it ended with %d", what, (int)k->tasks[faulty].last.end);
-    if (!kills && strstr(fault, "state_recv") == NULL &&
-        strstr(k->tasks[faulty].last.text, "fault point") == NULL)
-        fail_msg("%s: it says '%s'", what, k->tasks[faulty].last.text);
-    for (uint32_t i = 0; i < k->n; i++) {
-        uint64_t ahead = k->tasks[i].held > k->tasks[1 - faulty % 2].held
-                             ? k->tasks[i].held - k->tasks[1 - faulty % 2].held
-                             : 0;
-
-        if (k->tasks[i].pid != 0 && ahead > 1 && !before)
-            fail_msg("%s: worker %u is %llu steps ahead", what, i, (unsigned long long)ahead);
-    }
-    (void)troupe_to_the_end(k);
-    for (uint32_t i = 0; i < k->n; i++)
-        if (k->tasks[i].pid != 0 && !(before && i == 2))
-            expect_told(k, i, 1, what);
-    expect_same_end(k, what);
-    troupe_free(k);
-}
-
-/* Runs generations, each with the next fault, on one task after the other. */
-static void fault_at_any_point_loses_no_bit(void **state)
-{
-    static const char *const faults[] = { "train.connect", "train.agree", "train.forward",
-                                          "train.bucket@2", "train.reduce", "train.commit",
-                                          "train.update", "train.update_middle",
-                                          "train.update_end", "train.evaluate",
-                                          "train.evaluated" };
-    static const char *const layouts[] = { "AAA", "AAB" };
-
-    (void)state;
-    for (size_t l = EVERY - 1; l < COUNT_OF(layouts); l++) {
-        struct troupe *k = new_troupe(layouts[l], 1);
-
-        for (uint32_t i = 0; i < COUNT_OF(faults); i++) {
-            uint32_t faulty = (i + (uint32_t)l) % k->n;
-            const struct news *n = &k->tasks[faulty].last;
-
-            troupe_start_with(k, faulty, faults[i]);
-            troupe_wait(k);
-            if (n->end != TRAIN_FAILED || strstr(n->text, "fault point train.") == NULL)
-                fail_msg("%s of worker %u in %s: it ended with %d, '%s'", faults[i], faulty,
-                         layouts[l], (int)n->end, n->text);
-            for (uint32_t t = 0; t < k->n; t++)
-                if (k->tasks[t].held > n->held + 1 || n->held > k->tasks[t].held + 1)
-                    fail_msg("%s of worker %u in %s: it holds step %llu, worker %u %llu", faults[i],
-                             faulty, layouts[l], (unsigned long long)n->held, t,
-                             (unsigned long long)k->tasks[t].held);
-        }
-        assert_int_equal(k->tasks[0].held, EVAL_STEPS);
-        (void)troupe_to_the_end(k);
-        for (uint32_t t = 0; t < k->n; t++)
-            expect_told(k, t, 1, layouts[l]);
-        expect_same_end(k, layouts[l]);
-        troupe_free(k);
-    }
-    play_fault("AA", 2, 1, "train.commit@5"); /* one of two replicas */
-    play_fault("AA", 2, 0, "train.update_middle@6");
-    play_fault("AAA", 1, 0, "train.state_send@1");
-    play_fault("AAB", 1, 2, "train.state_recv@1");
-}
-
-/* Fault points with the passage at which they occur; some with a second passage. */
-static const char *const points[] = {
-    "train.connect@1",       "train.agree@1",      "train.forward@1",  "train.forward@6",
-    "train.bucket@1",        "train.bucket@7",     "train.bucket@13",  "train.reduce@5",
-    "train.commit@4",        "train.commit@5",     "train.update@4",   "train.update_middle@6",
-    "train.update_end@12",   "train.evaluate@2",   "train.evaluated@2", "train.state_send@1",
-};
-
-static void with_kill(const char *point, char out[96])
-{
-    const char *at = strchr(point, '@');
-
-    snprintf(out, 96, "%.*s=kill%s", (int)(at - point), point, at);
-}
-
-static void kill_at_any_point_loses_no_bit(void **state)
-{
-    char fault[96];
-
-    (void)state;
-    for (size_t i = EVERY - 1; i < COUNT_OF(points); i += EVERY) {
-        bool sends = strstr(points[i], "state_send") != NULL;
-
-        with_kill(points[i], fault);
-        play_fault(i / EVERY % 2 ? "AAA" : "AAB", 1, sends ? 0 : (i + 1) % 3, fault);
-    }
-    play_fault("AAA", 1, 2, "train.state_recv=kill@1");
 }
 
 /* Returns whether every thread of a process sleeps, so none computes or is about to. */
@@ -731,8 +484,6 @@ int main(void)
         cmocka_unit_test(task_with_pieces_killed_in_an_all_reduce_loses_no_bit),
         cmocka_unit_test(single_remaining_task_completes_the_job),
         cmocka_unit_test(replicas_with_unequal_shares_have_equal_bits),
-        cmocka_unit_test(fault_at_any_point_loses_no_bit),
-        cmocka_unit_test(kill_at_any_point_loses_no_bit),
         cmocka_unit_test(task_resumed_after_a_stop_does_not_change_others),
         cmocka_unit_test(state_sender_killed_receivers_keep_their_state),
         cmocka_unit_test(pause_delays_an_evaluation_only_once),
