@@ -48,7 +48,7 @@ static double idle_share(const void *group, uint32_t rank)
 
 static double measure_reduce(const struct advice_group *g)
 {
-    return n_windows(g) > 1 ? advice_rank(g, advice_reduce_share, g).largest : -1;
+    return n_windows(g) > 1 ? advice_reduce_waits(g).largest : -1;
 }
 
 static double measure_data(const struct advice_group *g)

@@ -21,12 +21,14 @@ bool advice_is_certain(double largest, double next);
 double advice_median(const struct advice_group *g, double (*value)(const void *arg, uint32_t rank),
                      const void *arg);
 double advice_seconds_per_lane(const void *group, uint32_t rank);
-double advice_reduce_share(const void *group, uint32_t rank);
 /* Appends a text to a field of the sentence; a text that is too long is cut. */
 void advice_add(char *out, size_t n_out, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* advice_reduce.c: fills in culprit, text and remedy. */
+/* advice_reduce.c: waits for the all-reduce, as parts of a step, without those for tasks that are late in turns on busy
+ * hosts. */
+struct advice_rank advice_reduce_waits(const struct advice_group *g);
+/* Fills in culprit, text and remedy. */
 void advice_explain_reduce(const struct advice_group *g, double limit, struct rdzv_advice *out);
 
 #endif

@@ -4,7 +4,11 @@
  * so every wait is also a reason for waits elsewhere. The lateness that begins at a task is the
  * longest wait for it, less its own waits; what all tasks wait because the messages take time is not
  * deducted. A slow link makes its two ends wait for the rest of a message; these waits are counted
- * separately and are never passed on. */
+ * separately and are never passed on.
+ *
+ * Other processes, or the hypervisor, delay the tasks of a busy host for one step, and those of another
+ * host for the next one. The waits for tasks of busy hosts that begin at no task are therefore no cost
+ * of the all-reduce, and are not counted: a larger batch or a faster network does not make them shorter. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,13 +24,18 @@ static const double ONE_LINK = 0.8;
 static const double SLOW_RATE = 0.67;
 /* A link with less than this part of the slow waits of the slowest one is not slow. */
 static const double COUNTS = 0.1;
+/* On a busy host, other processes and the hypervisor take this part of the processor time. */
+static const double BUSY = 0.25;
+/* A task that waits for a processor waits at least so long: the slice of another process. Seconds. */
+static const double SLICE = 0.002;
 
 struct causes {
     const struct advice_group *g;
-    double wait;      /* seconds of a step, of the task that waits most */
-    double *late;     /* [n] longest wait for the task */
-    double *began;    /* [n] lateness that begins at the task */
-    double *slow;     /* [n] slow waits of all links of the task, in both directions */
+    double wait;   /* seconds of a step, of the task that waits most */
+    double *late;  /* [n] longest wait for the task */
+    double *began; /* [n] lateness that begins at the task */
+    double *share; /* [n] part of a step that the task waits, as far as it is counted */
+    double *slow;  /* [n] slow waits of all links of the task, in both directions */
 };
 
 /* A link between two tasks: waits in both directions, and the lower rate; 0: not known. */
@@ -59,6 +68,71 @@ static void find_late(struct causes *c)
 
         c->began[i] = began > 0 ? began : 0;
     }
+}
+
+static bool is_busy(const struct causes *c, uint32_t rank)
+{
+    const struct rdzv_window *w = c->g->tasks[rank].window;
+
+    return w != NULL && w->others + w->steal >= BUSY;
+}
+
+/* Returns the seconds of a step that a task waits for tasks that are late in turns on busy hosts. */
+static double waits_in_turns(const struct causes *c, uint32_t rank)
+{
+    const struct rdzv_window *w = c->g->tasks[rank].window;
+    double waits = 0;
+
+    for (uint32_t k = 0; k < w->n_waits; k++)
+        if (w->waits[k].rank != rank && is_busy(c, w->waits[k].rank))
+            waits += w->waits[k].late;
+    for (uint32_t i = 0; i < c->g->n; i++)
+        if (i != rank && is_busy(c, i))
+            waits -= c->began[i];
+    return waits >= SLICE ? waits : 0;
+}
+
+static double share_of(const void *arg, uint32_t rank)
+{
+    return ((const struct causes *)arg)->share[rank];
+}
+
+/* The caller frees it with free_causes(). *worst: by waits, as parts of a step. */
+static struct causes find_causes(const struct advice_group *g, struct advice_rank *worst)
+{
+    struct causes c = { .g = g,
+                        .late = calloc(g->n + 1u, sizeof(double)),
+                        .began = calloc(g->n + 1u, sizeof(double)),
+                        .share = calloc(g->n + 1u, sizeof(double)),
+                        .slow = calloc(g->n + 1u, sizeof(double)) };
+
+    CHECK(c.late != NULL && c.began != NULL && c.share != NULL && c.slow != NULL);
+    find_late(&c);
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct rdzv_window *w = g->tasks[i].window;
+
+        if (w != NULL && w->seconds > 0)
+            c.share[i] = w->reduce - waits_in_turns(&c, i) / w->seconds;
+    }
+    *worst = advice_rank(g, share_of, &c);
+    return c;
+}
+
+static void free_causes(struct causes *c)
+{
+    free(c->late);
+    free(c->began);
+    free(c->share);
+    free(c->slow);
+}
+
+struct advice_rank advice_reduce_waits(const struct advice_group *g)
+{
+    struct advice_rank worst;
+    struct causes c = find_causes(g, &worst);
+
+    free_causes(&c);
+    return worst;
 }
 
 static double began_at(const void *arg, uint32_t rank)
@@ -285,22 +359,17 @@ static double counted(const struct advice_group *g)
 
 void advice_explain_reduce(const struct advice_group *g, double limit, struct rdzv_advice *out)
 {
-    struct advice_rank waits = advice_rank(g, advice_reduce_share, g), late;
+    struct advice_rank waits, late;
+    struct causes c = find_causes(g, &waits);
     const struct rdzv_window *w = g->tasks[waits.first].window;
-    struct causes c = { .g = g,
-                        .wait = w->reduce * w->seconds,
-                        .late = calloc(g->n + 1u, sizeof(double)),
-                        .began = calloc(g->n + 1u, sizeof(double)),
-                        .slow = calloc(g->n + 1u, sizeof(double)) };
     char wait[32], step[32];
 
-    CHECK(c.late != NULL && c.began != NULL && c.slow != NULL);
+    c.wait = waits.largest * w->seconds;
     text_duration(wait, sizeof(wait), (uint64_t)(c.wait * 1e9));
     text_duration(step, sizeof(step), (uint64_t)(w->seconds * 1e9));
     advice_add(out->text, sizeof(out->text),
                "%s waits %.0f %% of a step (%s of %s) for the all-reduce, limit %.0f %%",
-               g->tasks[waits.first].name, 100 * w->reduce, wait, step, 100 * limit);
-    find_late(&c);
+               g->tasks[waits.first].name, 100 * waits.largest, wait, step, 100 * limit);
     late = advice_rank(g, began_at, &c);
     if (late.first < g->n && late.largest >= EXPLAINS * c.wait) {
         explain_late(&c, &late, out);
@@ -321,7 +390,5 @@ void advice_explain_reduce(const struct advice_group *g, double limit, struct rd
         advice_add(out->remedy, sizeof(out->remedy),
                    "a larger global batch, local SGD (train.phases), or fewer tasks");
     }
-    free(c.late);
-    free(c.began);
-    free(c.slow);
+    free_causes(&c);
 }

@@ -70,11 +70,6 @@ double advice_median(const struct advice_group *g, double (*value)(const void *a
     return median;
 }
 
-double advice_reduce_share(const void *group, uint32_t rank)
-{
-    return ((const struct advice_group *)group)->tasks[rank].window->reduce;
-}
-
 double advice_seconds_per_lane(const void *group, uint32_t rank)
 {
     return ((const struct advice_group *)group)->tasks[rank].window->lane_seconds;

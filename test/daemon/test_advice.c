@@ -250,6 +250,73 @@ static void waits_in_turn_name_no_task(void **state)
     assert_non_null(strstr(x.list[0].remedy, "larger global batch"));
 }
 
+/* Each of two tasks waits in turn for the other one, because other processes delay both. */
+static void waits_in_turn_on_busy_hosts_are_not_counted(void **state)
+{
+    struct group x;
+
+    (void)state;
+    begin(&x, 2);
+    add_wait(&x, 0, 1, 0.05, 0, 0);
+    add_wait(&x, 1, 0, 0.05, 0, 0);
+    x.windows[0].others = x.windows[1].steal = 0.5;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(judge(&x), 0);
+    x.windows[1].steal = 0.1; /* worker 0 waits for a host that is not busy */
+    expect(&x, "reduce_share", "no task");
+    assert_non_null(strstr(x.list[0].text, "worker 0 waits "));
+}
+
+/* No other process has delayed a task for a time that is so short. */
+static void short_waits_in_turn_on_busy_hosts_are_counted(void **state)
+{
+    struct group x;
+
+    (void)state;
+    begin(&x, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        add_wait(&x, i, 1 - i, 0.001, 0, 0);
+        x.windows[i].seconds = 0.003;
+        x.windows[i].reduce = 0.33;
+        x.windows[i].others = 0.9;
+    }
+    expect(&x, "reduce_share", "no task");
+}
+
+static void late_task_of_busy_hosts_is_named(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= MOST; n *= 2)
+        for (uint32_t slow = 0; slow < n; slow++) {
+            struct group x;
+            double ready[MOST] = { 0 };
+            char name[16];
+
+            begin(&x, n);
+            for (uint32_t i = 0; i < n; i++) {
+                x.windows[i].others = 0.9;
+                ready[i] = 0.005 * (double)rng_f32(&key, slow * MOST + i);
+            }
+            ready[slow] = 0.1;
+            run_rounds(&x, ready, fast_link);
+            snprintf(name, sizeof(name), "worker %u", slow);
+            expect(&x, "reduce_share", name);
+        }
+}
+
+static void slow_link_of_busy_hosts_is_named(void **state)
+{
+    double ready[MOST] = { 0 };
+    struct group x;
+
+    (void)state;
+    begin(&x, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        x.windows[i].others = 0.9;
+    run_rounds(&x, ready, slow_pair);
+    expect(&x, "reduce_share", "link between worker 2 and worker 3");
+}
+
 static void waits_that_are_not_counted_name_no_single_task(void **state)
 {
     struct group x;
@@ -516,6 +583,10 @@ int main(void)
         cmocka_unit_test(links_that_are_equally_slow_name_no_single_task),
         cmocka_unit_test(two_tasks_that_are_equally_late_name_no_single_task),
         cmocka_unit_test(waits_in_turn_name_no_task),
+        cmocka_unit_test(waits_in_turn_on_busy_hosts_are_not_counted),
+        cmocka_unit_test(short_waits_in_turn_on_busy_hosts_are_counted),
+        cmocka_unit_test(late_task_of_busy_hosts_is_named),
+        cmocka_unit_test(slow_link_of_busy_hosts_is_named),
         cmocka_unit_test(waits_that_are_not_counted_name_no_single_task),
         cmocka_unit_test(slow_data_of_one_task_names_it_and_of_all_tasks_none),
         cmocka_unit_test(slow_copies_to_a_gpu_name_its_task),
