@@ -2,6 +2,8 @@
  * += s adds each row once for every row from it to the end), single elements with their weights. */
 #include "base/checksum.h"
 
+#include <string.h>
+
 #include "base/clones.h"
 
 enum { COLUMNS = CHECKSUM_COLUMNS, CHUNK = CHECKSUM_CHUNK, ROWS = CHUNK / COLUMNS };
@@ -49,7 +51,8 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
     half s[HALVES] = { 0 }, t[HALVES] = { 0 }, s_high[HALVES] = { 0 }, t_high[HALVES] = { 0 };
     half bad[HALVES] = { 0 };
     uint32_t n_after = ROWS - first - n;
-    uint64_t sum = 0;
+    uint32_t low[COLUMNS], high[COLUMNS];
+    uint64_t terms[COLUMNS], sum = 0;
 
     for (const word *end = x + (size_t)n * COLUMNS; x < end; x += COLUMNS) {
         prefetch_ahead(x);
@@ -64,12 +67,17 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
         }
     }
     for (uint32_t h = 0; h < HALVES; h++) {
-        half high = t_high[h] + n_after * s_high[h];
-        half low = t[h] + n_after * s[h] - (high << 16);
+        half upper = t_high[h] + n_after * s_high[h];
+        half lower = t[h] + n_after * s[h] - (upper << 16);
 
-        for (uint32_t c = 0; c < WIDTH; c++) /* each term is below 2^48 * 2^9 */
-            sum += (low[c] + ((uint64_t)high[c] << 16)) * checksum_factor[h * WIDTH + c];
+        memcpy(high + h * WIDTH, &upper, sizeof(upper));
+        memcpy(low + h * WIDTH, &lower, sizeof(lower));
     }
+    for (uint32_t c = 0; c < COLUMNS; c++) /* each term is below 2^48 * 2^9 */
+        terms[c] =
+            (uint64_t)low[c] * checksum_factor[c] + ((uint64_t)high[c] * checksum_factor[c] << 16);
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        sum += terms[c];
     if (!all_finite(bad, HALVES))
         *finite = false;
     return sum;

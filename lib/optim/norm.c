@@ -9,7 +9,10 @@
 enum { LANES = OPTIM_SUMS };
 _Static_assert(OPTIM_BLOCK % LANES == 0, "a block is whole rounds of sums");
 
-CLONES void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g, size_t n)
+/* Inlined into each clone. */
+#define INLINED static inline __attribute__((always_inline))
+
+INLINED void add(double sums[LANES], size_t at, const float *g, size_t n)
 {
     double sum[LANES];
     size_t i = 0, whole;
@@ -25,26 +28,55 @@ CLONES void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g,
     memcpy(sums, sum, sizeof(sum));
 }
 
-CLONES double optim_square_total(double sums[OPTIM_SUMS])
+INLINED void fold(double *sums, size_t half)
 {
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t k = 0; k < half; k++)
-            sums[k] += sums[k + half];
+    for (size_t k = 0; k < half; k++)
+        sums[k] += sums[k + half];
+}
+
+/* Written out, so that each half is constant, and its loop a few vector operations. */
+INLINED double total(double sums[LANES])
+{
+    _Static_assert(LANES == 16, "the halves of total()");
+    fold(sums, 8);
+    fold(sums, 4);
+    fold(sums, 2);
+    fold(sums, 1);
     return sums[0];
 }
 
-static double block_sum(const float *g, size_t n)
+CLONES void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g, size_t n)
+{
+    add(sums, at, g, n);
+}
+
+CLONES double optim_square_total(double sums[OPTIM_SUMS])
+{
+    return total(sums);
+}
+
+CLONES double optim_square_rows(const uint64_t *rows, size_t n, size_t width, size_t period,
+                                const float *g)
 {
     double sums[LANES] = { 0 };
 
-    optim_square_add(sums, 0, g, n);
-    return optim_square_total(sums);
+    for (size_t i = 0; i < n; i++)
+        add(sums, rows[i] % period * width, g + i * width, width);
+    return total(sums);
+}
+
+CLONES static double square_part(const float *g, size_t n)
+{
+    double sums[LANES] = { 0 };
+
+    add(sums, 0, g, n);
+    return total(sums);
 }
 
 void optim_square_sums(const float *g, size_t n, double *partial)
 {
     for (size_t at = 0; at < n; at += OPTIM_BLOCK)
-        *partial++ = block_sum(g + at, n - at < OPTIM_BLOCK ? n - at : OPTIM_BLOCK);
+        *partial++ = square_part(g + at, n - at < OPTIM_BLOCK ? n - at : OPTIM_BLOCK);
 }
 
 float optim_clip(double norm, double clip)

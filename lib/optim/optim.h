@@ -211,5 +211,9 @@ enum { OPTIM_SUMS = 16 };
 /* Adds n elements of the block from element `at` on. */
 void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g, size_t n);
 double optim_square_total(double sums[OPTIM_SUMS]);
+/* Returns the sum of a block that consists of `period` rows, of which the `n` rows with the numbers rows[i] mod period
+ * are not 0. period * width <= OPTIM_BLOCK. */
+double optim_square_rows(const uint64_t *rows, size_t n, size_t width, size_t period,
+                         const float *g);
 
 #endif

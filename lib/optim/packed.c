@@ -7,6 +7,8 @@
 enum {
     ROOM = 1024,    /* floats that are gathered for one sweep */
     LONG_RUN = 256, /* floats of a run that gets its own sweep */
+    AHEAD = 16,     /* rows that are prefetched */
+    LINE_FLOATS = 16,
 };
 
 /* The index in the arena of the first float of a piece's table. */
@@ -113,13 +115,19 @@ static void sweep_together(const struct optim_def *def, const struct optim_hyper
     t->n = t->n_runs = 0;
 }
 
-/* Rows are scattered in memory: prefetches their first cache lines before they are gathered. */
-static void expect(const struct optim_def *def, const struct optim_state *s, size_t at)
+static void expect_floats(const float *x, size_t n)
 {
-    __builtin_prefetch(s->w + at, 1);
+    for (size_t i = 0; i < n && i < LONG_RUN; i += LINE_FLOATS)
+        __builtin_prefetch(x + i, 1);
+}
+
+/* Rows are scattered in memory: prefetches them before they are gathered. */
+static void expect(const struct optim_def *def, const struct optim_state *s, size_t at, size_t n)
+{
+    expect_floats(s->w + at, n);
     for (uint32_t k = 0; k < def->n_slots; k++)
         if (s->slots[k] != NULL)
-            __builtin_prefetch(s->slots[k] + at, 1);
+            expect_floats(s->slots[k] + at, n);
 }
 
 /* Adds a run to those of the next sweep, or updates it with a sweep of its own. The gradients of
@@ -136,7 +144,6 @@ static void add_run(const struct optim_def *def, const struct optim_hyper *own,
     }
     if (t->n_runs == 0)
         t->g = g;
-    expect(def, s, at);
     t->at[t->n_runs] = at;
     t->length[t->n_runs++] = n;
     t->n += n;
@@ -149,8 +156,10 @@ void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *o
     struct together t;
 
     t.n = t.n_runs = 0;
-    while (packed_next(&run))
+    while (packed_next(&run)) {
+        expect(def, s, origin(p) + run.at, run.n);
         add_run(def, own, s, &t, origin(p) + run.at, run.n, s->values + run.values);
+    }
     sweep_together(def, own, s, &t);
 }
 
@@ -161,9 +170,13 @@ void optim_update_rows(const struct optim_def *def, const struct optim_hyper *ow
     struct together t;
 
     t.n = t.n_runs = 0;
+    for (size_t i = 0; i < n && i < AHEAD; i++)
+        expect(def, s, at[i], width);
     for (size_t i = 0, run = 1; i < n; i += run, run = 1) {
         while (i + run < n && at[i + run] == at[i] + run * width) /* adjacent rows */
             run++;
+        for (size_t k = i + AHEAD; k < i + AHEAD + run && k < n; k++)
+            expect(def, s, at[k], width);
         add_run(def, own, s, &t, at[i], run * width, g + i * width);
     }
     sweep_together(def, own, s, &t);

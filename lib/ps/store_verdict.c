@@ -20,6 +20,8 @@ static double block_squares(const uint64_t *rows, const float *g, uint64_t n, si
     double sums[OPTIM_SUMS] = { 0 }, total = 0;
     size_t block = 0; /* first float of the optimizer block in `sums` */
 
+    if (PS_BLOCK_ROWS * width <= OPTIM_BLOCK)
+        return optim_square_rows(rows, n, width, PS_BLOCK_ROWS, g);
     for (uint64_t i = 0; i < n; i++) {
         size_t at = rows[i] % PS_BLOCK_ROWS * width, end = at + width;
 
