@@ -27,7 +27,9 @@
 #include "tls/tls.h"
 
 enum {
-    SEND_PARTS = 64,         /* per system call */
+    SEND_PARTS = 256,        /* per system call */
+    SMALL_PARTS = 16,        /* so many with less than SMALL_BYTES are collected: sendmsg() pays for each part */
+    SMALL_BYTES = 16 << 10,
     NAMED_MAX = 3,           /* limit of points in a message */
 };
 #define NS_PER_MS ((uint64_t)1000000)
@@ -268,22 +270,48 @@ static size_t list_rest(const struct outgoing *o, struct iovec out[SEND_PARTS])
     return n;
 }
 
-/* Sends one record. Small parts are collected; after EAGAIN the same bytes are collected again. */
-static ssize_t send_record(struct comm_end *e, struct tls_stream *tls, const struct iovec *v,
-                           size_t n)
+/* Copies the first bytes of the parts, at most `most`, to e->collected. Returns their number. After EAGAIN the same
+ * bytes are collected again. */
+static size_t collect(struct comm_end *e, const struct iovec *v, size_t n, size_t most)
 {
     size_t used = 0;
 
-    if (v[0].iov_len >= CHANNEL_RECORD_BYTES)
-        return tls_stream_send(tls, v[0].iov_base, v[0].iov_len);
-    for (size_t i = 0; i < n && used < CHANNEL_RECORD_BYTES; i++) {
-        size_t room = CHANNEL_RECORD_BYTES - used,
-               bytes = v[i].iov_len < room ? v[i].iov_len : room;
+    for (size_t i = 0; i < n && used < most; i++) {
+        size_t room = most - used, bytes = v[i].iov_len < room ? v[i].iov_len : room;
 
-        memcpy(e->record + used, v[i].iov_base, bytes);
+        memcpy(e->collected + used, v[i].iov_base, bytes);
         used += bytes;
     }
-    return tls_stream_send(tls, e->record, used);
+    return used;
+}
+
+/* Sends one record. */
+static ssize_t send_record(struct comm_end *e, struct tls_stream *tls, const struct iovec *v,
+                           size_t n)
+{
+    if (v[0].iov_len >= CHANNEL_RECORD_BYTES)
+        return tls_stream_send(tls, v[0].iov_base, v[0].iov_len);
+    return tls_stream_send(tls, e->collected, collect(e, v, n, CHANNEL_RECORD_BYTES));
+}
+
+static bool are_small(const struct iovec *v, size_t n)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < SMALL_PARTS && i < n; i++)
+        bytes += v[i].iov_len;
+    return n > SMALL_PARTS && bytes < SMALL_BYTES;
+}
+
+static ssize_t send_clear(struct comm_end *e, int fd, struct iovec *v, size_t n)
+{
+    struct msghdr m = { .msg_iov = v, .msg_iovlen = n };
+
+    if (are_small(v, n)) {
+        v[0] = (struct iovec){ e->collected, collect(e, v, n, CHANNEL_COLLECT_BYTES) };
+        m.msg_iovlen = 1;
+    }
+    return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* Returns the number of bytes sent; 0: none now; -1 after comm_fail(). */
@@ -291,17 +319,16 @@ static ssize_t send_some(struct comm *c, struct comm_end *e, uint32_t k, const s
 {
     const struct comm_link *link = &e->links[k];
     struct iovec v[SEND_PARTS];
-    struct msghdr m = { .msg_iov = v };
+    size_t n_v;
     ssize_t n;
 
     if (o->in_ring && o->part > 0)
         return channel_ring_send(c, e, k, o->parts + o->part - 1, o->n_parts - o->part + 1, o->at);
-    m.msg_iovlen = list_rest(o, v);
+    n_v = list_rest(o, v);
     if (fault_hit("comm.send"))
         n = -1, errno = ECONNRESET;
     else
-        n = link->tls != NULL ? send_record(e, link->tls, v, m.msg_iovlen)
-                              : sendmsg(link->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = link->tls != NULL ? send_record(e, link->tls, v, n_v) : send_clear(e, link->fd, v, n_v);
     if (n > 0)
         return n;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))

@@ -29,9 +29,9 @@ static int make_end(struct comm *c, struct comm_end *e)
     e->channels = calloc((size_t)n + 1, sizeof(*e->channels));
     for (uint32_t k = 0; e->channels != NULL && k < n; k++)
         e->channels[k].passed[0] = e->channels[k].passed[1] = -1;
-    if (c->opts.encrypts && n > 0) {
-        e->record = malloc(CHANNEL_RECORD_BYTES);
-        if (e->record == NULL)
+    if (n > 0) {
+        e->collected = malloc(CHANNEL_COLLECT_BYTES);
+        if (e->collected == NULL)
             return ERR_NOMEM;
     }
     return e->channels != NULL ? 0 : ERR_NOMEM;
@@ -119,7 +119,7 @@ static void free_end(struct comm_end *e)
         close(e->wake_fd);
     free(e->links);
     free(e->channels);
-    free(e->record);
+    free(e->collected);
 }
 
 void channels_free(struct comm *c)

@@ -15,6 +15,7 @@
 enum {
     CHANNEL_AHEAD_BYTES = 4096,
     CHANNEL_RECORD_BYTES = 16 << 10, /* the longest record of TLS */
+    CHANNEL_COLLECT_BYTES = 64 << 10,
     CHANNEL_RING_MIN = 16 << 10, /* smaller messages take the connection: one system call, and no other wake-up */
 };
 
@@ -47,6 +48,26 @@ struct channel {
     uint8_t ahead[CHANNEL_AHEAD_BYTES];
 };
 
+/* Returns the place of the next byte of `current`, which is not complete; *room: bytes that it has. */
+static inline uint8_t *channel_next_place(struct channel *ch, size_t *room)
+{
+    if (!ch->current->is_placed) {
+        *room = ch->current->bytes - ch->n_in;
+        return ch->current->data + ch->n_in;
+    }
+    for (; ch->place_at == ch->place->iov_len; ch->place++)
+        ch->place_at = 0;
+    *room = ch->place->iov_len - ch->place_at;
+    return (uint8_t *)ch->place->iov_base + ch->place_at;
+}
+
+/* The next n bytes of `current` are at their place. */
+static inline void channel_pass(struct channel *ch, size_t n)
+{
+    ch->n_in += n;
+    ch->place_at += n;
+}
+
 /* Reads what has arrived, without waiting, on the channels that epoll does not report. all: until
  * nothing is left; else until one message of each channel is complete. Returns -1 after
  * comm_fail(). */
@@ -68,9 +89,8 @@ bool channel_uses_ring(const struct channel *ch, size_t bytes);
  * is full; -1 after comm_fail(). */
 ssize_t channel_ring_send(struct comm *c, struct comm_end *e, uint32_t k, const struct iovec *parts,
                           uint32_t n_parts, size_t at);
-/* Reads from the ring. Returns the number of bytes; 0: none; -1 after comm_fail(). */
-ssize_t channel_ring_receive(struct comm *c, struct comm_end *e, uint32_t k, void *to,
-                             size_t bytes);
+/* Reads bytes of `current` from the ring to their places. Returns their number; 0: none; -1 after comm_fail(). */
+ssize_t channel_ring_receive(struct comm *c, struct comm_end *e, uint32_t k);
 /* Called before this end sleeps until there is room in the ring. Returns 1: there is; 0; -1 after comm_fail(). */
 int channel_ring_wait(struct comm *c, struct comm_end *e, uint32_t k);
 /* The same for the bytes of `current`. Returns true if this end need not sleep. */

@@ -24,6 +24,7 @@ enum {
     /* While a message lacks more bytes, epoll reports the connection when that many have arrived. A
      * message of 4 MB otherwise wakes its receiver up to 60 times, once per packet on loopback. */
     WAKE_BYTES = 128 << 10,
+    SMALL_PLACE = 4096,
     EVENTS = 64,
 };
 
@@ -90,23 +91,16 @@ static void end_channel(struct comm_end *e, uint32_t k)
     (void)epoll_ctl(e->ready_fd, EPOLL_CTL_DEL, e->links[k].fd, NULL);
 }
 
-/* Returns the place of the next byte of the present message, which is not complete; *room: bytes that it has. */
-static uint8_t *next_place(struct channel *ch, size_t *room)
+/* Copies the next n bytes of the present message to their places. */
+static void scatter(struct channel *ch, const uint8_t *from, size_t n)
 {
-    if (!ch->current->is_placed) {
-        *room = ch->current->bytes - ch->n_in;
-        return ch->current->data + ch->n_in;
-    }
-    for (; ch->place_at == ch->place->iov_len; ch->place++)
-        ch->place_at = 0;
-    *room = ch->place->iov_len - ch->place_at;
-    return (uint8_t *)ch->place->iov_base + ch->place_at;
-}
+    for (size_t room; n > 0; n -= room, from += room) {
+        uint8_t *to = channel_next_place(ch, &room);
 
-static void pass(struct channel *ch, size_t n)
-{
-    ch->n_in += n;
-    ch->place_at += n;
+        room = room < n ? room : n;
+        memcpy(to, from, room);
+        channel_pass(ch, room);
+    }
 }
 
 static ssize_t receive_bytes(const struct comm_link *link, struct channel *ch, void *to,
@@ -178,14 +172,8 @@ static int begin_message(struct comm *c, struct comm_end *e, uint32_t k)
     }
     present = ch->ahead_end - ch->ahead_at < bytes ? ch->ahead_end - ch->ahead_at : bytes;
     present = ch->in_ring ? 0 : present;
-    for (size_t room; present > 0; present -= room) {
-        uint8_t *to = next_place(ch, &room);
-
-        room = room < present ? room : present;
-        memcpy(to, ch->ahead + ch->ahead_at, room);
-        ch->ahead_at += room;
-        pass(ch, room);
-    }
+    scatter(ch, ch->ahead + ch->ahead_at, present);
+    ch->ahead_at += present;
     return 0;
 }
 
@@ -206,6 +194,28 @@ static bool has_head(const struct channel *ch)
     return ch->current == NULL && ch->ahead_end - ch->ahead_at >= MESSAGE_CHANNEL_BYTES;
 }
 
+/* Receives bytes of the present message from the connection. A system call for each small place would take
+ * longer than a copy. */
+static ssize_t receive_message(struct comm *c, struct comm_end *e, uint32_t k, size_t most)
+{
+    struct channel *ch = &e->channels[k];
+    size_t room, rest = ch->current->bytes - ch->n_in;
+    uint8_t *to = channel_next_place(ch, &room);
+    bool is_small = room < SMALL_PLACE && room < rest;
+    ssize_t n;
+
+    if (is_small) {
+        to = e->collected;
+        room = rest < CHANNEL_COLLECT_BYTES ? rest : CHANNEL_COLLECT_BYTES;
+    }
+    n = receive_some(c, e, k, to, room < most ? room : most);
+    if (n > 0 && is_small)
+        scatter(ch, to, (size_t)n);
+    else if (n > 0)
+        channel_pass(ch, (size_t)n);
+    return n;
+}
+
 /* Receives into the present message, or into `ahead`. Returns as receive_some(). */
 static ssize_t receive_next(struct comm *c, struct comm_end *e, uint32_t k, size_t most)
 {
@@ -213,14 +223,8 @@ static ssize_t receive_next(struct comm *c, struct comm_end *e, uint32_t k, size
     size_t rest;
     ssize_t n;
 
-    if (ch->current != NULL) {
-        uint8_t *to = next_place(ch, &rest);
-
-        rest = rest < most ? rest : most;
-        n = ch->in_ring ? channel_ring_receive(c, e, k, to, rest) : receive_some(c, e, k, to, rest);
-        pass(ch, n > 0 ? (size_t)n : 0);
-        return n;
-    }
+    if (ch->current != NULL)
+        return ch->in_ring ? channel_ring_receive(c, e, k) : receive_message(c, e, k, most);
     rest = ch->ahead_end - ch->ahead_at; /* less than a head */
     memmove(ch->ahead, ch->ahead + ch->ahead_at, rest);
     ch->ahead_at = 0;

@@ -69,7 +69,6 @@ static void free_peers(struct ps_client *c)
         ps_writer_fini(&c->peers[i].reply);
         free(c->peers[i].places);
         free(c->peers[i].head);
-        free(c->peers[i].slots);
     }
     free(c->peers);
     c->peers = NULL;
@@ -152,100 +151,41 @@ static struct client_peer *reader_of(const struct ps_client *c, const struct cli
     return &c->peers[c->readers[ps_shard_of(t->first_shard, row)]];
 }
 
-static bool make_slots_room(struct client_peer *p, size_t n)
-{
-    size_t room = p->room_slots > 0 ? p->room_slots : 1024;
-    uint32_t *grown;
-
-    while (room < n)
-        room *= 2;
-    if (room == p->room_slots)
-        return true;
-    grown = realloc(p->slots, room * sizeof(*grown));
-    if (grown == NULL)
-        return false;
-    p->slots = grown;
-    p->room_slots = room;
-    return true;
-}
-
-/* Adds the section of a table to each message: the rows of slots without values. */
-static int write_pull(struct ps_client *c, uint32_t table, struct err *err)
+/* Adds the rows of a table's slots without values to the requests, and their places to the replies. */
+static int pull_slots(struct ps_client *c, uint32_t table, struct err *err)
 {
     const struct client_table *t = &c->tables[table];
+    size_t bytes = t->width * sizeof(*t->values);
+    int rc = 0;
 
     for (size_t s = t->slots.fetched; s < t->slots.n; s++)
         reader_of(c, t, t->slots.rows[s])->n++;
     for (uint32_t i = 0; i < c->n_peers; i++) {
         struct client_peer *p = &c->peers[i];
 
-        ps_write_section(&p->out, table, table, c->part, p->n);
         p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows));
-        if (p->rows == NULL || !make_slots_room(p, p->n_slots + p->n))
+        if (p->rows == NULL)
             return client_no_memory(err);
-        p->n = 0;
+        p->has_padding = p->n * t->width % 2 != 0;
     }
-    for (size_t s = t->slots.fetched; s < t->slots.n; s++) {
+    client_write_pulled(c, table);
+    for (size_t s = t->slots.fetched; rc == 0 && s < t->slots.n; s++) {
         uint64_t row = t->slots.rows[s];
         struct client_peer *p = reader_of(c, t, row);
 
         *p->rows++ = row;
-        p->slots[p->n_slots++] = (uint32_t)s;
+        rc = client_add_place(p, t->values + s * t->width, bytes, err);
     }
-    return 0;
-}
-
-/* Every message has a section for each table, which may be empty. */
-static int write_pulls(struct ps_client *c, struct err *err)
-{
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < c->n_sparse; i++)
-        rc = write_pull(c, i, err);
-    for (uint32_t i = c->n_sparse; i < c->n_tables; i++)
-        client_write_nothing(c, i);
+    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++)
+        if (c->peers[i].has_padding)
+            rc = client_add_place(&c->peers[i], c->rest, sizeof(*c->rest), err);
     return rc;
 }
 
-/* Copies the rows to their slots, in the order of the request, which is still in `out`. */
-static int store_rows(struct ps_client *c, uint32_t from, const struct ps_message *m,
-                      struct err *err)
-{
-    struct client_peer *p = &c->peers[from];
-    size_t at = 0;
-
-    if (m->n_sections != c->n_tables)
-        return client_bad_rows(from, err);
-    for (uint32_t i = 0; i < m->n_sections; i++) {
-        const struct ps_section *x = &m->sections[i];
-        struct client_table *t = &c->tables[x->table];
-
-        if (x->table != i || x->part != c->part || x->n != ps_written_rows(&p->out, i))
-            return client_bad_rows(from, err);
-        for (uint64_t k = 0; k < x->n; k++) {
-            uint32_t slot = p->slots[at++];
-
-            memcpy(t->values + (size_t)slot * t->width, x->values + k * t->width,
-                   t->width * sizeof(float));
-        }
-    }
-    return 0;
-}
-
-static int receive_rows(struct ps_client *c, struct err *err)
-{
-    struct ps_message m;
-    uint32_t from;
-    int rc = client_receive(c, PS_ROWS, &from, &m, err);
-
-    return rc == 0 ? store_rows(c, from, &m, err) : rc;
-}
-
+/* The messages have empty sections for dense parameters. */
 int ps_client_fetch(struct ps_client *c, struct err *err)
 {
-    struct ps_message m = client_pull(c);
     bool is_complete = true;
-    uint32_t n_owed;
     int rc = 0;
 
     for (uint32_t i = 0; i < c->n_tables; i++)
@@ -254,13 +194,15 @@ int ps_client_fetch(struct ps_client *c, struct err *err)
         return 0;
     if (c->is_copying && c->version >= c->find_at)
         rc = client_find_holders(c, err);
-    client_begin_messages(c, &m);
     if (rc == 0)
-        rc = write_pulls(c, err);
+        rc = client_begin_pulls(c, err);
+    for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
+        if (i < c->n_sparse)
+            rc = pull_slots(c, i, err);
+        else
+            client_write_pulled(c, i);
     if (rc == 0)
-        rc = client_send_pulls(c, &n_owed, err);
-    for (; rc == 0 && n_owed > 0; n_owed--)
-        rc = receive_rows(c, err);
+        rc = client_receive_rows(c, err);
     for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
         c->tables[i].slots.fetched = c->tables[i].slots.n;
     return rc;

@@ -42,60 +42,6 @@ static struct client_peer *reader_of_block(const struct ps_client *c, const stru
 
 /* ---- values ---- */
 
-/* Adds the place of values that a server sends. */
-static int add_place(struct client_peer *p, void *to, size_t bytes, struct err *err)
-{
-    struct iovec *last = p->n_places > 1 ? &p->places[p->n_places - 1] : NULL; /* not the head */
-
-    if (last != NULL && (uint8_t *)last->iov_base + last->iov_len == to) {
-        last->iov_len += bytes;
-        return 0;
-    }
-    if (p->n_places == p->room_places) {
-        uint32_t room = p->room_places > 0 ? 2 * p->room_places : 64;
-        struct iovec *grown = realloc(p->places, room * sizeof(*grown));
-
-        if (grown == NULL)
-            return client_no_memory(err);
-        p->places = grown;
-        p->room_places = room;
-    }
-    p->places[p->n_places++] = (struct iovec){ to, bytes };
-    return 0;
-}
-
-/* Begins the replies to PULL: a head and n_tables sections, then values. */
-static int begin_replies(struct ps_client *c, uint64_t step, struct err *err)
-{
-    struct ps_message m = { .kind = PS_ROWS, .step = step };
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++) {
-        struct client_peer *p = &c->peers[i];
-
-        ps_write_begin(&p->reply, &m, c->n_tables);
-        if (p->head == NULL)
-            p->head = malloc(ps_writer_bytes(&p->reply));
-        if (p->head == NULL || p->reply.failed)
-            return client_no_memory(err);
-        p->n_places = 0;
-        rc = add_place(p, p->head, ps_writer_bytes(&p->reply), err);
-    }
-    return rc;
-}
-
-static void write_sections(struct ps_client *c, uint32_t table)
-{
-    for (uint32_t i = 0; i < c->n_peers; i++) {
-        struct client_peer *p = &c->peers[i];
-
-        ps_write_section(&p->out, table, table, c->part, p->n);
-        ps_write_section(&p->reply, table, table, c->part, p->n);
-        p->n_slots += p->n;
-        p->n = 0;
-    }
-}
-
 /* Adds the rows of a parameter to the requests, and their places in `out` to the replies. */
 static int pull_dense(struct ps_client *c, uint32_t table, float *out, struct err *err)
 {
@@ -111,68 +57,33 @@ static int pull_dense(struct ps_client *c, uint32_t table, float *out, struct er
         if (p->rows == NULL)
             return client_no_memory(err);
     }
-    write_sections(c, table);
+    client_write_pulled(c, table);
     for (uint64_t b = 0; rc == 0 && b < blocks_of(t); b++) {
         struct client_peer *p = reader_of_block(c, t, b);
         size_t padded, floats = floats_in(t, b, &padded);
 
         for (uint64_t k = 0; k < rows_in(t, b); k++)
             *p->rows++ = b * PS_BLOCK_ROWS + k;
-        rc = add_place(p, out + b * PS_BLOCK_ROWS * PS_DENSE_WIDTH, floats * sizeof(*out), err);
+        rc = client_add_place(p, out + b * PS_BLOCK_ROWS * PS_DENSE_WIDTH, floats * sizeof(*out),
+                              err);
         if (rc == 0 && floats < padded)
-            rc = add_place(p, c->rest, (padded - floats) * sizeof(*out), err);
+            rc = client_add_place(p, c->rest, (padded - floats) * sizeof(*out), err);
     }
     return rc;
-}
-
-/* Receives the values of a server into their places. */
-static int receive_dense(struct ps_client *c, struct err *err)
-{
-    struct comm_message in;
-    struct client_peer *p;
-    struct ps_message m;
-    uint32_t from;
-    int rc;
-
-    do { /* each message extends the limit */
-        rc = c->port.receive(&c->port, &in, err);
-        if (rc == 0 && in.data != NULL)
-            rc = ps_message_read(in.data, in.bytes, c->widths, c->n_tables, c->sections, &m, err);
-        if (rc < 0)
-            return rc;
-    } while (in.data != NULL && m.kind == PS_WAIT);
-    from = in.from - c->route->n_ranks;
-    p = &c->peers[from < c->n_peers ? from : 0];
-    if (from >= c->n_peers || in.data != NULL || !p->owes ||
-        memcmp(p->head, p->reply.data, ps_writer_bytes(&p->reply)) != 0)
-        return client_bad_rows(from, err);
-    p->owes = false;
-    return 0;
 }
 
 /* Exchanges the values of the tables [first, end); the messages have empty sections for the others. */
 static int fetch_dense(struct ps_client *c, uint32_t first, uint32_t end, float *const *out,
                        struct err *err)
 {
-    struct ps_message m = client_pull(c);
-    uint32_t n_owed = 0;
-    int rc = begin_replies(c, m.step, err);
+    int rc = client_begin_pulls(c, err);
 
-    client_begin_messages(c, &m);
     for (uint32_t i = 0; rc == 0 && i < c->n_tables; i++)
         if (i >= first && i < end)
             rc = pull_dense(c, i, out[i - c->n_sparse], err);
         else
-            write_sections(c, i);
-    for (uint32_t i = 0; rc == 0 && i < c->n_peers; i++)
-        if (c->peers[i].n_slots > 0)
-            c->port.place(&c->port, c->route->n_ranks + i, c->peers[i].places,
-                          c->peers[i].n_places);
-    if (rc == 0)
-        rc = client_send_pulls(c, &n_owed, err);
-    for (; rc == 0 && n_owed > 0; n_owed--)
-        rc = receive_dense(c, err);
-    return rc;
+            client_write_pulled(c, i);
+    return rc == 0 ? client_receive_rows(c, err) : rc;
 }
 
 int ps_client_fetch_dense(struct ps_client *c, float *const *out, struct err *err)

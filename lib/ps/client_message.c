@@ -27,10 +27,8 @@ struct ps_message client_pull(const struct ps_client *c)
 
 void client_begin_messages(struct ps_client *c, const struct ps_message *m)
 {
-    for (uint32_t i = 0; i < c->n_peers; i++) {
+    for (uint32_t i = 0; i < c->n_peers; i++)
         ps_write_begin(&c->peers[i].out, m, c->n_tables);
-        c->peers[i].n_slots = 0;
-    }
 }
 
 int client_send_to(struct ps_client *c, uint32_t i, struct err *err)
@@ -50,13 +48,11 @@ const uint32_t *client_holders_of(const struct ps_client *c, const struct client
     return ps_route_holders(c->route, ps_shard_of(t->first_shard, row));
 }
 
-/* A server answers PULL with the requested version. It answers QUERY at once, and may not have applied the
- * newest step yet. */
+/* A server answers QUERY at once, and may not have applied the newest step yet. */
 static bool is_due(const struct ps_client *c, const struct ps_message *m)
 {
-    if (m->kind == PS_HELD)
-        return m->step == c->version || m->step + 1 == c->version || c->unit_step > 0;
-    return m->kind != PS_ROWS || m->step == client_pull(c).step;
+    return m->kind != PS_HELD || m->step == c->version || m->step + 1 == c->version ||
+           c->unit_step > 0;
 }
 
 /* Receives a message of a server that owes one. */
@@ -133,32 +129,4 @@ int client_find_holders(struct ps_client *c, struct err *err)
     c->find_at = c->version + c->find_steps;
     c->find_steps *= 2;
     return rc == 0 ? choose_readers(c, err) : rc;
-}
-
-void client_write_nothing(struct ps_client *c, uint32_t table)
-{
-    for (uint32_t i = 0; i < c->n_peers; i++)
-        ps_write_section(&c->peers[i].out, table, table, c->part, 0);
-}
-
-int client_send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err)
-{
-    *n_owed = 0;
-    for (uint32_t i = 0; i < c->n_peers; i++) {
-        int rc;
-
-        c->peers[i].owes = c->peers[i].n_slots > 0;
-        if (!c->peers[i].owes)
-            continue;
-        rc = client_send_to(c, i, err);
-        if (rc < 0)
-            return rc;
-        ++*n_owed;
-    }
-    return 0;
-}
-
-int client_bad_rows(uint32_t from, struct err *err)
-{
-    return err_set(err, ERR_PEER, "server %u: its rows are not those that were requested", from);
 }

@@ -3,6 +3,7 @@
  *   client.c          generations, rows of lookups, COMMIT
  *   client_dense.c    values and gradients of dense parameters
  *   client_message.c  messages, and the servers that send rows
+ *   client_pull.c     PULL and ROWS
  *   client_push.c     the gradients of a step
  *   client_unit.c     units of an asynchronous phase */
 #ifndef PS_CLIENT_PRIV_H
@@ -28,9 +29,9 @@ struct client_peer {
     uint64_t n;         /* rows of the section that is being written; 0 between sections */
     uint64_t *rows;     /* place of its next row, and of its next values */
     float *values;
-    uint32_t *slots;    /* owned; of the rows of PULL, in order */
-    size_t n_slots, room_slots;
-    struct ps_writer reply; /* owned; the head and the sections that ROWS must have, of dense parameters */
+    size_t n_pulled;    /* rows of PULL */
+    bool has_padding;   /* ROWS has a float after the values of the section that is being written */
+    struct ps_writer reply; /* owned; the head and the sections that ROWS must have */
     struct iovec *places;   /* owned; of those, then of the values */
     uint32_t n_places, room_places;
     uint8_t *head;          /* owned [ps_writer_bytes(&reply)]; those that ROWS has */
@@ -50,7 +51,7 @@ struct ps_client {
     float **values;             /* owned [n_tables] */
     struct client_order *order, *spare; /* owned [of the largest room] */
     struct ps_section *sections; /* owned [PS_TABLES_MAX] */
-    float rest[PS_DENSE_WIDTH]; /* receives what follows the last float of a dense parameter */
+    float rest[PS_DENSE_WIDTH]; /* receives what follows the last float of a dense parameter, or of a section */
 
     /* the generation */
     struct ps_port port;
@@ -74,7 +75,6 @@ int client_no_memory(struct err *err);
 struct ps_message client_pull(const struct ps_client *c);
 /* Begins a message to each server, with a section for each table. */
 void client_begin_messages(struct ps_client *c, const struct ps_message *m);
-void client_write_nothing(struct ps_client *c, uint32_t table); /* an empty section */
 const uint32_t *client_holders_of(const struct ps_client *c, const struct client_table *t,
                                   uint64_t row);
 /* Asks the servers which shards they have, and chooses the server that sends the rows of each. */
@@ -82,12 +82,20 @@ int client_find_holders(struct ps_client *c, struct err *err);
 /* Sends the message that was written for a server. */
 int client_send_to(struct ps_client *c, uint32_t server, struct err *err);
 int client_send_to_all(struct ps_client *c, const struct ps_message *m, struct err *err);
-/* Sends PULL to the servers from which rows were requested; *n_owed: how many. */
-int client_send_pulls(struct ps_client *c, uint32_t *n_owed, struct err *err);
 /* Receives a message of a server that owes one. */
 int client_receive(struct ps_client *c, enum ps_kind kind, uint32_t *from, struct ps_message *m,
                    struct err *err);
-int client_bad_rows(uint32_t from, struct err *err);
+
+/* ---- client_pull.c ---- */
+
+/* Begins PULL to all servers, and their replies. */
+int client_begin_pulls(struct ps_client *c, struct err *err);
+/* Adds the section of a table to the messages: the p->n rows of each server. */
+void client_write_pulled(struct ps_client *c, uint32_t table);
+/* Adds the place of the next values that a server sends. */
+int client_add_place(struct client_peer *p, void *to, size_t bytes, struct err *err);
+/* Sends PULL to the servers from which rows are requested, and receives the values. */
+int client_receive_rows(struct ps_client *c, struct err *err);
 
 /* ---- client_dense.c ---- */
 

@@ -54,31 +54,13 @@ static size_t list_marked(struct ps_client *c, uint32_t table, const struct pack
     return n;
 }
 
-/* Adds the section of a table to the message of each holder: the rows, then their values. `values`
- * has those of the marked slots. */
-static int write_push(struct ps_client *c, uint32_t table, const struct packed *marks,
-                      const float *values, struct err *err)
+/* Adds the rows of n marked slots to the messages of their holders, and copies their values. */
+static void copy_values(struct ps_client *c, const struct client_table *t, size_t n,
+                        const float *values)
 {
     enum { AHEAD = 8 }; /* rows; their values are in another order */
-    const struct client_table *t = &c->tables[table];
-    size_t n = list_marked(c, table, marks), width = t->width;
+    size_t width = t->width;
 
-    for (size_t i = 0; i < n; i++)
-        for (uint32_t h = 0; h < c->route->n_holders; h++)
-            c->peers[client_holders_of(c, t, c->order[i].row)[h]].n++;
-    for (uint32_t i = 0; i < c->n_peers; i++) {
-        struct client_peer *p = &c->peers[i];
-        size_t floats = p->n * width;
-
-        ps_write_section(&p->out, table, table, 0, p->n);
-        p->rows = ps_write_room(&p->out, p->n * sizeof(*p->rows) + ps_padded(floats));
-        if (p->rows == NULL)
-            return client_no_memory(err);
-        p->values = (float *)(p->rows + p->n);
-        if (floats % 2 != 0)
-            p->values[floats] = 0;
-        p->n = 0;
-    }
     for (size_t i = 0; i < n; i++) {
         const uint32_t *holders = client_holders_of(c, t, c->order[i].row);
 
@@ -92,6 +74,58 @@ static int write_push(struct ps_client *c, uint32_t table, const struct packed *
             memcpy(p->values, values + c->order[i].place * width, width * sizeof(float));
             p->values += width;
         }
+    }
+}
+
+/* The same for wide rows: the values stay where they are. */
+static void borrow_values(struct ps_client *c, const struct client_table *t, size_t n,
+                          const float *values)
+{
+    size_t width = t->width;
+
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t *holders = client_holders_of(c, t, c->order[i].row);
+
+        for (uint32_t h = 0; h < c->route->n_holders; h++) {
+            struct client_peer *p = &c->peers[holders[h]];
+
+            *p->rows++ = c->order[i].row;
+            ps_write_borrow(&p->out, values + c->order[i].place * width, width * sizeof(float));
+        }
+    }
+}
+
+/* Adds the section of a table to the message of each holder: the rows, then their values. `values`
+ * has those of the marked slots. */
+static int write_push(struct ps_client *c, uint32_t table, const struct packed *marks,
+                      const float *values, struct err *err)
+{
+    static const float padding = 0;
+    const struct client_table *t = &c->tables[table];
+    size_t n = list_marked(c, table, marks), width = t->width;
+    bool borrows = width * sizeof(float) >= PS_BORROW_BYTES;
+
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t h = 0; h < c->route->n_holders; h++)
+            c->peers[client_holders_of(c, t, c->order[i].row)[h]].n++;
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        struct client_peer *p = &c->peers[i];
+        size_t floats = p->n * width;
+
+        ps_write_section(&p->out, table, table, 0, p->n);
+        p->rows =
+            ps_write_room(&p->out, p->n * sizeof(*p->rows) + (borrows ? 0 : ps_padded(floats)));
+        if (p->rows == NULL)
+            return client_no_memory(err);
+        p->values = (float *)(p->rows + p->n);
+        if (floats % 2 != 0 && !borrows)
+            p->values[floats] = 0;
+    }
+    (borrows ? borrow_values : copy_values)(c, t, n, values);
+    for (uint32_t i = 0; i < c->n_peers; i++) {
+        if (borrows && c->peers[i].n * width % 2 != 0)
+            ps_write_borrow(&c->peers[i].out, &padding, sizeof(padding));
+        c->peers[i].n = 0;
     }
     return 0;
 }

@@ -234,28 +234,30 @@ int ps_message_read(const uint8_t *data, size_t n, const uint32_t *widths, uint3
                     struct ps_section *sections, struct ps_message *out, struct err *err);
 
 /* ---- writing: a message grows in memory that is used again ---- */
-struct ps_borrowed {
-    size_t at; /* bytes of `data` of the writer before it */
-    const void *data;
-    size_t n;
+struct ps_run { /* a part with bytes of `data` from `at` on */
+    uint32_t part;
+    size_t at;
 };
 struct ps_writer {
     uint8_t *data; /* owned; 8-byte aligned; the bytes that are not borrowed */
     size_t n, room;
-    struct ps_borrowed *borrowed; /* owned */
-    uint32_t n_borrowed, room_borrowed;
-    struct iovec *parts; /* owned [room_parts]; of ps_writer_parts() */
-    uint32_t room_parts;
+    size_t listed;       /* of the n bytes, those in `parts` */
+    size_t borrowed;     /* bytes */
+    struct iovec *parts; /* owned; those of ps_writer_parts(), apart from the last one */
+    uint32_t n_parts, room_parts;
+    struct ps_run *runs; /* owned */
+    uint32_t n_runs, room_runs;
     bool failed; /* out of memory */
 };
 void ps_writer_fini(struct ps_writer *w); /* a zeroed one is allowed */
 /* Begins a message: fields kind, step, first, flag, number, clip, and with `has_hyper` kinds the hyper-parameters
  * of `m`. Room for n_sections sections, which ps_write_section() fills in order. */
 void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_sections);
-/* Adds bytes; n a multiple of 8. Returns their place, valid until the next call; NULL: out of memory. */
+/* Adds bytes; n a multiple of 8. Returns their place, valid until the next bytes are added; NULL: out of memory. */
 void *ps_write_room(struct ps_writer *w, size_t n);
 /* Adds n bytes that stay where they are; they must not change before the message is sent. Together with other
- * bytes a multiple of 8. */
+ * bytes a multiple of 8. A part costs time, so values of less than PS_BORROW_BYTES are copied. */
+enum { PS_BORROW_BYTES = 256 };
 void ps_write_borrow(struct ps_writer *w, const void *data, size_t n);
 /* Returns the bytes of the message in parts, valid until the next call; NULL: out of memory. */
 const struct iovec *ps_writer_parts(struct ps_writer *w, uint32_t *n);

@@ -13,8 +13,8 @@
 void ps_writer_fini(struct ps_writer *w)
 {
     free(w->data);
-    free(w->borrowed);
     free(w->parts);
+    free(w->runs);
     *w = (struct ps_writer){ 0 };
 }
 
@@ -32,48 +32,65 @@ static void *make_array(void *old, uint32_t *room, uint32_t n, size_t bytes)
     return grown;
 }
 
-void ps_write_borrow(struct ps_writer *w, const void *data, size_t n)
+static void add_part(struct ps_writer *w, const void *data, size_t n)
 {
-    struct ps_borrowed *grown =
-        make_array(w->borrowed, &w->room_borrowed, w->n_borrowed + 1, sizeof(*grown));
+    struct iovec *grown = make_array(w->parts, &w->room_parts, w->n_parts + 1, sizeof(*grown));
 
     w->failed = w->failed || grown == NULL;
     if (w->failed)
         return;
-    w->borrowed = grown;
-    w->borrowed[w->n_borrowed++] = (struct ps_borrowed){ .at = w->n, .data = data, .n = n };
+    w->parts = grown;
+    w->parts[w->n_parts++] = (struct iovec){ (void *)(uintptr_t)data, n };
+}
+
+/* Makes a part of the bytes that were added to `data`. They may move, so their place is set later. */
+static void list_added(struct ps_writer *w)
+{
+    struct ps_run *grown = make_array(w->runs, &w->room_runs, w->n_runs + 1, sizeof(*grown));
+
+    w->failed = w->failed || grown == NULL;
+    if (w->failed)
+        return;
+    w->runs = grown;
+    w->runs[w->n_runs++] = (struct ps_run){ w->n_parts, w->listed };
+    add_part(w, NULL, w->n - w->listed);
+    w->listed = w->n;
+}
+
+static bool is_borrowed(const struct ps_writer *w, uint32_t part)
+{
+    return w->n_runs == 0 || w->runs[w->n_runs - 1].part < part;
+}
+
+void ps_write_borrow(struct ps_writer *w, const void *data, size_t n)
+{
+    struct iovec *last;
+
+    if (w->n > w->listed && !w->failed)
+        list_added(w);
+    last = w->n_parts > 0 && is_borrowed(w, w->n_parts - 1) ? &w->parts[w->n_parts - 1] : NULL;
+    if (last != NULL && (const uint8_t *)last->iov_base + last->iov_len == data)
+        last->iov_len += n;
+    else
+        add_part(w, data, n);
+    w->borrowed += n;
 }
 
 const struct iovec *ps_writer_parts(struct ps_writer *w, uint32_t *n)
 {
-    struct iovec *parts =
-        make_array(w->parts, &w->room_parts, 2 * w->n_borrowed + 1, sizeof(*parts));
-    size_t at = 0;
-
-    if (w->failed || parts == NULL)
+    if (w->n > w->listed && !w->failed)
+        list_added(w);
+    if (w->failed)
         return NULL;
-    w->parts = parts;
-    *n = 0;
-    for (uint32_t i = 0; i < w->n_borrowed; i++) {
-        const struct ps_borrowed *b = &w->borrowed[i];
-
-        if (b->at > at)
-            parts[(*n)++] = (struct iovec){ w->data + at, b->at - at };
-        parts[(*n)++] = (struct iovec){ (void *)(uintptr_t)b->data, b->n };
-        at = b->at;
-    }
-    if (w->n > at)
-        parts[(*n)++] = (struct iovec){ w->data + at, w->n - at };
-    return parts;
+    for (uint32_t i = 0; i < w->n_runs; i++)
+        w->parts[w->runs[i].part].iov_base = w->data + w->runs[i].at;
+    *n = w->n_parts;
+    return w->parts;
 }
 
 uint64_t ps_writer_bytes(const struct ps_writer *w)
 {
-    uint64_t n = w->n;
-
-    for (uint32_t i = 0; i < w->n_borrowed; i++)
-        n += w->borrowed[i].n;
-    return n;
+    return w->n + w->borrowed;
 }
 
 void *ps_write_room(struct ps_writer *w, size_t n)
@@ -108,8 +125,8 @@ void ps_write_begin(struct ps_writer *w, const struct ps_message *m, uint32_t n_
     struct hyper *hyper;
     void *sections;
 
-    w->n = 0;
-    w->n_borrowed = 0;
+    w->n = w->listed = w->borrowed = 0;
+    w->n_parts = w->n_runs = 0;
     w->failed = false;
     head = ps_write_room(w, sizeof(*head));
     if (head == NULL)

@@ -259,8 +259,8 @@ int server_reserve(const struct ps_server *s, struct err *err);
  * version of another part than the weights. */
 int server_read_rows(struct ps_server *s, const struct ps_section *x, uint64_t version, float *to,
                      struct err *err);
-/* Are these the newest weights of a dense parameter? Then server_borrow_rows() adds them to the message that is being
- * written, without a copy. Errors: as above. */
+/* Are these the newest weights of wide rows that all exist? Then server_borrow_rows() adds them to the message that is
+ * being written, without a copy. Errors: as above. */
 bool server_can_borrow(const struct ps_server *s, const struct ps_section *x, uint64_t version);
 int server_borrow_rows(struct ps_server *s, const struct ps_section *x, struct err *err);
 

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "ps/server_priv.h"
+#include "ps/store_groups.h"
 
 /* Do all the rows belong to shards that have their rows? Without copies every shard of the store has. */
 static int check_rows(const struct ps_server *s, const struct ps_section *x, struct err *err)
@@ -40,11 +41,13 @@ int server_read_rows(struct ps_server *s, const struct ps_section *x, uint64_t v
 
 bool server_can_borrow(const struct ps_server *s, const struct ps_section *x, uint64_t version)
 {
-    return x->part == 0 && version == s->version && ps_store_is_dense(s->store, x->table);
+    return x->part == 0 && version == s->version && !ps_store_is_dynamic(s->store, x->table) &&
+           s->widths[x->table] * sizeof(float) >= PS_BORROW_BYTES;
 }
 
 int server_borrow_rows(struct ps_server *s, const struct ps_section *x, struct err *err)
 {
+    static const float padding = 0;
     size_t row_bytes = s->widths[x->table] * sizeof(float);
     int rc = check_rows(s, x, err);
 
@@ -60,6 +63,8 @@ int server_borrow_rows(struct ps_server *s, const struct ps_section *x, struct e
         else
             ps_write_borrow(&s->out, values, n * row_bytes);
     }
+    if (rc == 0 && x->n * s->widths[x->table] % 2 != 0)
+        ps_write_borrow(&s->out, &padding, sizeof(padding));
     return rc;
 }
 

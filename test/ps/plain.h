@@ -20,7 +20,7 @@
 enum {
     PLAIN_TABLES = 4, /* the last one has rows in every shard, some with two blocks */
     PLAIN_PARTS = OPTIM_MAX_SLOTS + 2,
-    PLAIN_WIDTH = 8, /* at most */
+    PLAIN_WIDTH = 65, /* at most */
     PLAIN_STEPS = 32,
     PLAIN_IDS = 256, /* of a dynamic table */
 };
@@ -28,7 +28,7 @@ enum {
 static const struct ps_table plain_tables[PLAIN_TABLES] = {
     { "wide", 700, 8, 0, 1, 0.01, true, false, { 0 } },
     { "one row", 1, 3, 389, 0.5, 0, false, false, { 0 } },
-    { "odd", 50, 5, 778, 2, 0.1, false, false, { 0 } },
+    { "odd", 50, 65, 778, 2, 0.1, false, false, { 0 } },
     { "everywhere", 65636, 1, 143, 1, 0, true, false, { 0 } },
 };
 
@@ -36,7 +36,7 @@ static const struct ps_table plain_tables[PLAIN_TABLES] = {
 static const struct ps_table plain_dynamic[] = {
     { "wide", 700, 8, 0, 1, 0.01, true, false, { 0 } },
     { "ids", 0, 3, PS_BY_ID, 0.5, 0.02, false, false, { 2, 2, 3, PS_SHARDS } },
-    { "odd", 50, 5, 778, 2, 0.1, false, false, { 0 } },
+    { "odd", 50, 65, 778, 2, 0.1, false, false, { 0 } },
 };
 
 struct plain_id { /* of a dynamic table */

@@ -169,7 +169,7 @@ static void read_whole(struct ps_leader *l, const struct ps_port *port)
 
 static void train(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
-    static const uint32_t widths[] = { 8, 3, 5 };
+    static const uint32_t widths[] = { 8, 3, 65 };
     static const size_t rooms[] = { ROOM, ROOM, ROOM };
     uint32_t firsts[TABLES], rank = comm_first_rank(c) + local, share = LANES / comm_world(c);
     struct ps_client_opts o = { .n_tables = TABLES, .widths = widths, .first_shards = firsts,

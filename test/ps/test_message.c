@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sys/uio.h>
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -594,9 +596,51 @@ static void writer_keeps_its_memory(void **state)
     ps_writer_fini(&w);
 }
 
+/* Writes and borrows bytes in turns, whose values are their positions. */
+static void borrowed_bytes_are_parts_between_those_that_were_written(void **state)
+{
+    static uint8_t borrowed[4][PS_BORROW_BYTES * 2];
+    struct ps_writer w = { 0 };
+
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        size_t head, at = 0;
+        const struct iovec *parts;
+        uint32_t n;
+
+        ps_write_begin(&w, &(struct ps_message){ .kind = PS_PUSH }, 0);
+        head = (size_t)ps_writer_bytes(&w);
+        for (uint32_t i = 0; i < 4; i++) {
+            uint64_t *own = ps_write_room(&w, i == 1 ? 0 : 8000);
+
+            if (i != 1)
+                memset(own, 0x10 + (int)i, 8000);
+            memset(borrowed[i], 0x20 + (int)i, sizeof(borrowed[i]));
+            ps_write_borrow(&w, borrowed[i], PS_BORROW_BYTES); /* two halves are one part */
+            ps_write_borrow(&w, borrowed[i] + PS_BORROW_BYTES, PS_BORROW_BYTES);
+        }
+        assert_int_equal(ps_writer_bytes(&w), head + 3 * 8000 + sizeof(borrowed));
+        parts = ps_writer_parts(&w, &n);
+        assert_non_null(parts);
+        assert_int_equal(n, 6); /* the halves, and the first two arrays, follow each other */
+        assert_int_equal(parts[0].iov_len, head + 8000);
+        for (uint32_t i = 0; i < n; at += parts[i++].iov_len) {
+            static const int firsts[] = { 0x10, 0x20, 0x12, 0x22, 0x13, 0x23 };
+            const uint8_t *p = parts[i].iov_base;
+
+            assert_int_equal(p[i == 0 ? head : 0], firsts[i]);
+            assert_int_equal(p[parts[i].iov_len - 1], i == 1 ? 0x21 : firsts[i]);
+            assert_true(i % 2 == 0 || p == borrowed[i == 1 ? 0 : (i + 1) / 2]);
+        }
+        assert_int_equal(at, ps_writer_bytes(&w));
+    }
+    ps_writer_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(borrowed_bytes_are_parts_between_those_that_were_written),
         cmocka_unit_test(every_kind_is_read_as_it_was_written),
         cmocka_unit_test(copy_head_is_that_of_its_shard),
         cmocka_unit_test(rows_of_a_dynamic_table_have_the_parts_of_a_state),
