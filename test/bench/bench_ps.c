@@ -1,11 +1,12 @@
 /* bench_ps - measures how many rows of an embedding table training ranks read from a parameter server, and
  * push gradients of, per second, through shared memory or over TCP on loopback.
  *
- *   bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N] [--dense N] [--tcp 0|1]
+ *   bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N] [--dense N] [--tcp 0|1] [--bound N]
  *
  * Starts a process for each rank and one for a parameter server with `threads` service threads. In each step every rank looks
  * up `ids` random rows and pushes as many gradients; the server updates the rows by SGD; all ranks wait for the
- * step. With --dense a step reads N floats, in 8 dense parameters, and pushes their gradients instead.
+ * step. With --dense a step reads N floats, in 8 dense parameters, and pushes their gradients instead. With --bound the
+ * ranks run asynchronously, at most N steps apart (ps/units.h): each gradient is an update of its own.
  * Prints the rows per second that all ranks read and push together, the time of a step, and the
  * medians of the parts of a step on rank 0, in microseconds. */
 #include <errno.h>
@@ -38,6 +39,7 @@ static const char *const names[PARTS] = { "draw", "resolve", "fetch", "mark", "p
 
 struct plan {
     uint32_t n_ranks, n_threads, n_steps, width;
+    uint32_t bound; /* 0: all ranks wait for each step */
     uint64_t rows;
     bool tcp; /* no shared memory */
     size_t ids, dense; /* dense: floats of a dense parameter; 0: none */
@@ -47,7 +49,7 @@ struct plan {
 static int usage(void)
 {
     fprintf(stderr, "usage: bench_ps [--ranks N] [--threads N] [--rows N] [--width N] [--ids N] [--steps N]\n"
-                    "       [--dense N] [--tcp 0|1]\n"
+                    "       [--dense N] [--tcp 0|1] [--bound N]\n"
                     "N ranks from 1 to %d, at most %d steps\n",
             RANKS_MAX, STEPS_MAX);
     return 2;
@@ -72,6 +74,8 @@ static bool parse(int argc, char **argv, struct plan *p)
             p->dense = n / DENSE;
         else if (strcmp(argv[i], "--tcp") == 0)
             p->tcp = n != 0;
+        else if (strcmp(argv[i], "--bound") == 0)
+            p->bound = (uint32_t)n;
         else if (strcmp(argv[i], "--steps") == 0)
             p->n_steps = (uint32_t)n;
         else
@@ -79,7 +83,7 @@ static bool parse(int argc, char **argv, struct plan *p)
     }
     return argc % 2 == 1 && p->n_ranks >= 1 && p->n_ranks <= RANKS_MAX && p->n_threads >= 1 &&
            p->n_threads <= RANKS_MAX && p->n_steps >= 1 && p->n_steps <= STEPS_MAX && p->rows > 0 &&
-           p->width > 0 && p->ids > 0;
+           p->width > 0 && p->ids > 0 && p->bound <= PS_BOUND_MAX;
 }
 
 static struct group_view view_of(const struct plan *p, struct group_member *members, uint32_t self)
@@ -109,7 +113,7 @@ struct rank {
     struct packed marks;
     float *dense[DENSE];
     float *values, *word; /* word: in the arena of the communicator */
-    uint64_t random;
+    uint64_t random, after; /* after: the newest step that is known to be complete, with a bound */
     uint32_t *us[PARTS]; /* [n_steps] */
 };
 
@@ -206,17 +210,21 @@ static int begin(struct rank *r, struct err *err)
     if (rc == 0)
         rc =
             ps_client_begin_generation(r->client, &r->port, r->self, &r->route, r->self, 1, 0, err);
-    if (rc == 0 && r->self == 0)
+    if (rc == 0)
         rc = ps_leader_open(&(struct ps_leader_opts){ .tables = tables,
                                                       .n_tables = n,
                                                       .optimizer = OPTIM_SGD,
-                                                      .hyper = &hyper },
+                                                      .hyper = &hyper,
+                                                      .n_lanes = p->bound > 0 ? p->n_ranks : 0,
+                                                      .bound = p->bound },
                             &r->leader, err);
     if (rc == 0 && r->self == 0)
         rc = ps_leader_settle(
             r->leader, &r->port, &r->route,
             &(struct ps_settlement){ .step = 0, .source = source, .arg = (void *)(uintptr_t)p },
             &settled, err);
+    if (rc == 0 && r->self == 0 && p->bound > 0)
+        rc = ps_client_limit(r->client, p->n_steps + WARM, err);
     return rc == 0 ? comm_barrier(r->comm, 0, err) : rc;
 }
 
@@ -262,18 +270,82 @@ CLONES static void scale(float *values, size_t n)
         values[i] *= 1e-3f;
 }
 
+/* Waits until the rank may begin the step, or all have ended the last one. */
+static int next(struct rank *r, uint64_t step, struct ps_next *out, struct err *err)
+{
+    int rc = ps_client_next(r->client, step, r->self, 1, r->after, out, err);
+
+    if (rc == 0 && out->n_facts > 0)
+        r->after = out->facts[out->n_facts - 1].step;
+    return rc;
+}
+
+static int begin_step(struct rank *r, uint64_t step, struct ps_unit *unit, struct err *err)
+{
+    struct ps_next n;
+    int rc;
+
+    if (r->plan->bound == 0) {
+        ps_client_begin(r->client, 0);
+        return 0;
+    }
+    rc = next(r, step, &n, err);
+    if (rc == 0 && n.what != PS_NEXT_UNIT)
+        rc = err_set(err, ERR_PEER, "no unit of step %" PRIu64, step);
+    *unit = n.unit;
+    ps_client_begin_unit(r->client, step);
+    return rc;
+}
+
+static int push(struct rank *r, uint64_t step, const struct ps_unit *unit, struct err *err)
+{
+    const float *const *dense = (const float *const *)r->dense;
+
+    return r->plan->bound == 0
+               ? ps_client_push(r->client, step, &r->marks, r->values, dense, 0, err)
+               : ps_client_push_unit(r->client, unit, &r->marks, r->values, dense, 0, err);
+}
+
+static int apply_unit(struct rank *r, const struct optim_hyper *hyper, uint64_t *decided,
+                      struct err *err)
+{
+    const struct ps_unit_facts facts = { 0 };
+    struct ps_votes votes;
+    uint64_t version;
+    int rc = ps_client_order(r->client, &version, err);
+
+    if (rc == 0)
+        rc = ps_leader_collect(r->leader, &r->port, &r->route, version, &votes, err);
+    *decided = clock_ns();
+    return rc == 0 ? ps_client_commit_unit(r->client, version, hyper, &facts, err) : rc;
+}
+
+static int apply(struct rank *r, uint64_t step, uint64_t *decided, struct err *err)
+{
+    struct optim_hyper hyper = { .learning_rate = 1e-3, .grad_scale = 1, .step = step };
+    int rc;
+
+    if (r->plan->bound > 0)
+        return apply_unit(r, &hyper, decided, err);
+    rc = decide(r, step, err);
+    *decided = clock_ns();
+    return rc == 0 ? ps_client_commit(r->client, step, &hyper, err) : rc;
+}
+
 /* The gradients of dense parameters take the place of their values. */
 static int run_step(struct rank *r, uint64_t step, uint64_t at[PARTS + 1], struct err *err)
 {
-    struct optim_hyper hyper = { .learning_rate = 1e-3, .grad_scale = 1, .step = step };
     bool is_dense = r->plan->dense > 0;
+    struct ps_unit unit;
     int rc;
 
     at[DRAW] = clock_ns();
     if (!is_dense)
         draw(r);
     at[RESOLVE] = clock_ns();
-    ps_client_begin(r->client, 0);
+    rc = begin_step(r, step, &unit, err);
+    if (rc < 0)
+        return rc;
     if (!is_dense)
         ps_client_resolve(r->client, 0, r->ids, r->plan->ids);
     at[FETCH] = clock_ns();
@@ -286,14 +358,10 @@ static int run_step(struct rank *r, uint64_t step, uint64_t at[PARTS + 1], struc
         mark(r);
     at[PUSH] = clock_ns();
     if (rc == 0)
-        rc = ps_client_push(r->client, step, &r->marks, r->values, (const float *const *)r->dense,
-                            0, err);
+        rc = push(r, step, &unit, err);
     at[DECIDE] = clock_ns();
     if (rc == 0)
-        rc = decide(r, step, err);
-    at[COMMIT] = clock_ns();
-    if (rc == 0)
-        rc = ps_client_commit(r->client, step, &hyper, err);
+        rc = apply(r, step, &at[COMMIT], err);
     at[PARTS] = clock_ns();
     return rc;
 }
@@ -331,6 +399,9 @@ static int measure(struct rank *r, struct err *err)
         for (int k = 0; k < PARTS && i >= WARM; k++)
             r->us[k][i - WARM] = (uint32_t)((at[k + 1] - at[k]) / 1000);
     }
+    for (struct ps_next last = { .what = PS_NEXT_NONE };
+         rc == 0 && r->plan->bound > 0 && last.what != PS_NEXT_STOP;)
+        rc = next(r, n + WARM + 1, &last, err);
     if (rc == 0 && r->self == 0)
         report(r, (double)(clock_ns() - start) / 1e9);
     return rc == 0 ? ps_client_end(r->client, true, err) : rc;

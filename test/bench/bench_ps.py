@@ -17,6 +17,7 @@ from table import Side, duration
 MB, WORKERS = 1e6, 2
 ROWS, WIDTH, IDS = 1_000_000, 64, 16384  # of the table; ids that a worker looks up in a step
 RATE_ROUNDS, RATE_STEPS, RATE_LIMIT, MEMORY_LIMIT, RATE_PEER = 5, 100, 2e6, 4e6, 3
+BOUND = 4  # steps, of an asynchronous phase
 DENSE, DENSE_STEPS = 6_250_000, 20  # floats
 DLRM_ROWS, DLRM_QUICK_ROWS, DLRM_WIDTH, DLRM_TABLES = 1_000_000, 1000, 16, 26
 STEP_ROUNDS, STEP_WARM, STEP_STEPS, STEP_BATCH, STEP_LIMIT = 3, 10, 60, 2048, 1.5
@@ -29,10 +30,11 @@ ENDLESS = 10 ** 7
 
 # ---- rows per second ----
 
-def our_rate(tcp=False):
-    """The ps has as many service threads as the machine has cores for it."""
+def our_rate(tcp=False, bound=0):
+    """The ps has as many service threads as the machine has cores for it. bound 0: the workers wait for each step."""
     text = peers.run_checked([ours.program("bench_ps"), "--ranks", str(WORKERS), "--threads", str(WORKERS), "--rows", str(ROWS),
-                              "--width", str(WIDTH), "--ids", str(IDS), "--steps", str(RATE_STEPS), "--tcp", str(int(tcp))])
+                              "--width", str(WIDTH), "--ids", str(IDS), "--steps", str(RATE_STEPS), "--tcp", str(int(tcp)),
+                              "--bound", str(bound)])
     return {None: 1 / float(re.search(r"rows/s +(\d+)", text).group(1))}
 
 
@@ -75,16 +77,18 @@ def rates(table):
     peer = TensorFlow()
     us, tensorflow = Side("trainerd", our_rate), Side("TensorFlow", peer.rate)
     tcp = Side("trainerd over TCP", lambda: our_rate(tcp=True))
+    asynchronous = Side("trainerd, asynchronous", lambda: our_rate(bound=BOUND))
     dense, dense_tensorflow = Side("trainerd", our_dense), Side("TensorFlow", peer.dense)
     try:
-        table.interleave(RATE_ROUNDS, us, tcp, tensorflow)
+        table.interleave(RATE_ROUNDS, us, tcp, asynchronous, tensorflow)
         table.interleave(RATE_ROUNDS, dense, dense_tensorflow)
     finally:
         peer.close()
     for kind, side, limit in (("shared memory", us, MEMORY_LIMIT), ("TCP", tcp, RATE_LIMIT)):
         table.row("rows of 64 pulled and pushed, %s, 2 workers" % kind, ">= %.0f M/s" % (limit / 1e6),
                   lambda side=side, limit=limit: make(side, limit))
-    table.faster("time of a row beside TensorFlow", us, tensorflow, at_least=RATE_PEER)
+    table.faster("time of a row beside TensorFlow, both asynchronous", asynchronous, tensorflow, at_least=RATE_PEER)
+    table.faster("time of a row beside TensorFlow, which does not wait for each step", us, tensorflow)
     table.faster("25 MB of dense parameters beside TensorFlow", dense, dense_tensorflow, at_least=RATE_PEER)
 
 
