@@ -221,7 +221,7 @@ san:
 # The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts, emulated GPUs and tests of
 # large memory.
 SAN_TESTS := $(foreach f,base loop conf member tls rdzv code comm data ckpt ps graph engine train preflight daemon,test/$(f)/test_) \
-             -gpu -train/test_precision -train/test_tables -graph/test_large
+             -gpu -code/test_code_cuda -code/test_residual_cuda -train/test_precision -train/test_tables -graph/test_large
 san-units:
 	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"
 # Runs the unit tests of folders with threads, or the tests selected by T, with ThreadSanitizer. It does not

@@ -25,5 +25,6 @@
 #endif
 
 enum { SLOW = SANITIZED_ADDRESS || SANITIZED_THREAD ? 8 : 1 }; /* factor for time limits */
+enum { EVERY = SLOW > 1 ? 3 : 1 }; /* with sanitizers a long test runs one of EVERY cases */
 
 #endif

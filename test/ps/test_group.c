@@ -11,7 +11,7 @@
 
 static const uint32_t all_seeds =
 #if SANITIZED_ADDRESS
-    60;
+    25;
 #else
     250;
 #endif
@@ -184,9 +184,9 @@ static void death_of_any_task_at_any_event_changes_no_bit(void **state)
 
     (void)state;
     plain_open(&plain, OPTIM_ADAM, 3, 8, 4, 0.9, 0);
-    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 37 : 7);
-    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 47 : 9);
-    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 71 : 17);
+    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 97 : 7);
+    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 113 : 9);
+    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 179 : 17);
     plain_close(&plain);
 }
 
