@@ -85,9 +85,10 @@ static void scene_paths(struct cast *k, uint32_t self)
         else
             receive_filled(c, data, sizes[i], i);
         in_ring += shares && sizes[i] >= CHANNEL_RING_MIN ? sizes[i] : 0;
-        EXPECT((self == RANK ? ch->ring_out.own : ch->ring_in.own) == in_ring,
-               "%zu bytes took the other path", sizes[i]);
+        EXPECT(self == SERVER || ch->ring_out.own == in_ring, "%zu bytes took the other path",
+               sizes[i]);
     }
+    EXPECT(self == RANK || ch->ring_in.own == in_ring, "ring"); /* before, it may have read more than its message */
     free(data);
     comm_close(c);
 }
@@ -190,6 +191,10 @@ static void scene_death(struct cast *k, uint32_t self)
 
     EXPECT(data != NULL, "memory");
     greet(c, self);
+    if (self == SERVER)
+        atomic_store(&k->stage->number[OUTCOME], 1); /* the rank does not die before the server has its greeting */
+    else
+        cast_until(k, OUTCOME, 1);
     if (self == RANK && writer_dies)
         EXPECT(fault_arm("comm.ring=kill@4", &err) == 0, "%s", err.text);
     if (self == SERVER && !writer_dies) {
