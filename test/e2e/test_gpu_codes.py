@@ -157,7 +157,7 @@ def gpus_return_to_their_copy_of_the_state_after_a_kill_and_leave_equal_bytes():
         for fault, returns, devices in (("train.update=kill@7", True, "cuda:0"), ("train.copies=kill@2", False, "cuda:0"),
                                         ("train.reduce=kill@8", False, "cuda:0,1")):
             folder = workdir()
-            elastic = {"min_world": 2 if returns else 1, "rejoin_seconds": 10 if returns else 0}
+            elastic = {"min_world": 2 if returns else 1, "rejoin_seconds": 10 if returns else 2 * kit.SLOW}  # all begin together
             path = digits_job(folder, **kit.merge(residual_job(code), {"elastic": elastic}))
             ports = kit.free_ports(2)
             env = {"EMULATED_GPUS": "4"}
