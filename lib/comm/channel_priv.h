@@ -15,7 +15,7 @@
 enum {
     CHANNEL_AHEAD_BYTES = 4096,
     CHANNEL_RECORD_BYTES = 16 << 10, /* the longest record of TLS */
-    CHANNEL_COLLECT_BYTES = 64 << 10,
+    CHANNEL_COLLECT_BYTES = 64 << 10, /* of small parts, or for small places, in one system call */
     CHANNEL_RING_MIN = 16 << 10, /* smaller messages take the connection: one system call, and no other wake-up */
 };
 

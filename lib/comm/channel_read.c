@@ -24,7 +24,7 @@ enum {
     /* While a message lacks more bytes, epoll reports the connection when that many have arrived. A
      * message of 4 MB otherwise wakes its receiver up to 60 times, once per packet on loopback. */
     WAKE_BYTES = 128 << 10,
-    SMALL_PLACE = 4096,
+    SMALL_PLACE = 4096, /* a smaller place is filled from e->collected */
     EVENTS = 64,
 };
 

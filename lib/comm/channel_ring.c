@@ -23,8 +23,8 @@ enum {
     PUBLISH_BYTES = 64 << 10, /* copied before the other end sees them */
     WAKE_BYTES = RING_BYTES / 2,
     PASSED = 2, /* descriptors of an OFFER: the ring, the eventfd */
-    AHEAD = 8,  /* parts that are prefetched, */
-    AHEAD_BYTES = 1024, /* if they are small: the processor does not detect their order */
+    AHEAD = 8, /* parts that are prefetched: the processor does not detect the order of small parts */
+    SMALL_PART = 1024,
     LINE = 64,
 };
 
@@ -156,7 +156,7 @@ static void publish(struct channel *ch, struct ring *r)
 
 static void prefetch(const struct iovec *part)
 {
-    for (size_t at = 0; at < part->iov_len && part->iov_len <= AHEAD_BYTES; at += LINE)
+    for (size_t at = 0; at < part->iov_len && part->iov_len <= SMALL_PART; at += LINE)
         __builtin_prefetch((const uint8_t *)part->iov_base + at);
 }
 

@@ -151,7 +151,7 @@ struct comm_end {
     struct channel *channels;   /* owned [n_links] */
     int ready_fd;               /* owned; epoll instance of the links and of wake_fd; -1 before channels_open() */
     int wake_fd;                /* owned; eventfd by which peers wake this end for its rings; -1: no link is local */
-    uint8_t *collected;         /* owned [CHANNEL_COLLECT_BYTES] small parts of a message; NULL: no link */
+    uint8_t *collected;         /* owned [CHANNEL_COLLECT_BYTES] bytes of small parts, or for small places; NULL: no link */
     uint32_t n_ready;           /* complete messages that were not delivered */
     uint32_t n_more;            /* channels with bytes that epoll does not report */
     uint32_t n_ended;           /* channels whose peer sends no more messages */

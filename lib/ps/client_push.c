@@ -54,43 +54,31 @@ static size_t list_marked(struct ps_client *c, uint32_t table, const struct pack
     return n;
 }
 
-/* Adds the rows of n marked slots to the messages of their holders, and copies their values. */
-static void copy_values(struct ps_client *c, const struct client_table *t, size_t n,
-                        const float *values)
+/* Adds the rows of n marked slots to the messages of their holders, and their values, which stay where they are
+ * (borrows) or are copied. */
+static void write_rows(struct ps_client *c, const struct client_table *t, size_t n,
+                       const float *values, bool borrows)
 {
     enum { AHEAD = 8 }; /* rows; their values are in another order */
     size_t width = t->width;
 
     for (size_t i = 0; i < n; i++) {
         const uint32_t *holders = client_holders_of(c, t, c->order[i].row);
+        const float *from = values + c->order[i].place * width;
 
-        if (i + AHEAD < n)
+        if (i + AHEAD < n && !borrows)
             for (size_t k = 0; k < width; k += 16)
                 __builtin_prefetch(values + c->order[i + AHEAD].place * width + k);
         for (uint32_t h = 0; h < c->route->n_holders; h++) {
             struct client_peer *p = &c->peers[holders[h]];
 
             *p->rows++ = c->order[i].row;
-            memcpy(p->values, values + c->order[i].place * width, width * sizeof(float));
-            p->values += width;
-        }
-    }
-}
-
-/* The same for wide rows: the values stay where they are. */
-static void borrow_values(struct ps_client *c, const struct client_table *t, size_t n,
-                          const float *values)
-{
-    size_t width = t->width;
-
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t *holders = client_holders_of(c, t, c->order[i].row);
-
-        for (uint32_t h = 0; h < c->route->n_holders; h++) {
-            struct client_peer *p = &c->peers[holders[h]];
-
-            *p->rows++ = c->order[i].row;
-            ps_write_borrow(&p->out, values + c->order[i].place * width, width * sizeof(float));
+            if (borrows) {
+                ps_write_borrow(&p->out, from, width * sizeof(*from));
+            } else {
+                memcpy(p->values, from, width * sizeof(*from));
+                p->values += width;
+            }
         }
     }
 }
@@ -100,7 +88,6 @@ static void borrow_values(struct ps_client *c, const struct client_table *t, siz
 static int write_push(struct ps_client *c, uint32_t table, const struct packed *marks,
                       const float *values, struct err *err)
 {
-    static const float padding = 0;
     const struct client_table *t = &c->tables[table];
     size_t n = list_marked(c, table, marks), width = t->width;
     bool borrows = width * sizeof(float) >= PS_BORROW_BYTES;
@@ -121,10 +108,10 @@ static int write_push(struct ps_client *c, uint32_t table, const struct packed *
         if (floats % 2 != 0 && !borrows)
             p->values[floats] = 0;
     }
-    (borrows ? borrow_values : copy_values)(c, t, n, values);
+    write_rows(c, t, n, values, borrows);
     for (uint32_t i = 0; i < c->n_peers; i++) {
-        if (borrows && c->peers[i].n * width % 2 != 0)
-            ps_write_borrow(&c->peers[i].out, &padding, sizeof(padding));
+        if (borrows)
+            ps_write_padding(&c->peers[i].out, c->peers[i].n * width);
         c->peers[i].n = 0;
     }
     return 0;

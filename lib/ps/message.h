@@ -259,6 +259,7 @@ void *ps_write_room(struct ps_writer *w, size_t n);
  * bytes a multiple of 8. A part costs time, so values of less than PS_BORROW_BYTES are copied. */
 enum { PS_BORROW_BYTES = 256 };
 void ps_write_borrow(struct ps_writer *w, const void *data, size_t n);
+void ps_write_padding(struct ps_writer *w, uint64_t n_floats); /* after so many borrowed floats of a section */
 /* Returns the bytes of the message in parts, valid until the next call; NULL: out of memory. */
 const struct iovec *ps_writer_parts(struct ps_writer *w, uint32_t *n);
 uint64_t ps_writer_bytes(const struct ps_writer *w); /* of the message */

@@ -76,6 +76,14 @@ void ps_write_borrow(struct ps_writer *w, const void *data, size_t n)
     w->borrowed += n;
 }
 
+void ps_write_padding(struct ps_writer *w, uint64_t n_floats)
+{
+    static const float zero = 0;
+
+    if (n_floats % 2 != 0)
+        ps_write_borrow(w, &zero, sizeof(zero));
+}
+
 const struct iovec *ps_writer_parts(struct ps_writer *w, uint32_t *n)
 {
     if (w->n > w->listed && !w->failed)

@@ -47,7 +47,6 @@ bool server_can_borrow(const struct ps_server *s, const struct ps_section *x, ui
 
 int server_borrow_rows(struct ps_server *s, const struct ps_section *x, struct err *err)
 {
-    static const float padding = 0;
     size_t row_bytes = s->widths[x->table] * sizeof(float);
     int rc = check_rows(s, x, err);
 
@@ -63,8 +62,7 @@ int server_borrow_rows(struct ps_server *s, const struct ps_section *x, struct e
         else
             ps_write_borrow(&s->out, values, n * row_bytes);
     }
-    if (rc == 0 && x->n * s->widths[x->table] % 2 != 0)
-        ps_write_borrow(&s->out, &padding, sizeof(padding));
+    ps_write_padding(&s->out, x->n * s->widths[x->table]);
     return rc;
 }
 

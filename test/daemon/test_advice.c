@@ -237,28 +237,32 @@ static void two_tasks_that_are_equally_late_name_no_single_task(void **state)
     assert_non_null(strstr(x.list[0].text, "worker 1 and worker 2"));
 }
 
-/* Each of two tasks waits in turn for the other one: the work of a step is too small. */
+/* Each of two tasks waits in turn for the other one. */
+static void begin_in_turns(struct group *x, double late)
+{
+    begin(x, 2);
+    add_wait(x, 0, 1, late, 0, 0);
+    add_wait(x, 1, 0, late, 0, 0);
+}
+
+/* The work of a step is too small. */
 static void waits_in_turn_name_no_task(void **state)
 {
     struct group x;
 
     (void)state;
-    begin(&x, 2);
-    add_wait(&x, 0, 1, 0.05, 0, 0);
-    add_wait(&x, 1, 0, 0.05, 0, 0);
+    begin_in_turns(&x, 0.05);
     expect(&x, "reduce_share", "no task");
     assert_non_null(strstr(x.list[0].remedy, "larger global batch"));
 }
 
-/* Each of two tasks waits in turn for the other one, because other processes delay both. */
+/* Other processes delay both tasks. */
 static void waits_in_turn_on_busy_hosts_are_not_counted(void **state)
 {
     struct group x;
 
     (void)state;
-    begin(&x, 2);
-    add_wait(&x, 0, 1, 0.05, 0, 0);
-    add_wait(&x, 1, 0, 0.05, 0, 0);
+    begin_in_turns(&x, 0.05);
     x.windows[0].others = x.windows[1].steal = 0.5;
     for (int i = 0; i < 4; i++)
         assert_int_equal(judge(&x), 0);
@@ -273,9 +277,8 @@ static void short_waits_in_turn_on_busy_hosts_are_counted(void **state)
     struct group x;
 
     (void)state;
-    begin(&x, 2);
+    begin_in_turns(&x, 0.001);
     for (uint32_t i = 0; i < 2; i++) {
-        add_wait(&x, i, 1 - i, 0.001, 0, 0);
         x.windows[i].seconds = 0.003;
         x.windows[i].reduce = 0.33;
         x.windows[i].others = 0.9;
