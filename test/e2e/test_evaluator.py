@@ -19,7 +19,11 @@ from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_code
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
 import tfrecord  # noqa: E402
 
-SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:40@1+"}  # of a group, a checkpoint every 0.4 s
+
+
+def slowly():
+    """The environment of a group that writes a checkpoint every 0.4 s, or less often if the evaluators are slow, too."""
+    return {"TRAINERD_FAULT": "train.forward=delay:%d@1+" % min(40 * SLOW, 200)}
 
 
 def job(folder, **changes):
@@ -100,7 +104,7 @@ def evaluator_that_is_killed_and_restarted_does_not_disturb_the_group():
     run = os.path.join(folder, "run")
     first = evaluator(path, ports)  # before the job: the directory does not exist
     first.until(lambda t: t.events("evaluator"))
-    group = start(path, 2, ports=ports, env=SLOWLY)
+    group = start(path, 2, ports=ports, env=slowly())
     first.until(lambda t: len(t.events("eval")) >= 2)
     first.kill()
     second = evaluator(path, ports)
@@ -230,7 +234,7 @@ def another_run_in_the_same_directory_is_evaluated_from_its_first_checkpoint():
 def status_of_an_evaluator_has_its_last_evaluation_and_lanes():
     folder = workdir()
     path, ports, (http,) = job(folder), free_ports(1), free_ports(1)
-    group = start(path, 1, env=SLOWLY, ports=ports)
+    group = start(path, 1, env=slowly(), ports=ports)
     t = evaluator(path, ports, args=("--metrics", "127.0.0.1:%d" % http))
 
     def status():
