@@ -2,8 +2,6 @@
  * += s adds each row once for every row from it to the end), single elements with their weights. */
 #include "base/checksum.h"
 
-#include <string.h>
-
 #include "base/clones.h"
 
 enum { COLUMNS = CHECKSUM_COLUMNS, CHUNK = CHECKSUM_CHUNK, ROWS = CHUNK / COLUMNS };
@@ -29,17 +27,24 @@ static inline void prefetch_ahead(const word *x)
     __builtin_prefetch((const void *)((uintptr_t)x + PREFETCH_BYTES));
 }
 
+typedef uint64_t pairs __attribute__((vector_size(WIDTH * sizeof(uint32_t)))); /* of elements of half a row */
+#define EVEN(half_) ((pairs)(half_) & UINT32_MAX)
+#define ODD(half_) ((pairs)(half_) >> 32)
+
 /* Returns the bits of x - x for each float x: 0 if x is finite, else NaN. */
 #define NOT_FINITE(words_) ((half)((numbers)(words_) - (numbers)(words_)))
 
+/* Whole vectors first: of a loop over the elements gcc makes many shuffles. */
 static bool all_finite(const half *differences, uint32_t n)
 {
-    uint32_t any = 0;
+    half any = { 0 };
+    uint64_t all = 0;
 
     for (uint32_t h = 0; h < n; h++)
-        for (uint32_t c = 0; c < WIDTH; c++)
-            any |= differences[h][c];
-    return (any & EXPONENT) == 0;
+        any |= differences[h];
+    for (uint32_t i = 0; i < WIDTH / 2; i++)
+        all |= ((pairs)any)[i];
+    return (all & ((uint64_t)EXPONENT << 32 | EXPONENT)) == 0;
 }
 
 /* Sums the n rows of a chunk that start at row `first`. s and t are sums of words, mod 2^32. s_high
@@ -51,8 +56,7 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
     half s[HALVES] = { 0 }, t[HALVES] = { 0 }, s_high[HALVES] = { 0 }, t_high[HALVES] = { 0 };
     half bad[HALVES] = { 0 };
     uint32_t n_after = ROWS - first - n;
-    uint32_t low[COLUMNS], high[COLUMNS];
-    uint64_t terms[COLUMNS], sum = 0;
+    pairs sum = { 0 };
 
     for (const word *end = x + (size_t)n * COLUMNS; x < end; x += COLUMNS) {
         prefetch_ahead(x);
@@ -69,18 +73,14 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
     for (uint32_t h = 0; h < HALVES; h++) {
         half upper = t_high[h] + n_after * s_high[h];
         half lower = t[h] + n_after * s[h] - (upper << 16);
+        half factor = *(const half_at *)(checksum_factor + h * WIDTH);
 
-        memcpy(high + h * WIDTH, &upper, sizeof(upper));
-        memcpy(low + h * WIDTH, &lower, sizeof(lower));
+        sum += (EVEN(lower) + (EVEN(upper) << 16)) * EVEN(factor); /* each term is below 2^49 * 2^9 */
+        sum += (ODD(lower) + (ODD(upper) << 16)) * ODD(factor);
     }
-    for (uint32_t c = 0; c < COLUMNS; c++) /* each term is below 2^48 * 2^9 */
-        terms[c] =
-            (uint64_t)low[c] * checksum_factor[c] + ((uint64_t)high[c] * checksum_factor[c] << 16);
-    for (uint32_t c = 0; c < COLUMNS; c++)
-        sum += terms[c];
     if (!all_finite(bad, HALVES))
         *finite = false;
-    return sum;
+    return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
 /* Sums the n elements of a chunk that start at element `first`. No overflow: at most 2^12 terms,
@@ -153,5 +153,5 @@ uint32_t checksum_part(const float *x, size_t n, uint64_t at, bool *finite)
         at += here;
         n -= here;
     }
-    return (uint32_t)(sum % CHECKSUM_MODULUS);
+    return (uint32_t)(sum < CHECKSUM_MODULUS ? sum : sum % CHECKSUM_MODULUS); /* one chunk needs no division */
 }

@@ -24,13 +24,13 @@ RMSPROP(with_momentum, true, false, &s1[i], NULL)
 RMSPROP(centered, false, true, NULL, &s2[i])
 RMSPROP(both, true, true, &s1[i], &s2[i])
 
-static void rmsprop_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,
-                          float *const slots[OPTIM_MAX_SLOTS])
+static void rmsprop_sweep(const struct optim_hyper *h, const struct optim_run *runs, size_t n,
+                          float *w, const float *g, float *const slots[OPTIM_MAX_SLOTS])
 {
     if (h->momentum > 0)
-        (h->centered ? both_sweep : with_momentum_sweep)(h, n, w, g, slots);
+        (h->centered ? both_sweep : with_momentum_sweep)(h, runs, n, w, g, slots);
     else
-        (h->centered ? centered_sweep : plain_sweep)(h, n, w, g, slots);
+        (h->centered ? centered_sweep : plain_sweep)(h, runs, n, w, g, slots);
 }
 
 const struct optim_def optim_rmsprop = {

@@ -12,20 +12,36 @@ _Static_assert(OPTIM_BLOCK % LANES == 0, "a block is whole rounds of sums");
 /* Inlined into each clone. */
 #define INLINED static inline __attribute__((always_inline))
 
+INLINED void add_one(double sums[LANES], size_t at, float g)
+{
+    sums[at % LANES] += (double)g * (double)g; /* exact: 2 * 24 bits fit */
+}
+
+/* n: a multiple of LANES, the first of them for the first sum. */
+INLINED void add_rounds(double sums[LANES], const float *g, size_t n)
+{
+    for (size_t i = 0; i < n; i += LANES)
+        for (size_t k = 0; k < LANES; k++)
+            add_one(sums, k, g[i + k]);
+}
+
 INLINED void add(double sums[LANES], size_t at, const float *g, size_t n)
 {
-    double sum[LANES];
-    size_t i = 0, whole;
+    size_t i = 0;
 
-    for (; at % LANES != 0 && i < n; i++, at++)
-        sums[at % LANES] += (double)g[i] * (double)g[i]; /* exact: 2 * 24 bits fit */
-    memcpy(sum, sums, sizeof(sum));
-    for (whole = i + (n - i) / LANES * LANES; i < whole; i += LANES)
-        for (size_t k = 0; k < LANES; k++)
-            sum[k] += (double)g[i + k] * (double)g[i + k];
-    for (; i < n; i++)
-        sum[i - whole] += (double)g[i] * (double)g[i];
-    memcpy(sums, sum, sizeof(sum));
+    for (; at % LANES != 0 && i < n; i++)
+        add_one(sums, at++, g[i]);
+    if (n - i >= LANES) {
+        size_t whole = (n - i) / LANES * LANES;
+        double local[LANES];
+
+        memcpy(local, sums, sizeof(local));
+        add_rounds(local, g + i, whole);
+        memcpy(sums, local, sizeof(local));
+        i += whole;
+    }
+    for (size_t k = 0; i < n; i++)
+        add_one(sums, k++, g[i]);
 }
 
 INLINED void fold(double *sums, size_t half)
@@ -60,6 +76,10 @@ CLONES double optim_square_rows(const uint64_t *rows, size_t n, size_t width, si
 {
     double sums[LANES] = { 0 };
 
+    if (width % LANES == 0) { /* every row begins with the first sum */
+        add_rounds(sums, g, n * width);
+        return total(sums);
+    }
     for (size_t i = 0; i < n; i++)
         add(sums, rows[i] % period * width, g + i * width, width);
     return total(sums);

@@ -53,6 +53,11 @@ struct packed_table;
 
 enum { OPTIM_MAX_SLOTS = 4 };
 
+/* Floats [at, at + n) of the weights and of each slot. */
+struct optim_run {
+    size_t at, n;
+};
+
 enum optim_slot_use { OPTIM_ALWAYS, OPTIM_WITH_MOMENTUM, OPTIM_CENTERED };
 
 struct optim_def {
@@ -63,9 +68,10 @@ struct optim_def {
         const char *name; /* in a checkpoint: "momentum", "exp_avg", "exp_avg_sq" */
         enum optim_slot_use use; /* when the slot is needed; else it is NULL */
     } slots[OPTIM_MAX_SLOTS];
-    /* Element-wise: the bits do not depend on how a range is cut. */
-    void (*sweep)(const struct optim_hyper *h, size_t n, float *w, const float *g,
-                  float *const slots[OPTIM_MAX_SLOTS]);
+    /* Updates n runs, which do not overlap; their gradients follow one another in g. Element-wise: the bits
+     * do not depend on how floats are divided into runs. */
+    void (*sweep)(const struct optim_hyper *h, const struct optim_run *runs, size_t n, float *w,
+                  const float *g, float *const slots[OPTIM_MAX_SLOTS]);
     /* Does a gradient of zero leave the weight and the slots unchanged? NULL: never. */
     bool (*skips_zero)(const struct optim_hyper *h);
     /* The first half of a row that needs norms (else NULL): computes sums of squares of at most

@@ -34,30 +34,70 @@ static inline bool optim_is_same(const struct optim_param *a, const struct optim
 
 /* ---- loops over the formulas ---- */
 
-/* id_##_sweep(): a row's sweep over n elements of a formula, which sees k, c, w and g, and the
+/* Inlined into each clone. */
+#define OPTIM_INLINED static inline __attribute__((always_inline))
+
+enum {
+    OPTIM_AHEAD = 16,     /* runs that are prefetched */
+    OPTIM_EXPECTED = 256, /* floats of a run that are prefetched; the processor detects the rest */
+    OPTIM_LINE = 16,      /* floats */
+};
+
+/* Into the second-level cache: the first level waits for too few lines at once. Measured with random rows of 256
+ * bytes: 18 ns a row, 32 ns with prefetches into the first level, 37 ns without. */
+OPTIM_INLINED void optim_expect(const struct optim_run *run, const float *x)
+{
+    for (size_t i = 0; x != NULL && i < run->n && i < OPTIM_EXPECTED; i += OPTIM_LINE)
+        __builtin_prefetch(x + run->at + i, 0, 2);
+}
+
+/* id_##_sweep(): a row's sweep over the elements of runs by a formula, which sees k, c, w and g, and the
  * slots as s0, s1 and s2. coefficients_(h, &k, &c) completes the coefficients. */
 #define OPTIM_SWEEP(id_, coefficients_, formula_)                                                  \
-    CLONES static void id_##_loop(size_t n, float *restrict w, const float *restrict g,            \
-                                  float *restrict s0, float *restrict s1, float *restrict s2,      \
-                                  const struct optim_step *restrict step,                          \
-                                  const struct optim_param_step *restrict own)                            \
+    OPTIM_INLINED void id_##_run(size_t n, float *restrict w, const float *restrict g,             \
+                                 float *restrict s0, float *restrict s1, float *restrict s2,       \
+                                 const struct optim_step *restrict k,                              \
+                                 const struct optim_param_step *restrict c)                        \
     {                                                                                              \
-        const struct optim_step k_ = *step, *k = &k_;                                              \
-        const struct optim_param_step c_ = *own, *c = &c_;                                                \
-                                                                                                   \
-        (void)g, (void)s0, (void)s1, (void)s2;                                                     \
+        (void)k, (void)g, (void)s0, (void)s1, (void)s2;                                            \
         for (size_t i = 0; i < n; i++)                                                             \
             formula_;                                                                              \
     }                                                                                              \
-    static void id_##_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,       \
+    CLONES static void id_##_loop(const struct optim_run *runs, size_t n, float *w,                \
+                                  const float *g, float *const slots[OPTIM_MAX_SLOTS],             \
+                                  const struct optim_step *step,                                   \
+                                  const struct optim_param_step *own)                              \
+    {                                                                                              \
+        const struct optim_step k = *step;                                                         \
+        const struct optim_param_step c = *own;                                                    \
+        float *arrays[] = { w, slots[0], slots[1], slots[2] };                                     \
+        size_t ahead = n < OPTIM_AHEAD ? n : OPTIM_AHEAD;                                          \
+                                                                                                   \
+        for (size_t r = 0; r < ahead; r++)                                                         \
+            for (uint32_t i = 0; i < 4; i++)                                                       \
+                optim_expect(&runs[r], arrays[i]);                                                 \
+        for (size_t r = 0; r < n; g += runs[r++].n) {                                              \
+            for (uint32_t i = 0; r + OPTIM_AHEAD < n && i < 4; i++)                                \
+                optim_expect(&runs[r + OPTIM_AHEAD], arrays[i]);                                   \
+            id_##_run(runs[r].n, w + runs[r].at, g, optim_slot_at(slots[0], &runs[r]),             \
+                      optim_slot_at(slots[1], &runs[r]), optim_slot_at(slots[2], &runs[r]), &k, &c); \
+        }                                                                                          \
+    }                                                                                              \
+    static void id_##_sweep(const struct optim_hyper *h, const struct optim_run *runs,             \
+                            size_t n, float *w, const float *g,                                    \
                             float *const slots[OPTIM_MAX_SLOTS])                                   \
     {                                                                                              \
         struct optim_step k = optim_step_of(h);                                                    \
-        struct optim_param_step c = { (float)h->learning_rate, (float)h->weight_decay, 1 };               \
+        struct optim_param_step c = { (float)h->learning_rate, (float)h->weight_decay, 1 };        \
                                                                                                    \
         coefficients_(h, &k, &c);                                                                  \
-        id_##_loop(n, w, g, slots[0], slots[1], slots[2], &k, &c);                                 \
+        id_##_loop(runs, n, w, g, slots, &k, &c);                                                  \
     }
+
+OPTIM_INLINED float *optim_slot_at(float *slot, const struct optim_run *run)
+{
+    return slot != NULL ? slot + run->at : NULL;
+}
 
 /* For OPTIM_SWEEP(): nothing to add; a rate times the trust ratio. */
 static inline void optim_plain(const struct optim_hyper *h, struct optim_step *k,

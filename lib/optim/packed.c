@@ -4,12 +4,7 @@
 #include "optim/optim_priv.h"
 #include "tensor/packed.h"
 
-enum {
-    ROOM = 1024,    /* floats that are gathered for one sweep */
-    LONG_RUN = 256, /* floats of a run that gets its own sweep */
-    AHEAD = 16,     /* rows that are prefetched */
-    LINE_FLOATS = 16,
-};
+enum { RUNS = 1024 /* of one sweep */ };
 
 /* The index in the arena of the first float of a piece's table. */
 static size_t origin(const struct optim_piece *p)
@@ -69,115 +64,67 @@ void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *
 
 /* ---- the update ---- */
 
-/* Short runs: their weights and slots are gathered, so that one sweep updates many of them. Their
- * gradients are contiguous already. */
-struct together {
-    size_t n, n_runs;
-    const float *g;
-    size_t at[ROOM], length[ROOM]; /* of each run, in floats of the arena */
+struct update {
+    const struct optim_def *def;
+    const struct optim_hyper *own;
+    const struct optim_state *state;
+    const float *g; /* of the first run */
+    size_t n;
+    struct optim_run runs[RUNS];
 };
 
-/* Not inlined: a compiler that knows the limits of the length copies with `rep movs`, whose
- * start-up takes several times as long as copying a row. */
-static __attribute__((noinline)) void copy(float *restrict to, const float *restrict from, size_t n)
+static void update_begin(struct update *u, const struct optim_def *def,
+                         const struct optim_hyper *own, const struct optim_state *s)
 {
-    memcpy(to, from, n * sizeof(*to));
+    u->def = def;
+    u->own = own;
+    u->state = s;
+    u->n = 0;
 }
 
-static void bring(const struct together *t, const float *from, float *to)
+static void sweep(struct update *u)
 {
-    for (size_t i = 0; i < t->n_runs; to += t->length[i++])
-        copy(to, from + t->at[i], t->length[i]);
+    if (u->n > 0)
+        u->def->sweep(u->own, u->runs, u->n, u->state->w, u->g, u->state->slots);
+    u->n = 0;
 }
 
-static void put_back(const struct together *t, const float *from, float *to)
+/* Adds floats [at, at + n) with the gradients g [n], which follow those of the floats before. */
+static void add(struct update *u, size_t at, size_t n, const float *g)
 {
-    for (size_t i = 0; i < t->n_runs; from += t->length[i++])
-        copy(to + t->at[i], from, t->length[i]);
-}
+    struct optim_run *last = u->n > 0 ? &u->runs[u->n - 1] : NULL;
 
-static void sweep_together(const struct optim_def *def, const struct optim_hyper *own,
-                           const struct optim_state *s, struct together *t)
-{
-    float w[ROOM], memory[OPTIM_MAX_SLOTS][ROOM], *slots[OPTIM_MAX_SLOTS] = { NULL };
-
-    if (t->n_runs == 0)
-        return;
-    bring(t, s->w, w);
-    for (uint32_t k = 0; k < def->n_slots; k++)
-        if (s->slots[k] != NULL)
-            bring(t, s->slots[k], slots[k] = memory[k]);
-    def->sweep(own, t->n, w, t->g, slots);
-    put_back(t, w, s->w);
-    for (uint32_t k = 0; k < def->n_slots; k++)
-        if (s->slots[k] != NULL)
-            put_back(t, memory[k], s->slots[k]);
-    t->n = t->n_runs = 0;
-}
-
-static void expect_floats(const float *x, size_t n)
-{
-    for (size_t i = 0; i < n && i < LONG_RUN; i += LINE_FLOATS)
-        __builtin_prefetch(x + i, 1);
-}
-
-/* Rows are scattered in memory: prefetches them before they are gathered. */
-static void expect(const struct optim_def *def, const struct optim_state *s, size_t at, size_t n)
-{
-    expect_floats(s->w + at, n);
-    for (uint32_t k = 0; k < def->n_slots; k++)
-        if (s->slots[k] != NULL)
-            expect_floats(s->slots[k] + at, n);
-}
-
-/* Adds a run to those of the next sweep, or updates it with a sweep of its own. The gradients of
- * successive runs are contiguous. */
-static void add_run(const struct optim_def *def, const struct optim_hyper *own,
-                    const struct optim_state *s, struct together *t, size_t at, size_t n,
-                    const float *g)
-{
-    if (n >= LONG_RUN || t->n + n > ROOM)
-        sweep_together(def, own, s, t);
-    if (n >= LONG_RUN) {
-        optim_update_range(def, own, s, at, n, g);
+    if (last != NULL && last->at + last->n == at) {
+        last->n += n;
         return;
     }
-    if (t->n_runs == 0)
-        t->g = g;
-    t->at[t->n_runs] = at;
-    t->length[t->n_runs++] = n;
-    t->n += n;
+    if (u->n == RUNS)
+        sweep(u);
+    if (u->n == 0)
+        u->g = g;
+    u->runs[u->n++] = (struct optim_run){ at, n };
 }
 
 void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
                         const struct optim_state *s, const struct optim_piece *p)
 {
     struct packed_run run = runs_of(s, p, p->first, p->n);
-    struct together t;
+    struct update u;
 
-    t.n = t.n_runs = 0;
-    while (packed_next(&run)) {
-        expect(def, s, origin(p) + run.at, run.n);
-        add_run(def, own, s, &t, origin(p) + run.at, run.n, s->values + run.values);
-    }
-    sweep_together(def, own, s, &t);
+    update_begin(&u, def, own, s);
+    while (packed_next(&run))
+        add(&u, origin(p) + run.at, run.n, s->values + run.values);
+    sweep(&u);
 }
 
 void optim_update_rows(const struct optim_def *def, const struct optim_hyper *own,
                        const struct optim_state *s, const size_t *at, size_t n, size_t width,
                        const float *g)
 {
-    struct together t;
+    struct update u;
 
-    t.n = t.n_runs = 0;
-    for (size_t i = 0; i < n && i < AHEAD; i++)
-        expect(def, s, at[i], width);
-    for (size_t i = 0, run = 1; i < n; i += run, run = 1) {
-        while (i + run < n && at[i + run] == at[i] + run * width) /* adjacent rows */
-            run++;
-        for (size_t k = i + AHEAD; k < i + AHEAD + run && k < n; k++)
-            expect(def, s, at[k], width);
-        add_run(def, own, s, &t, at[i], run * width, g + i * width);
-    }
-    sweep_together(def, own, s, &t);
+    update_begin(&u, def, own, s);
+    for (size_t i = 0; i < n; i++)
+        add(&u, at[i], width, g + i * width);
+    sweep(&u);
 }

@@ -20,12 +20,9 @@ bool optim_skips_rows(const struct optim_def *def, const struct optim_hyper *own
 void optim_update_range(const struct optim_def *def, const struct optim_hyper *own,
                         const struct optim_state *s, size_t at, size_t n, const float *g)
 {
-    float *slots[OPTIM_MAX_SLOTS] = { NULL };
+    const struct optim_run run = { at, n };
 
-    for (uint32_t k = 0; k < def->n_slots; k++)
-        if (s->slots[k] != NULL)
-            slots[k] = s->slots[k] + at;
-    def->sweep(own, n, s->w + at, g, slots);
+    def->sweep(own, &run, 1, s->w, g, s->slots);
 }
 
 CLONES static void average_loop(size_t n, float *restrict average, const float *restrict w,

@@ -15,10 +15,10 @@ const struct optim_def optim_sgd = { OPTIM_ROW(SGD, sgd), .sweep = sgd_sweep, .s
 OPTIM_SWEEP(classic, optim_plain, optim_update_momentum(k, c, false, &w[i], g[i], &s0[i]))
 OPTIM_SWEEP(nesterov, optim_plain, optim_update_momentum(k, c, true, &w[i], g[i], &s0[i]))
 
-static void momentum_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,
-                           float *const slots[OPTIM_MAX_SLOTS])
+static void momentum_sweep(const struct optim_hyper *h, const struct optim_run *runs, size_t n,
+                           float *w, const float *g, float *const slots[OPTIM_MAX_SLOTS])
 {
-    (h->nesterov ? nesterov_sweep : classic_sweep)(h, n, w, g, slots);
+    (h->nesterov ? nesterov_sweep : classic_sweep)(h, runs, n, w, g, slots);
 }
 
 const struct optim_def optim_momentum = {

@@ -295,7 +295,7 @@ static void compare_with_hand(const struct optim_def *def, float (*step_one)(con
             for (size_t k = 0; k < 2; k++)
                 def->measure(&h, N_SINGLE, w[k], g,
                              (float *[]){ slots[k][0], slots[k][1], slots[k][2], NULL }, sums);
-        def->sweep(&h, N_SINGLE, w[0], g,
+        def->sweep(&h, &(struct optim_run){ 0, N_SINGLE }, 1, w[0], g,
                    (float *[]){ slots[0][0], slots[0][1], slots[0][2], NULL });
         for (size_t i = 0; i < N_SINGLE; i++) {
             struct hand k = { .h = &h, .w = w[1][i], .g = g[i],
@@ -319,6 +319,74 @@ static void every_width_gives_the_bits_of_single_steps(void **state)
         for (int way = 0; way < 4; way++)
             compare_with_hand(optim_named(hands[k].name), hands[k].step, way & 1 ? 0.9 : 0,
                               (way & 2) != 0);
+}
+
+enum { ROWS_ALL = 4000, ROWS_FLOATS = 64 * ROWS_ALL };
+
+struct row_memory {
+    float w[ROWS_FLOATS], slots[3][ROWS_FLOATS];
+};
+
+/* Lists half of the rows, more than one sweep takes, in runs: up to 7 of adjacent ones. Returns their number. */
+static size_t list_rows(size_t width, size_t *at)
+{
+    uint32_t x = 5;
+    size_t n = 0;
+    float run;
+
+    for (size_t row = 0, k = 0; row < ROWS_ALL; k++) {
+        draw_all(&x, &run, 1);
+        for (size_t end = row + 1 + k % 7; row < end && row < ROWS_ALL; row++)
+            if (run > 0)
+                at[n++] = row * width;
+    }
+    for (size_t i = 0; i + 20 < n; i += 20) { /* not ascending, as the rows of a dynamic table */
+        size_t other = at[i];
+
+        at[i] = at[n - 1 - i / 2];
+        at[n - 1 - i / 2] = other;
+    }
+    return n;
+}
+
+static void compare_rows(const struct optim_def *def, size_t width, const size_t *at, size_t n)
+{
+    static struct row_memory memory, expected;
+    static float g[ROWS_FLOATS];
+    struct optim_hyper h = { .learning_rate = 0.013, .momentum = 0.9, .beta1 = 0.87, .beta2 = 0.93,
+                             .epsilon = 1e-7, .weight_decay = 0.07, .centered = true, .trust = 0.8,
+                             .step = 3, .grad_scale = 0.37f };
+    struct optim_state state = { .w = memory.w };
+    uint32_t x = 78;
+
+    draw_all(&x, memory.w, ROWS_ALL * width);
+    draw_all(&x, g, n * width);
+    for (uint32_t k = 0; k < def->n_slots; k++) {
+        state.slots[k] = memory.slots[k];
+        for (size_t i = 0; i < ROWS_ALL * width; i++)
+            memory.slots[k][i] = memory.w[i] * memory.w[i];
+    }
+    expected = memory;
+    optim_update_rows(def, &h, &state, at, n, width, g);
+    for (size_t i = 0; i < n; i++)
+        def->sweep(&h, &(struct optim_run){ at[i], width }, 1, expected.w, g + i * width,
+                   (float *[]){ expected.slots[0], expected.slots[1], expected.slots[2], NULL });
+    assert_memory_equal(&memory, &expected, sizeof(memory));
+}
+
+static void scattered_rows_get_the_bits_of_single_rows_and_the_others_stay(void **state)
+{
+    static const size_t widths[] = { 1, 3, 16, 17, 64 };
+    static size_t at[ROWS_ALL];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(widths) / sizeof(*widths); i++) {
+        size_t n = list_rows(widths[i], at);
+
+        assert_true(n > 1500);
+        for (size_t k = 0; k < N_HANDS; k++)
+            compare_rows(optim_named(hands[k].name), widths[i], at, n);
+    }
 }
 
 /* Parameters of many sizes: one float, a block and a float, many blocks; and gaps between them. */
@@ -1017,6 +1085,36 @@ static void a_square_sum_has_the_bits_of_its_definition(void **state)
     }
 }
 
+static void square_sum_of_rows_has_the_bits_of_its_definition(void **state)
+{
+    enum { PERIOD = 64, WIDTH_MAX = 65 };
+    static float g[PERIOD * WIDTH_MAX];
+    uint64_t rows[PERIOD];
+    uint32_t x = 6;
+
+    (void)state;
+    draw_all(&x, g, PERIOD * WIDTH_MAX);
+    for (size_t width = 1; width <= WIDTH_MAX - 1; width++)
+        for (size_t stride = 1; stride <= 9; stride += 4) {
+            volatile double sums[16] = { 0 };
+            size_t n = 0;
+
+            for (size_t row = stride - 1; row < PERIOD; row += stride) {
+                rows[n] = 3 * PERIOD + row;
+                for (size_t i = 0; i < width; i++) {
+                    double v = (double)g[n * width + i];
+
+                    sums[(row * width + i) % 16] = sums[(row * width + i) % 16] + v * v;
+                }
+                n++;
+            }
+            for (size_t half = 8; half > 0; half /= 2)
+                for (size_t k = 0; k < half; k++)
+                    sums[k] = sums[k] + sums[k + half];
+            assert_true(optim_square_rows(rows, n, width, PERIOD, g) == sums[0]);
+        }
+}
+
 static void clipping_is_that_of_pytorch(void **state)
 {
     (void)state;
@@ -1034,6 +1132,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
         cmocka_unit_test(every_width_gives_the_bits_of_single_steps),
+        cmocka_unit_test(scattered_rows_get_the_bits_of_single_rows_and_the_others_stay),
         cmocka_unit_test(any_number_of_parts_gives_the_same_bits),
         cmocka_unit_test(rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zero),
         cmocka_unit_test(packed_gradients_move_weights_to_the_bits_of_whole_ones),
@@ -1047,6 +1146,7 @@ int main(void)
         cmocka_unit_test(optimizer_slots_have_the_names_of_checkpoints),
         cmocka_unit_test(the_norm_has_the_same_bits_whoever_computed_which_blocks),
         cmocka_unit_test(a_square_sum_has_the_bits_of_its_definition),
+        cmocka_unit_test(square_sum_of_rows_has_the_bits_of_its_definition),
         cmocka_unit_test(norm_of_sharded_dense_parameters_has_the_bits_of_its_definition),
         cmocka_unit_test(norm_with_sharded_tables_has_the_bits_of_its_definition_for_any_parts),
         cmocka_unit_test(clipping_is_that_of_pytorch),
