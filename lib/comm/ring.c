@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/copy.h"
 #include "base/err.h"
 #include "base/fault.h"
 
@@ -110,15 +111,23 @@ ssize_t ring_write(struct ring *r, const void *from, size_t n)
     return room;
 }
 
-ssize_t ring_read(struct ring *r, void *to, size_t n)
+static void copy(void *to, const void *from, size_t n, bool is_large)
+{
+    if (is_large)
+        copy_uncached(to, from, n);
+    else
+        memcpy(to, from, n);
+}
+
+ssize_t ring_read(struct ring *r, void *to, size_t n, bool is_large)
 {
     size_t at, first;
     ssize_t room = begin(r, n, &at, &first);
 
     if (room <= 0)
         return room;
-    memcpy(to, r->page->bytes + at, first);
-    memcpy((uint8_t *)to + first, r->page->bytes, (size_t)room - first);
+    copy(to, r->page->bytes + at, first, is_large);
+    copy((uint8_t *)to + first, r->page->bytes, (size_t)room - first, is_large);
     r->own += (uint64_t)room;
     return room;
 }

@@ -51,9 +51,9 @@ int ring_map(int fd, struct ring *out, struct err *err);
 void ring_close(struct ring *r); /* idempotent */
 
 /* Copy up to n bytes into, or out of the ring. Return the number; 0: full, or empty; -1: the counter of the other
- * end is invalid. */
+ * end is invalid. is_large: the bytes belong to a message that the caches do not hold until it is complete. */
 ssize_t ring_write(struct ring *r, const void *from, size_t n);
-ssize_t ring_read(struct ring *r, void *to, size_t n);
+ssize_t ring_read(struct ring *r, void *to, size_t n, bool is_large);
 /* Publishes what was copied. Returns true if the other end sleeps, and must be woken. */
 bool ring_publish(struct ring *r);
 /* Called before this end sleeps until it can copy n bytes, 0 < n <= RING_BYTES. Returns true if that is so

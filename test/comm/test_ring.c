@@ -67,7 +67,7 @@ static void bytes_arrive_in_order_across_the_end_of_the_ring(void **state)
         assert_true(done >= 0 && (size_t)done <= n && sent + (size_t)done - got <= RING_BYTES);
         sent += (uint64_t)done;
         (void)ring_publish(&p.writer);
-        done = ring_read(&p.reader, data, (random >> 8) % (2 * RING_BYTES));
+        done = ring_read(&p.reader, data, (random >> 8) % (2 * RING_BYTES), (random & 1) != 0);
         assert_true(done >= 0 && got + (uint64_t)done <= sent);
         for (size_t i = 0; i < (size_t)done; i++)
             if (data[i] != byte_of(got + i))
@@ -86,12 +86,12 @@ static void bytes_and_space_exist_for_the_other_end_when_they_are_published(void
 
     (void)state;
     open_pair(&p);
-    assert_int_equal(ring_read(&p.reader, data, 1), 0);
+    assert_int_equal(ring_read(&p.reader, data, 1, false), 0);
     assert_int_equal(ring_write(&p.writer, data, sizeof(data)), RING_BYTES);
     assert_int_equal(ring_write(&p.writer, data, 1), 0);
-    assert_int_equal(ring_read(&p.reader, data, 1), 0);
+    assert_int_equal(ring_read(&p.reader, data, 1, false), 0);
     (void)ring_publish(&p.writer);
-    assert_int_equal(ring_read(&p.reader, data, 100), 100);
+    assert_int_equal(ring_read(&p.reader, data, 100, false), 100);
     assert_int_equal(ring_write(&p.writer, data, 1), 0);
     (void)ring_publish(&p.reader);
     assert_int_equal(ring_write(&p.writer, data, 1000), 100);
@@ -121,9 +121,9 @@ static void end_that_sleeps_is_woken_once_and_when_it_has_what_it_waits_for(void
     (void)ring_write(&p.writer, data, sizeof(data));
     (void)ring_publish(&p.writer); /* full */
     assert_false(ring_wait(&p.writer, RING_BYTES));
-    (void)ring_read(&p.reader, data, RING_BYTES - 1);
+    (void)ring_read(&p.reader, data, RING_BYTES - 1, false);
     assert_false(ring_publish(&p.reader));
-    (void)ring_read(&p.reader, data, 1);
+    (void)ring_read(&p.reader, data, 1, false);
     assert_true(ring_publish(&p.reader));
     assert_true(ring_wait(&p.writer, RING_BYTES));
     close_pair(&p);
@@ -160,7 +160,7 @@ static void counter_that_the_other_end_cannot_have_is_refused(void **state)
         open_pair(&p);
         (void)ring_write(&p.writer, data, 100);
         (void)ring_publish(&p.writer);
-        (void)ring_read(&p.reader, data, 100);
+        (void)ring_read(&p.reader, data, 100, false);
         (void)ring_publish(&p.reader);
         assert_false(ring_wait(&p.reader, 1)); /* both ends know the counters of the other */
         assert_true(ring_wait(&p.writer, RING_BYTES));
@@ -170,7 +170,7 @@ static void counter_that_the_other_end_cannot_have_is_refused(void **state)
         if (rows[i].of_reader) /* the writer looks at the counter when the space that it knows is not enough */
             assert_int_equal(ring_write(victim, data, RING_BYTES), RING_BYTES);
         n = rows[i].of_reader ? ring_write(victim, data, RING_BYTES)
-                              : ring_read(victim, data, RING_BYTES);
+                              : ring_read(victim, data, RING_BYTES, false);
         if (rows[i].is_valid ? n != (ssize_t)(rows[i].value - 100) : n != -1)
             fail_msg("row %zu: %zd", i, n);
         if (!rows[i].is_valid)
