@@ -16,7 +16,7 @@ int ps_server_open(const struct ps_server_opts *opts, struct ps_server **out, st
         return server_no_memory(err);
     s->opts = *opts;
     if (s->opts.batch_floats == 0)
-        s->opts.batch_floats = 256 << 10;
+        s->opts.batch_floats = 512 << 10;
     s->verdict = calloc(1, sizeof(*s->verdict));
     s->cursors = calloc(PS_SHARDS, sizeof(*s->cursors));
     s->sections = calloc(PS_TABLES_MAX, sizeof(*s->sections));
