@@ -23,4 +23,7 @@
 #define CLONES __attribute__((optimize("O3", "no-trapping-math")))
 #endif
 
+/* A helper that CLONES functions call: it must be a part of each of their versions. */
+#define INLINED static inline __attribute__((always_inline))
+
 #endif

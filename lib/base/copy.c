@@ -1,4 +1,4 @@
-/* copy.c - see copy.h. Sanitizers check memcpy(), but not the stores of the processor. */
+/* copy.c - see copy.h. Sanitizers check memcpy(), but not these stores. */
 #include "base/copy.h"
 
 #include <stdint.h>

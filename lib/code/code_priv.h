@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/clones.h"
 #include "code/code.h"
 #include "code/code_formula.h"
 
@@ -25,7 +26,7 @@ extern const struct code_def code_bfloat16, code_float16, code_int8, code_int4;
 typedef uint16_t code_u16 __attribute__((may_alias, aligned(1)));
 
 /* Returns the largest code_size() of n numbers. */
-static inline __attribute__((always_inline)) uint32_t code_max(const float *x, size_t n)
+INLINED uint32_t code_max(const float *x, size_t n)
 {
     uint32_t most = 0;
 
@@ -37,12 +38,12 @@ static inline __attribute__((always_inline)) uint32_t code_max(const float *x, s
     return most;
 }
 
-static inline __attribute__((always_inline)) void code_put_f32(uint8_t *to, float x)
+INLINED void code_put_f32(uint8_t *to, float x)
 {
     memcpy(to, &x, sizeof(x));
 }
 
-static inline __attribute__((always_inline)) float code_get_f32(const uint8_t *from)
+INLINED float code_get_f32(const uint8_t *from)
 {
     float x;
 

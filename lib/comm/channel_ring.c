@@ -18,15 +18,13 @@
 #include "base/err.h"
 #include "base/errno_text.h"
 #include "base/fault.h"
+#include "base/prefetch.h"
 
 enum {
     PUBLISH_BYTES = 64 << 10, /* copied before the other end sees them */
     WAKE_BYTES = RING_BYTES / 2,
     PASSED = 2, /* descriptors of an OFFER: the ring, the eventfd */
-    AHEAD = 16, /* parts that are prefetched: the processor does not detect the order of small parts */
-    SMALL_PART = 1024,
-    LINE = 64,
-    LARGE_BYTES = 1 << 20, /* of a message that the cache of a core does not hold beside its ring */
+    LARGE_BYTES = 1 << 20, /* a message of this size does not fit into the cache of a core */
 };
 
 static uint32_t member_of(const struct comm *c, const struct comm_end *e, uint32_t k)
@@ -161,10 +159,11 @@ static void publish(struct channel *ch, struct ring *r)
         (void)write(ch->peer_wake_fd, &one, sizeof(one)); /* EAGAIN: it will wake anyway */
 }
 
-static void prefetch(const struct iovec *part)
+/* Long parts need none: the processor detects their order. */
+INLINED void prefetch(const struct iovec *part)
 {
-    for (size_t at = 0; at < part->iov_len && part->iov_len <= SMALL_PART; at += LINE)
-        __builtin_prefetch((const uint8_t *)part->iov_base + at, 0, 2);
+    if (part->iov_len <= PREFETCH_ROW_BYTES)
+        prefetch_row(part->iov_base, part->iov_len);
 }
 
 ssize_t channel_ring_send(struct comm *c, struct comm_end *e, uint32_t k, const struct iovec *parts,
@@ -175,13 +174,13 @@ ssize_t channel_ring_send(struct comm *c, struct comm_end *e, uint32_t k, const 
     ssize_t n = 1;
 
     (void)fault_hit("comm.ring"); /* a test kills the process here */
-    for (uint32_t i = 0; i < AHEAD && i < n_parts; i++)
+    for (uint32_t i = 0; i < PREFETCH_AHEAD && i < n_parts; i++)
         prefetch(&parts[i]);
     for (uint32_t i = 0; i < n_parts && n > 0 && done < PUBLISH_BYTES; at = 0, i++) {
         size_t rest = parts[i].iov_len - at, most = PUBLISH_BYTES - done;
 
-        if (i + AHEAD < n_parts)
-            prefetch(&parts[i + AHEAD]);
+        if (i + PREFETCH_AHEAD < n_parts)
+            prefetch(&parts[i + PREFETCH_AHEAD]);
         if (rest == 0)
             continue;
         n = ring_write(&ch->ring_out, (const uint8_t *)parts[i].iov_base + at,

@@ -51,7 +51,7 @@ int ring_map(int fd, struct ring *out, struct err *err);
 void ring_close(struct ring *r); /* idempotent */
 
 /* Copy up to n bytes into, or out of the ring. Return the number; 0: full, or empty; -1: the counter of the other
- * end is invalid. is_large: the bytes belong to a message that the caches do not hold until it is complete. */
+ * end is invalid. is_large: the bytes are part of a message that does not fit into the caches, and bypass them. */
 ssize_t ring_write(struct ring *r, const void *from, size_t n);
 ssize_t ring_read(struct ring *r, void *to, size_t n, bool is_large);
 /* Publishes what was copied. Returns true if the other end sleeps, and must be woken. */

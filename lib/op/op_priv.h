@@ -13,10 +13,6 @@
 #include "base/clones.h"
 #include "op/op.h"
 
-/* Declares a helper that must be inlined: the caller is compiled once per instruction set
- * (CLONES). */
-#define OP_INLINE static inline __attribute__((always_inline))
-
 /* Precedes a loop whose iteration i reads and writes only element i of its output. The output and
  * an input may be the same memory, but must not overlap otherwise. */
 #if defined(__clang__)

@@ -14,14 +14,14 @@ typedef double op_simd __attribute__((vector_size(OP_SIMD_LANES * sizeof(double)
 
 /* Takes a pointer, because passing a vector by value would bind the callers to one instruction
  * set. */
-OP_INLINE double op_simd_total(const op_simd *v)
+INLINED double op_simd_total(const op_simd *v)
 {
     const op_simd x = *v;
 
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-OP_INLINE double op_row_sum(const float *e, size_t n)
+INLINED double op_row_sum(const float *e, size_t n)
 {
     op_simd lanes = { 0 };
     double tail = 0;
@@ -51,7 +51,7 @@ struct op_block {
 };
 
 /* Loads the first n <= 64 values, and `rest` for the remaining ones. */
-OP_INLINE void op_block_load(struct op_block *v, const float *x, size_t n, float rest)
+INLINED void op_block_load(struct op_block *v, const float *x, size_t n, float rest)
 {
     float some[OP_BLOCK];
     size_t i;
@@ -68,7 +68,7 @@ OP_INLINE void op_block_load(struct op_block *v, const float *x, size_t n, float
     v->d = *(const op_wide_at *)(x + 3 * OP_WIDE);
 }
 
-OP_INLINE double op_block_total(const struct op_block *v)
+INLINED double op_block_total(const struct op_block *v)
 {
     op_wide sum = (v->a + v->b) + (v->c + v->d);
     double t[OP_WIDE];
@@ -86,7 +86,7 @@ typedef int32_t op_wide_bits __attribute__((vector_size(OP_WIDE * sizeof(float))
 
 /* m = max(m, x) per element. A NaN in x is ignored. The selection uses bit masks, because not every
  * C compiler supports ?: on vectors and a scalar loop would not be vectorised. */
-OP_INLINE void op_wide_max(op_wide *m, const float *x)
+INLINED void op_wide_max(op_wide *m, const float *x)
 {
     const op_wide v = *(const op_wide_at *)x;
     const op_wide_bits greater = v > *m;
@@ -95,7 +95,7 @@ OP_INLINE void op_wide_max(op_wide *m, const float *x)
 }
 
 /* Returns the maximum of n values; -inf if n is 0. NaN is ignored. */
-OP_INLINE float op_row_max(const float *x, size_t n)
+INLINED float op_row_max(const float *x, size_t n)
 {
     op_wide one = { 0 }, two;
     float lane[OP_WIDE], m = -INFINITY;

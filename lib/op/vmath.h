@@ -22,7 +22,7 @@
 #define VM_LN2_HI 0x1.62e4p-1f
 #define VM_LN2_LO 1.42860682e-6f
 
-OP_INLINE float vm_pow2(uint32_t k) /* 2^k; -126 <= (int)k <= 127 */
+INLINED float vm_pow2(uint32_t k) /* 2^k; -126 <= (int)k <= 127 */
 {
     return float_of_bits((k + 127u) << 23);
 }
@@ -30,7 +30,7 @@ OP_INLINE float vm_pow2(uint32_t k) /* 2^k; -126 <= (int)k <= 127 */
 /* e^x = 2^k e^r, where k is x / ln 2 rounded to an integer, and |r| <= ln(2) / 2. Adding 1.5 * 2^23
  * rounds to an integer and leaves it in the low bits. 2^k is applied in two factors, because 2^128
  * is not a float and the result may be denormal. */
-OP_INLINE float vm_exp(float x)
+INLINED float vm_exp(float x)
 {
     const float magic = 0x1.8p23f;
     float t, n, r, p;
@@ -53,7 +53,7 @@ OP_INLINE float vm_exp(float x)
 }
 
 /* ln x = e ln 2 + ln(1 + f) with sqrt(1/2) <= 1 + f < sqrt(2). */
-OP_INLINE float vm_log(float x)
+INLINED float vm_log(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
     float tiny = x < 0x1p-126f ? 0x1p25f : 1.0f; /* scales denormals to normal numbers */
@@ -79,7 +79,7 @@ OP_INLINE float vm_log(float x)
 
 /* With a = |x|: a + a^3 P(a^2) for small a, else 1 - 2 / (e^2a + 1). The result gets the sign of
  * x. */
-OP_INLINE float vm_tanh(float x)
+INLINED float vm_tanh(float x)
 {
     float a = fabsf(x), z = x * x, p, near, far;
 
@@ -94,7 +94,7 @@ OP_INLINE float vm_tanh(float x)
 }
 
 /* e^x - 1: for small x the polynomial of vm_exp without the constant 1, else vm_exp(x) - 1. */
-OP_INLINE float vm_expm1(float x)
+INLINED float vm_expm1(float x)
 {
     float p;
 
@@ -108,7 +108,7 @@ OP_INLINE float vm_expm1(float x)
 }
 
 /* ln(1 + x) = ln(u) * x / (u - 1), u = 1 + x rounded: the factor corrects the rounding of u. */
-OP_INLINE float vm_log1p(float x)
+INLINED float vm_log1p(float x)
 {
     float u = 1.0f + x, kept = u - 1.0f;
     float y = vm_log(u) * (x / (kept == 0.0f ? 1.0f : kept));
@@ -118,7 +118,7 @@ OP_INLINE float vm_log1p(float x)
 
 /* With a = |x|: a + a P(a^2) for small a, 1 - e^(-a R(a)) above, and 1 from a = 4 on. The result
  * gets the sign of x. */
-OP_INLINE float vm_erf(float x)
+INLINED float vm_erf(float x)
 {
     float a = fabsf(x), z = a * a, t = a > 4.0f ? 4.0f : a, p, q;
 
@@ -143,7 +143,7 @@ OP_INLINE float vm_erf(float x)
 
 /* ln x for a float x > 0: e ln 2 + 2 artanh(z), z = (m - 1) / (m + 1), computed by the series of
  * artanh. */
-OP_INLINE double vm_log_wide(float x)
+INLINED double vm_log_wide(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
     bool tiny = x < 0x1p-126f;
@@ -164,7 +164,7 @@ OP_INLINE double vm_log_wide(float x)
 }
 
 /* e^t rounded to float; 0 or inf outside the range of float. */
-OP_INLINE float vm_exp_wide(double t)
+INLINED float vm_exp_wide(double t)
 {
     const double magic = 0x1.8p52;
     double n, r, p, scale;
@@ -192,7 +192,7 @@ OP_INLINE float vm_exp_wide(double t)
 }
 
 /* a^b, with the special cases of pow() in C. */
-OP_INLINE float vm_pow(float a, float b)
+INLINED float vm_pow(float a, float b)
 {
     float x = fabsf(a), y;
     bool whole = fabsf(b) >= 0x1p23f || b == truncf(b);

@@ -9,9 +9,6 @@
 enum { LANES = OPTIM_SUMS };
 _Static_assert(OPTIM_BLOCK % LANES == 0, "a block is whole rounds of sums");
 
-/* Inlined into each clone. */
-#define INLINED static inline __attribute__((always_inline))
-
 INLINED void add_one(double sums[LANES], size_t at, float g)
 {
     sums[at % LANES] += (double)g * (double)g; /* exact: 2 * 24 bits fit */

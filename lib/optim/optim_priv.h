@@ -17,6 +17,7 @@
 #define OPTIM_OPTIM_PRIV_H
 
 #include "base/clones.h"
+#include "base/prefetch.h"
 #include "optim/optim.h"
 #include "optim/optim_formula.h"
 
@@ -34,30 +35,22 @@ static inline bool optim_is_same(const struct optim_param *a, const struct optim
 
 /* ---- loops over the formulas ---- */
 
-/* Inlined into each clone. */
-#define OPTIM_INLINED static inline __attribute__((always_inline))
-
-enum {
-    OPTIM_AHEAD = 16,     /* runs that are prefetched */
-    OPTIM_EXPECTED = 256, /* floats of a run that are prefetched; the processor detects the rest */
-    OPTIM_LINE = 16,      /* floats */
-};
-
-/* Into the second-level cache: the first level waits for too few lines at once. Measured with random rows of 256
- * bytes: 18 ns a row, 32 ns with prefetches into the first level, 37 ns without. */
-OPTIM_INLINED void optim_expect(const struct optim_run *run, const float *x)
+INLINED void optim_prefetch(const struct optim_run *run, const float *w,
+                            float *const slots[OPTIM_MAX_SLOTS])
 {
-    for (size_t i = 0; x != NULL && i < run->n && i < OPTIM_EXPECTED; i += OPTIM_LINE)
-        __builtin_prefetch(x + run->at + i, 0, 2);
+    prefetch_row(w + run->at, run->n * sizeof(*w));
+    for (uint32_t k = 0; k < OPTIM_MAX_SLOTS; k++)
+        if (slots[k] != NULL)
+            prefetch_row(slots[k] + run->at, run->n * sizeof(*w));
 }
 
-/* id_##_sweep(): a row's sweep over the elements of runs by a formula, which sees k, c, w and g, and the
- * slots as s0, s1 and s2. coefficients_(h, &k, &c) completes the coefficients. */
+/* Defines id_##_sweep(), which applies a formula to each element of the runs. The formula sees k, c, w, g, and
+ * the slots as s0, s1 and s2. coefficients_(h, &k, &c) completes the coefficients. */
 #define OPTIM_SWEEP(id_, coefficients_, formula_)                                                  \
-    OPTIM_INLINED void id_##_run(size_t n, float *restrict w, const float *restrict g,             \
-                                 float *restrict s0, float *restrict s1, float *restrict s2,       \
-                                 const struct optim_step *restrict k,                              \
-                                 const struct optim_param_step *restrict c)                        \
+    INLINED void id_##_run(size_t n, float *restrict w, const float *restrict g,                   \
+                           float *restrict s0, float *restrict s1, float *restrict s2,             \
+                           const struct optim_step *restrict k,                                    \
+                           const struct optim_param_step *restrict c)                              \
     {                                                                                              \
         (void)k, (void)g, (void)s0, (void)s1, (void)s2;                                            \
         for (size_t i = 0; i < n; i++)                                                             \
@@ -70,15 +63,12 @@ OPTIM_INLINED void optim_expect(const struct optim_run *run, const float *x)
     {                                                                                              \
         const struct optim_step k = *step;                                                         \
         const struct optim_param_step c = *own;                                                    \
-        float *arrays[] = { w, slots[0], slots[1], slots[2] };                                     \
-        size_t ahead = n < OPTIM_AHEAD ? n : OPTIM_AHEAD;                                          \
                                                                                                    \
-        for (size_t r = 0; r < ahead; r++)                                                         \
-            for (uint32_t i = 0; i < 4; i++)                                                       \
-                optim_expect(&runs[r], arrays[i]);                                                 \
+        for (size_t r = 0; r < n && r < PREFETCH_AHEAD; r++)                                       \
+            optim_prefetch(&runs[r], w, slots);                                                    \
         for (size_t r = 0; r < n; g += runs[r++].n) {                                              \
-            for (uint32_t i = 0; r + OPTIM_AHEAD < n && i < 4; i++)                                \
-                optim_expect(&runs[r + OPTIM_AHEAD], arrays[i]);                                   \
+            if (r + PREFETCH_AHEAD < n)                                                            \
+                optim_prefetch(&runs[r + PREFETCH_AHEAD], w, slots);                               \
             id_##_run(runs[r].n, w + runs[r].at, g, optim_slot_at(slots[0], &runs[r]),             \
                       optim_slot_at(slots[1], &runs[r]), optim_slot_at(slots[2], &runs[r]), &k, &c); \
         }                                                                                          \
@@ -94,7 +84,7 @@ OPTIM_INLINED void optim_expect(const struct optim_run *run, const float *x)
         id_##_loop(runs, n, w, g, slots, &k, &c);                                                  \
     }
 
-OPTIM_INLINED float *optim_slot_at(float *slot, const struct optim_run *run)
+INLINED float *optim_slot_at(float *slot, const struct optim_run *run)
 {
     return slot != NULL ? slot + run->at : NULL;
 }

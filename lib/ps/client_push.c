@@ -1,6 +1,7 @@
 /* client_push.c - the gradients of a step: one message for each server; see client_priv.h. */
 #include <string.h>
 
+#include "base/prefetch.h"
 #include "ps/client_priv.h"
 #include "tensor/packed.h"
 
@@ -59,16 +60,15 @@ static size_t list_marked(struct ps_client *c, uint32_t table, const struct pack
 static void write_rows(struct ps_client *c, const struct client_table *t, size_t n,
                        const float *values, bool borrows)
 {
-    enum { AHEAD = 8 }; /* rows; their values are in another order */
     size_t width = t->width;
 
     for (size_t i = 0; i < n; i++) {
         const uint32_t *holders = client_holders_of(c, t, c->order[i].row);
         const float *from = values + c->order[i].place * width;
 
-        if (i + AHEAD < n && !borrows)
-            for (size_t k = 0; k < width; k += 16)
-                __builtin_prefetch(values + c->order[i + AHEAD].place * width + k);
+        if (i + PREFETCH_AHEAD < n && !borrows) /* the values are in another order */
+            prefetch_row(values + c->order[i + PREFETCH_AHEAD].place * width,
+                         width * sizeof(*from));
         for (uint32_t h = 0; h < c->route->n_holders; h++) {
             struct client_peer *p = &c->peers[holders[h]];
 

@@ -86,8 +86,8 @@ struct ps_table_facts;
 
 struct ps_server_opts {
     uint32_t thread, n_threads; /* of the ps: the server holds shards s with s mod n_threads = thread */
-    /* Of an answer to FETCH, of which there is about one in a step; 0: 2^19. With more the copy ends earlier, but
-     * the first steps of a generation wait longer. */
+    /* Size of an answer to FETCH; 0: 2^19. Busy servers answer about once in a step: larger answers complete a copy
+     * earlier, but delay the first steps of a generation. */
     uint64_t batch_floats;
     /* Sends one message to a point. */
     int (*send)(void *arg, uint32_t to, const struct iovec *parts, uint32_t n, struct err *err);

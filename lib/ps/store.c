@@ -13,6 +13,7 @@
 #include "base/checksum.h"
 #include "base/crc32c.h"
 #include "base/err.h"
+#include "base/prefetch.h"
 #include "ps/store_priv.h"
 #include "ps/wants.h"
 
@@ -314,7 +315,7 @@ static int read_older(const struct ps_store *s, const struct store_table *t, uin
 static int read_newest(const struct ps_store *s, const struct store_table *t, const uint64_t *rows,
                        uint64_t n, float *out, struct err *err)
 {
-    enum { AHEAD = 16 }; /* rows that are prefetched */
+    enum { AHEAD = PREFETCH_AHEAD };
     size_t width = t->is.width, at[AHEAD];
 
     for (uint64_t i = 0; i < n + AHEAD; i++) {
@@ -325,8 +326,7 @@ static int read_newest(const struct ps_store *s, const struct store_table *t, co
         if (!store_has_row(s, t, rows[i]))
             return store_bad_row(t, rows[i], err);
         at[i % AHEAD] = store_at(s, t, rows[i]);
-        for (size_t k = 0; k < width && k < 256; k += STORE_LINE_FLOATS)
-            __builtin_prefetch(s->arena + at[i % AHEAD] + k);
+        prefetch_row(s->arena + at[i % AHEAD], width * sizeof(*out));
     }
     return 0;
 }

@@ -42,16 +42,11 @@ static double block_squares(const uint64_t *rows, const float *g, uint64_t n, si
     return total + optim_square_total(sums);
 }
 
-/* Returns the contribution of a row, which is not reduced by CHECKSUM_MODULUS yet. A row that is marked with a
- * gradient of zero differs from a row without a gradient. */
-static uint64_t row_checksum(size_t at, const float *g, size_t width, bool *is_finite)
+/* Returns the contribution of a row, below 2^25: the caller reduces it by CHECKSUM_MODULUS. A row that is marked
+ * with a gradient of zero differs from a row without a gradient. */
+static uint32_t row_checksum(size_t at, const float *g, size_t width, bool *is_finite)
 {
-    return (uint64_t)checksum_part(g, width, at, is_finite) + checksum_key(~(uint64_t)at);
-}
-
-static void add_checksum(uint32_t *to, uint64_t sum)
-{
-    *to = (uint32_t)((*to + sum) % CHECKSUM_MODULUS);
+    return checksum_part(g, width, at, is_finite) + checksum_key(~(uint64_t)at);
 }
 
 /* Of the pending gradient of a dynamic table. */
@@ -66,8 +61,8 @@ static void judge_dynamic(const struct ps_store *s, uint32_t table, struct ps_ve
         uint32_t shard = ps_shard_of(t->is.first_shard, row);
         const float *g = t->pending.values + k * width;
 
-        add_checksum(&out->checksums[shard],
-                     row_checksum(ps_mix64(row + table), g, width, &out->is_finite));
+        out->checksums[shard] = checksum_add(
+            out->checksums[shard], row_checksum(ps_mix64(row + table), g, width, &out->is_finite));
         out->squares[shard] += block_squares(&first_of_block, g, 1, width);
     }
 }
@@ -88,12 +83,12 @@ void ps_store_verdict(const struct ps_store *s, struct ps_verdict *out)
         for (uint64_t k = 0, n; k < t->pending.n; k += n) {
             uint64_t block = rows[k] / PS_BLOCK_ROWS;
             uint32_t shard = ps_shard_of(t->is.first_shard, rows[k]);
-            uint64_t sum = 0;
+            uint32_t sum = 0; /* of at most 64 rows: no overflow */
 
             for (n = 0; k + n < t->pending.n && rows[k + n] / PS_BLOCK_ROWS == block; n++)
                 sum += row_checksum(t->offset + ps_local_of(rows[k + n]) * width,
                                     t->pending.values + (k + n) * width, width, &out->is_finite);
-            add_checksum(&out->checksums[shard], sum);
+            out->checksums[shard] = checksum_add(out->checksums[shard], sum);
             out->squares[shard] += block_squares(rows + k, t->pending.values + k * width, n, width);
         }
     }

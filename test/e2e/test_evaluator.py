@@ -20,9 +20,8 @@ sys.path.insert(0, os.path.join(ROOT, "test", "data"))
 import tfrecord  # noqa: E402
 
 
-
 def slowly():
-    """The environment of a group that writes a checkpoint every 0.4 s, or less often if the evaluators are slow, too."""
+    """The environment of a group that writes a checkpoint every 0.4 s, and less often on a busy machine."""
     return {"TRAINERD_FAULT": "train.forward=delay:%d@1+" % min(40 * SLOW, 200)}
 
 

@@ -116,8 +116,7 @@ static int dropout_plan(struct op_plan *p, struct err *err)
 
 /* ---- kernels ---- */
 
-OP_INLINE void keep_words(const uint32_t *word, uint64_t below, size_t n, uint8_t *keep,
-                          size_t step)
+INLINED void keep_words(const uint32_t *word, uint64_t below, size_t n, uint8_t *keep, size_t step)
 {
     size_t i;
 

@@ -34,8 +34,7 @@ enum { AHEAD = 8 /* rows to prefetch ahead */ };
 
 /* Prefetches a row that is read or written soon: rows are far apart, a few cache lines each, which
  * the hardware prefetcher does not detect. */
-OP_INLINE void prefetch_row(const void *row, const struct attention_at *at, size_t bytes,
-                            bool writes)
+INLINED void prefetch_row(const void *row, const struct attention_at *at, size_t bytes, bool writes)
 {
     size_t c;
 

@@ -47,8 +47,8 @@ struct part {
 };
 
 /* Applies the steps to x [n]. capped [n]: receives the scores after ATTENTION_CAP; or NULL. */
-OP_INLINE void steps(const struct attention *a, const struct masks *m, struct part part, float *x,
-                     float *capped)
+INLINED void steps(const struct attention *a, const struct masks *m, struct part part, float *x,
+                   float *capped)
 {
     const size_t n = part.n;
     uint32_t k;
@@ -91,8 +91,8 @@ OP_INLINE void steps(const struct attention *a, const struct masks *m, struct pa
 }
 
 /* Propagates the gradient of a row of scores back through the steps. */
-OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, struct part part,
-                         float *d, const float *capped)
+INLINED void steps_bwd(const struct attention *a, const struct masks *m, struct part part, float *d,
+                       const float *capped)
 {
     const size_t n = part.n;
     uint32_t k;
@@ -129,7 +129,7 @@ OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, struc
     }
 }
 
-OP_INLINE void exponentials(size_t n, float *x, float max)
+INLINED void exponentials(size_t n, float *x, float max)
 {
     size_t i;
 
@@ -138,7 +138,7 @@ OP_INLINE void exponentials(size_t n, float *x, float max)
         x[i] = vm_exp(x[i] - max);
 }
 
-OP_INLINE void drop(size_t n, const uint8_t *keep, float scale, float *x)
+INLINED void drop(size_t n, const uint8_t *keep, float scale, float *x)
 {
     size_t i;
 

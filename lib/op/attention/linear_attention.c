@@ -166,7 +166,7 @@ static int infer(struct op_infer *f, struct err *err)
 /* ---- a token ---- */
 
 /* Dot product of two rows, in a fixed number of SIMD lanes. */
-OP_INLINE float dot(const float *a, const float *b, size_t n)
+INLINED float dot(const float *a, const float *b, size_t n)
 {
     float lane[OP_WIDE] = { 0 }, tail = 0;
     size_t i, k;
@@ -185,7 +185,7 @@ OP_INLINE float dot(const float *a, const float *b, size_t n)
 }
 
 /* y += by x */
-OP_INLINE void add_row(float *y, const float *x, size_t n, float by)
+INLINED void add_row(float *y, const float *x, size_t n, float by)
 {
     OP_EACH
     for (size_t i = 0; i < n; i++)
@@ -199,8 +199,8 @@ struct token { /* of one head of k and v */
 };
 
 /* y [dv] = s^T k */
-OP_INLINE void multiply_key(const struct linear_attention *a, const float *s, const float *k,
-                            float *y)
+INLINED void multiply_key(const struct linear_attention *a, const float *s, const float *k,
+                          float *y)
 {
     memset(y, 0, (size_t)a->dv * sizeof(*y));
     for (int64_t i = 0; i < a->d; i++)
@@ -208,8 +208,8 @@ OP_INLINE void multiply_key(const struct linear_attention *a, const float *s, co
 }
 
 /* to = A, the state s after the decay. They may be the same. */
-OP_INLINE void decay(const struct linear_attention *a, const struct token *t, const float *s,
-                     float *to)
+INLINED void decay(const struct linear_attention *a, const struct token *t, const float *s,
+                   float *to)
 {
     const size_t n = (size_t)a->dv;
 

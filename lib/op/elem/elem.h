@@ -88,7 +88,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
 /* elem_fwd_fn name_: y = expr_, operands of type_, result of out_type_. For integers that may
  * overflow, use an unsigned type_, which wraps. */
 #define ELEM_FWD_TO(name_, type_, out_type_, expr_)                                                \
-    OP_INLINE void name_##_row(size_t n, const type_ *a, const type_ *b, out_type_ *y,             \
+    INLINED void name_##_row(size_t n, const type_ *a, const type_ *b, out_type_ *y,             \
                                ptrdiff_t sa, ptrdiff_t sb)                                         \
     {                                                                                              \
         size_t i;                                                                                  \
@@ -112,7 +112,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
 
 /* elem_bwd_fn name_: the gradient of operand k_ (0: a, 1: b) is expr_. */
 #define ELEM_BWD(name_, k_, expr_)                                                                 \
-    OP_INLINE void name_##_row(enum elem_into into, size_t n, const float *d, const float *a,      \
+    INLINED void name_##_row(enum elem_into into, size_t n, const float *d, const float *a,      \
                                const float *b, float *g, double *sum, ptrdiff_t sa, ptrdiff_t sb)  \
     {                                                                                              \
         const ptrdiff_t sg = (k_) == 0 ? sa : sb;                                                  \

@@ -22,7 +22,7 @@
     } while (0)
 
 #define WHERE_FWD(name_, type_)                                                                    \
-    OP_INLINE void name_##_row(size_t n, const uint8_t *c, const type_ *a, const type_ *b,         \
+    INLINED void name_##_row(size_t n, const uint8_t *c, const type_ *a, const type_ *b,         \
                                type_ *y, ptrdiff_t sc, ptrdiff_t sa, ptrdiff_t sb)                 \
     {                                                                                              \
         size_t i;                                                                                  \

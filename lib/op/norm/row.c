@@ -37,8 +37,8 @@ CLONES static void span_deviation(const float *x, size_t n, float mean, double *
     *square += op_block_total(&q);
 }
 
-OP_INLINE void span_products(const float *x, const float *dy, const float *scale, size_t n,
-                             float mean, double *sum, double *product)
+INLINED void span_products(const float *x, const float *dy, const float *scale, size_t n,
+                           float mean, double *sum, double *product)
 {
     struct op_block s = { 0 }, p = { 0 }, v, g, w;
     size_t i;

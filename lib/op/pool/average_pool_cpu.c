@@ -23,7 +23,7 @@ int average_pool_cpu_plan(struct op_plan *p, struct err *err)
 
 /* y [c] = scale times the sum over the box of lines of x; part: a line of scratch */
 #define BOX_MEAN(name_, type_, load_)                                                              \
-    OP_INLINE void name_##_add(float *restrict to, const type_ *x, size_t c)                       \
+    INLINED void name_##_add(float *restrict to, const type_ *x, size_t c)                       \
     {                                                                                              \
         size_t i;                                                                                  \
                                                                                                    \

@@ -17,7 +17,7 @@ int lp_pool_cpu_plan(struct op_plan *p, struct err *err)
 }
 
 /* to += |x|^p */
-OP_INLINE void add_power(float *restrict to, const float *x, size_t c, float p)
+INLINED void add_power(float *restrict to, const float *x, size_t c, float p)
 {
     size_t i;
 
@@ -33,7 +33,7 @@ OP_INLINE void add_power(float *restrict to, const float *x, size_t c, float p)
 }
 
 /* y += part, part = 0 */
-OP_INLINE void flush(float *restrict y, float *restrict part, size_t c)
+INLINED void flush(float *restrict y, float *restrict part, size_t c)
 {
     size_t i;
 
@@ -80,7 +80,7 @@ CLONES static void outer(const float *y, const float *dy, size_t c, float p, flo
             g[k] = y[k] > 0 ? dy[k] * vm_pow(y[k], 1.0f - p) : 0;
 }
 
-OP_INLINE float sign(float x)
+INLINED float sign(float x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
 }

@@ -19,7 +19,7 @@ int reduce_check_number(struct op_infer *f, struct err *err)
 
 /* Defines name_(c, y): y = start_ everywhere, then y = step_(v, x) in memory order of x. */
 #define COMBINE(name_, type_, start_, step_)                                                       \
-    OP_INLINE void name_##_row(size_t n, const type_ *x, type_ *y, ptrdiff_t step)                 \
+    INLINED void name_##_row(size_t n, const type_ *x, type_ *y, ptrdiff_t step)                 \
     {                                                                                              \
         size_t i;                                                                                  \
                                                                                                    \

@@ -76,8 +76,8 @@ struct slopes {
 
 /* gates: before the call the gates; then the gradients of the inputs of the functions. dc: the
  * gradient of c; then that of c_prev. p: the peepholes, or NULL. */
-OP_INLINE void back(float *gates, const float *c_prev, const float *dh, float *restrict dc,
-                    const struct slopes *s, const float *p, bool coupled, size_t n)
+INLINED void back(float *gates, const float *c_prev, const float *dh, float *restrict dc,
+                  const struct slopes *s, const float *p, bool coupled, size_t n)
 {
     float *restrict i = gates, *restrict o = gates + n;
     float *restrict f = gates + 2 * n, *restrict g = gates + 3 * n;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/prefetch.h"
 #include "op/op_priv.h"
 #include "op/shape/rows.h"
 #include "tensor/packed.h"
@@ -159,8 +160,11 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
              : size == 4 ? take_32
                          : take_64)(row, r->n, x, y);
         else
-            for (i = 0; i < r->n; i++)
+            for (i = 0; i < r->n; i++) {
+                if (i + PREFETCH_AHEAD < r->n)
+                    prefetch_row(x + (size_t)row[i + PREFETCH_AHEAD] * bytes, bytes);
                 memcpy(y + i * bytes, x + (size_t)row[i] * bytes, bytes);
+            }
     }
     return 0;
 }
