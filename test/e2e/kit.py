@@ -8,6 +8,7 @@ are parsed as JSON lines, and files have independent readers.
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -383,19 +384,33 @@ def on_sigterm(*_):
     raise Stopped("SIGTERM: the time limit expired, or the run was stopped")
 
 
+def processor_seconds():
+    """Returns the processor time of this process and of the processes that it has waited for."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def choose(tests, names):
+    """Returns the tests with these names (none: all), of which the variables of scripts/test choose: TEST_ONLY=TEXT those with
+    TEXT in their name, TEST_EXCEPT=A,B all but these."""
+    only, left_out = os.environ.get("TEST_ONLY", ""), os.environ.get("TEST_EXCEPT", "").split(",")
+    return [f for f in tests if (not names or f.__name__ in names) and only in f.__name__ and f.__name__ not in left_out]
+
+
 def main():
-    only = sys.argv[1:]
+    chosen = choose(_tests, sys.argv[1:])
+    if "TEST_LIST" in os.environ:
+        print("\n".join(f.__name__ for f in chosen))
+        return
     signal.signal(signal.SIGTERM, on_sigterm)
     passed = failed = skipped = 0
     ended = False
-    for f in _tests:
-        if only and f.__name__ not in only:
-            continue
-        before = time.monotonic()
+    for f in chosen:
+        before, used = time.monotonic(), processor_seconds()
         try:
             f()
             passed += 1
-            print("ok - %s (%.1f s)" % (f.__name__.replace("_", " "), time.monotonic() - before), flush=True)
+            print("ok - %s (%.1f s, processor %.1f s)" % (
+                f.__name__.replace("_", " "), time.monotonic() - before, processor_seconds() - used), flush=True)
         except Skip as e:
             skipped += 1
             print("skip - %s: %s" % (f.__name__.replace("_", " "), e), flush=True)
@@ -424,4 +439,4 @@ def main():
         if ended:
             break
     print("%d passed, %d failed%s" % (passed, failed, ", %d skipped" % skipped if skipped else ""))
-    sys.exit(1 if failed or not passed + skipped else 0)
+    sys.exit(1 if failed or chosen and not passed + skipped else 0)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from kit import ROOT, main, test, workdir
+from kit import ROOT, Skip, main, test, workdir
 
 FORMAT = os.path.join(ROOT, "scripts", "format")
 KEPT = """\
@@ -111,6 +111,16 @@ def format_other_version_of_clang_format_is_refused():
     p = subprocess.run([FORMAT, "--check"], capture_output=True, text=True, timeout=60,
                        env=dict(os.environ, PATH=folder + ":" + os.environ["PATH"]))
     assert p.returncode == 2 and "expected version 14, found clang-format version 19.1.7" in p.stderr, p.stderr
+
+
+@test
+def format_is_applied_to_the_files_of_the_last_commits():
+    p = subprocess.run([os.path.join(ROOT, "scripts", "changed"), "--files", "HEAD~20"], capture_output=True, text=True)
+    if p.returncode:
+        raise Skip("no history of 20 commits: " + (p.stderr.strip().splitlines() or ["?"])[-1])
+    files = [os.path.join(ROOT, name) for name in p.stdout.split()]
+    p = subprocess.run([FORMAT, "--check", *files], capture_output=True, text=True, timeout=300)
+    assert not files or p.returncode == 0, "run `make format`\n" + p.stdout + p.stderr
 
 
 @test

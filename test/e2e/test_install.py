@@ -136,7 +136,7 @@ def packages(*versions):
         if version not in _packages:
             folder = tempfile.mkdtemp(prefix="trainerd-test-", dir=kit.FOLDERS)
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            make("deb", "OUT=" + folder, "DEB_VERSION=" + version)
+            make("deb", "OUT=" + folder, "DEB_VERSION=" + version, "COMPRESSION=gzip")
             _packages[version] = glob.glob(os.path.join(folder, "*.deb"))[0]
     return [_packages[version] for version in versions]
 
@@ -164,7 +164,7 @@ def packages_from_equal_inputs_are_equal():
     with open(packages("0.1.0")[0], "rb") as f:
         first = f.read()
     folder = workdir()
-    make("deb", "OUT=" + folder, "DEB_VERSION=0.1.0")
+    make("deb", "OUT=" + folder, "DEB_VERSION=0.1.0", "COMPRESSION=gzip")
     with open(glob.glob(os.path.join(folder, "*.deb"))[0], "rb") as f:
         assert f.read() == first
 

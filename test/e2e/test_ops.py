@@ -30,9 +30,8 @@ def ops_table_of_the_manual_is_the_output_of_supported():
 
 @test
 def ops_row_of_every_op_has_a_case_and_a_gradient():
-    for mode in ("test", "gradient"):
-        lines = ops(mode).splitlines()
-        assert len(lines) > 200 and not [line for line in lines if "ERROR" in line], lines
+    lines = ops("gradient").splitlines()
+    assert len(lines) > 200 and not [line for line in lines if "ERROR" in line], lines
     assert re.search(r"^Relu +from 6 +\d+ cases$", ops("gradient", "Relu"))
     assert re.search(r"^And +from 7 +no gradient$", ops("gradient", "And"))
 

@@ -1,16 +1,15 @@
 #!/usr/bin/python3
-"""The scripts that choose tests and add their results, in copies with a repository or a `make` of the test."""
+"""The scripts that choose and run tests and add their results, in copies with a repository, programs or a `make` of the test."""
 import os
 import shutil
 import subprocess
 
-from kit import ROOT, SLOW, Skip, main, test, workdir
+from kit import ROOT, SLOW, Skip, main, test, wait_until, workdir
 
 MAKE = """#!/bin/sh
 case "$1" in
 test) printf '%s\\n' 'test/base/test_buf: 3 passed' "$TEST_SAYS" && exit $TEST_CODE ;;
-san-units) echo '20 passed, 0 failed' ;;
-tsan) echo '300 passed, 1 failed, 4 skipped' && exit 2 ;;
+san-units) [ -n "$2" ] || echo '300 passed, 1 failed, 4 skipped' && exit 2 ;;
 esac
 """
 
@@ -48,8 +47,8 @@ WORKS = 'while [ "$1" != -o ]; do shift; done; cp /bin/true "$2"'
 @test
 def ci_result_is_the_sum_of_all_parts():
     code, lines = ci("1000 passed, 0 failed, 2 skipped", 0, WORKS)
-    assert code == 1 and lines[-1] == "1320 passed, 1 failed, 6 skipped", lines
-    assert "make test: 1000 passed, 0 failed, 2 skipped" in lines and "make san-units: 20 passed, 0 failed" in lines, lines
+    assert code == 1 and lines[-1] == "1300 passed, 1 failed, 6 skipped", lines
+    assert "make test: 1000 passed, 0 failed, 2 skipped" in lines and "make san-units: 300 passed, 1 failed, 4 skipped" in lines, lines
     results = [line for line in lines if line[0].isdigit()]
     assert results == lines[-1:], results  # a reader of the last result finds no other
 
@@ -57,17 +56,17 @@ def ci_result_is_the_sum_of_all_parts():
 @test
 def ci_part_that_ends_without_a_result_is_a_failure():
     code, lines = ci("cc: not found", 2, WORKS)
-    assert code == 1 and lines[-1] == "320 passed, 2 failed, 4 skipped", lines
+    assert code == 1 and lines[-1] == "300 passed, 2 failed, 4 skipped", lines
     code, lines = ci("nothing", 0, WORKS)
-    assert code == 1 and lines[-1] == "320 passed, 2 failed, 4 skipped" and "make test: ended without a result" in lines, lines
+    assert code == 1 and lines[-1] == "300 passed, 2 failed, 4 skipped" and "make test: ended without a result" in lines, lines
 
 
 @test
-def ci_compiler_without_sanitizers_skips_these_parts_with_the_reason():
+def ci_compiler_without_sanitizers_skips_their_part_with_the_reason():
     code, lines = ci("7 passed, 0 failed", 0, "echo 'cc: cannot find -lasan' >&2; exit 1")
-    assert code == 0 and lines[-1] == "7 passed, 0 failed, 2 skipped", lines
+    assert code == 0 and lines[-1] == "7 passed, 0 failed, 1 skipped", lines
     skips = [line for line in lines if line.startswith("skip - ")]
-    assert len(skips) == 2 and "-fsanitize=address,undefined does not work here: cc: cannot find -lasan" in skips[0], skips
+    assert len(skips) == 1 and "-fsanitize=address,undefined does not work here: cc: cannot find -lasan" in skips[0], skips
 
 
 @test
@@ -94,6 +93,140 @@ def changed_names_the_folders_of_the_work_or_of_the_last_commit():
     assert changed() == ["test/data/test_", "-gpu"], changed()
     executable(os.path.join(folder, "lib", "op", "x.cu"), "")
     assert changed() == ["test/data/test_", "test/op/test_"], changed()
+
+
+class Tree:
+    """A copy of scripts/test with programs of this test: shell scripts that print what a test program prints."""
+
+    def __init__(self):
+        self.folder = copy("scripts/test")
+
+    def write(self, name, text, mode=0o644):
+        path = os.path.join(self.folder, name)
+        executable(path, text)
+        os.chmod(path, mode)
+
+    def unit(self, name, *tests, code=0, then=""):
+        """A program of cmocka: a test whose name starts with "bad" fails."""
+        self.write("test/%s.c" % name, "".join("cmocka_unit_test(%s)\n" % t for t in tests))
+        n_bad = sum(t.startswith("bad") for t in tests)
+        lines = ["[ RUN      ] %s\n[  FAILED  ] %s" % (t, t) if t.startswith("bad") else "[ RUN      ] %s\n[       OK ] %s" % (t, t)
+                 for t in tests] + ["[  FAILED  ] %d test(s), listed below:" % n_bad] * (n_bad > 0)
+        self.write("build/test/" + name, "#!/bin/sh\necho \"$TEST_ONLY:$TEST_EXCEPT\" >>log\ncat <<'E'\n%s\nE\n%s\nexit %d\n" % (
+            "\n".join(lines), then, code or any(t.startswith("bad") for t in tests)), 0o755)
+
+    def script(self, name, text):
+        self.write("test/e2e/" + name, "#!/bin/sh\n" + text, 0o755)
+
+    def run(self, *words):
+        """Returns the exit code and the lines of the output."""
+        env = {**os.environ, "BUILD": "build"}
+        p = subprocess.run([os.path.join(self.folder, "scripts", "test"), *words], capture_output=True, text=True, env=env)
+        return p.returncode, (p.stdout + p.stderr).splitlines()
+
+
+def tree_of_three():
+    tree = Tree()
+    tree.unit("base/test_good", "one_is_one", "two_is_two")
+    tree.unit("base/test_bad", "one_is_one", "bad_is_bad")
+    tree.script("test_words.sh", "echo 'ok - a word (0.1 s)'\n")
+    return tree
+
+
+@test
+def run_counts_tests_and_states_how_to_repeat_a_failure():
+    code, lines = tree_of_three().run()
+    assert code == 1 and lines[-1] == "4 passed, 1 failed", lines
+    assert lines[-2].startswith("time: tests ") and lines[-3].startswith("machine: "), lines
+    assert "test/base/test_good: 2 passed" in lines and "test/base/test_bad: 1 passed, 1 FAILED" in lines, lines
+    assert "    repeat: scripts/test -k bad_is_bad test/base/test_bad.c" in lines, lines
+
+
+@test
+def run_of_failed_programs_repeats_these_alone():
+    tree = tree_of_three()
+    tree.run()
+    code, lines = tree.run("--failed")
+    assert code == 1 and lines[-1] == "1 passed, 1 failed" and not any("test_good" in line for line in lines), lines
+    tree.unit("base/test_bad", "one_is_one")
+    assert tree.run("--failed")[1][-1] == "1 passed, 0 failed"
+    code, lines = tree.run("--failed")
+    assert code == 1 and lines[-1] == "0 passed, 0 failed", lines  # nothing failed in the last run
+
+
+@test
+def run_of_a_pattern_selects_programs_and_passes_it_to_them():
+    tree = tree_of_three()
+    code, lines = tree.run("-k", "two is")
+    assert code == 0 and not any("test_bad" in line or "words" in line for line in lines), lines
+    with open(os.path.join(tree.folder, "log")) as f:
+        assert f.read() == "two_is:\n"
+
+
+@test
+def run_leaves_out_nightly_tests_and_the_nightly_ring_runs_them():
+    tree = tree_of_three()
+    tree.write("test/nightly", "# comment\ntest/base/test_good two_is_two slow\ntest/base/test_bad * slow\n")
+    code, lines = tree.run()
+    assert code == 0 and not any("test_bad" in line for line in lines), lines
+    with open(os.path.join(tree.folder, "log")) as f:
+        assert f.read() == ":two_is_two\n"
+    assert tree.run("--ring", "nightly")[1][-1] == "4 passed, 1 failed"
+
+
+@test
+def run_with_a_program_that_crashes_or_runs_no_test_fails():
+    tree = Tree()
+    tree.unit("base/test_crash", "one_is_one", then="kill -SEGV $$")
+    tree.unit("base/test_none")
+    code, lines = tree.run()
+    assert code == 1 and lines[-1] == "1 passed, 2 failed", lines
+    assert any(line.startswith("test/base/test_crash: 1 passed, 1 FAILED (exit code ") for line in lines), lines
+
+
+@test
+def run_starts_the_longest_program_of_the_last_run_first():
+    tree = Tree()
+    for name in "abcdefghijkl":
+        tree.unit("base/test_" + name, name + "_is_fine", then="echo %s >>order" % name)
+    tree.write("build/test_times", "9.000 9.000 test/base/test_k\n")
+    tree.run()
+    with open(os.path.join(tree.folder, "order")) as f:
+        assert "k" in f.read().split()[:len(os.sched_getaffinity(0))]
+
+
+@test
+def run_that_is_ended_ends_its_programs():
+    tree = Tree()
+    tree.unit("base/test_hang", "one_is_one", then="echo $$ >pid; while :; do read -r line <fifo; done")
+    os.mkfifo(os.path.join(tree.folder, "fifo"))
+    p = subprocess.Popen([os.path.join(tree.folder, "scripts", "test")], stdout=subprocess.DEVNULL, env={**os.environ, "BUILD": "build"})
+    wait_until(lambda: os.path.exists(os.path.join(tree.folder, "pid")) and os.path.getsize(os.path.join(tree.folder, "pid")), 60)
+    with open(os.path.join(tree.folder, "pid")) as f:
+        pid = int(f.read())
+    p.terminate()
+    assert p.wait() == 1
+    wait_until(lambda: not os.path.exists("/proc/%d" % pid), 60)
+
+
+@test
+def nightly_list_names_existing_tests_with_a_reason():
+    with open(os.path.join(ROOT, "test", "nightly")) as f:
+        rows = [line.split(None, 2) for line in f if not line.startswith("#")]
+    for row in rows:
+        assert len(row) == 3, "no reason: %s" % row
+        source = os.path.join(ROOT, row[0] if row[0].endswith((".py", ".sh")) else row[0].replace(" on gpu", "") + ".c")
+        with open(source) as f:
+            assert row[1] == "*" or row[1] in f.read(), "no such test: %s" % row[:2]
+
+
+@test
+def help_prints_each_target_of_the_makefile():
+    printed = {line.split()[0] for line in subprocess.run(["make", "-C", ROOT, "--no-print-directory", "help"], capture_output=True,
+                                                          text=True, check=True).stdout.splitlines()}
+    with open(os.path.join(ROOT, "Makefile")) as f:
+        phony = next(line for line in f if line.startswith(".PHONY:")).split()[1:]
+    assert printed | {"FORCE"} == set(phony), (printed | {"FORCE"}) ^ set(phony)
 
 
 if __name__ == "__main__":
