@@ -11,12 +11,16 @@ endif
 
 CC     ?= cc
 OPT    ?= -O2 -g
+# A compiler cache, where one is installed; `make CCACHE=` compiles without it. It serves all clones, since debug information
+# has paths relative to the repository.
+CCACHE ?= $(if $(findstring ccache,$(CC)),,$(shell command -v ccache 2>/dev/null))
+RELATIVE := -fdebug-prefix-map=$(CURDIR)=.
 CPPFLAGS := -Ilib -Itest -I. -I$(BUILD) -MMD -MP -D_GNU_SOURCE -DTRAINERD_VERSION='"$(VERSION)"'
 # Messages are truncated at the end of their buffers on purpose; gcc would warn about each.
 GCC_ONLY := $(if $(shell $(CC) --version | grep -i clang),,-Wno-format-truncation)
 # -ffp-contract=off: lib/op/op.h has the reasons.
 CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -pthread \
-            $(GCC_ONLY) $(SAN)
+            $(RELATIVE) $(GCC_ONLY) $(SAN)
 LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lssl -lcrypto \
             -lz -ljpeg -lpng -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
 
@@ -43,24 +47,25 @@ PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tens
              $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c gemm/mlp_parts.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both architectures
-NVCC_OPT  ?= -O3
-NVCC_TEST := -Xcicc -O1 -Xptxas -O0 -Xcompiler -O0# for tests: less than half the compile time; `make` rebuilds with NVCC_OPT
+CUDA_CODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
+NVCC_OPT  ?= -O3 -Xptxas -warn-spills $(CUDA_CODE)
+# For tests, which have no GPU: a third of the compile time, without machine code. `make` rebuilds with NVCC_OPT.
+NVCC_TEST := -Xcicc -O1 -Xcompiler -O0 -gencode arch=compute_$(firstword $(CUDA_ARCH)),code=compute_$(firstword $(CUDA_ARCH))
 NVCC_AS_BUILT = $$(cat $(BUILD)/nvcc_opt 2>/dev/null || echo '$(NVCC_TEST)')
-NVCCFLAGS := -std=c++20 $(NVCC_OPT) -lineinfo -Xptxas -warn-spills -Ilib -I. \
-             --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
-             $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
+NVCCFLAGS := -std=c++20 $(NVCC_OPT) -lineinfo -Ilib -I. \
+             --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"'
 CXX    ?= g++
 EMULATED_OPT ?= -O1 -g1# half the compile time of -O2 -g, and as fast at run time
 CXXFLAGS := -x c++ -std=c++20 $(EMULATED_OPT) -DCUDA_EMULATED -Itest/cuda/include -Ilib -Itest -I. -MMD -MP \
             -DTRAINERD_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti \
-            -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers $(SAN)
+            -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers $(RELATIVE) $(SAN)
 EMULATED := $(if $(CU),$(addprefix $(BUILD)/emulated/,trainerd-cuda.so trainerd libnvidia-ml.so.1))
 EMULATOR := $(patsubst %,$(BUILD)/pic/%.o,$(filter-out test/cuda/shared_% test/cuda/test_%,$(wildcard test/cuda/*.c)))
 # The order matters: the first and the last object enclose the shared memory of the others.
 emulated_cu = $(patsubst %,$(BUILD)/%.o,pic/test/cuda/shared_begin.c $(addprefix emulated/,$(1)) \
                 pic/test/cuda/shared_end.c)
 
-all: $(BIN) $(PLUGIN)
+all: $(BIN) $(PLUGIN) ## builds trainerd, trainerctl and, where nvcc is installed, the CUDA plugin
 
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -103,15 +108,15 @@ $(BUILD)/daemon/code.c: $(CODE)
 	   echo "const char versions_code[] = \"$$(cat $^ | $(CC) -fpreprocessed -P -E -w -x c - | sha256sum | cut -c 1-16)\";"; } >$@
 $(addprefix $(BUILD)/daemon/,recipes.o page.o code.o): $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
 	@echo "  CC    $<"
-	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/%.c.o: %.c | $(GEN)
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
-	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 $(BUILD)/proto/%.o: $(BUILD)/proto/%.c
 	@echo "  CC    $<"
-	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/libtrainerd.a: $(LIB)
 	@rm -f $@
@@ -125,20 +130,22 @@ $(BUILD)/libkit.a: $(KIT) # an archive: a test program without networks contains
 $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -Wl,-z,relro,-z,now -o $@ $^ $(LDLIBS)
+# Calls of test programs that arrive in test/harness: plan_new.c verifies each plan, chosen.c chooses tests by name.
+WRAPPED := -Wl,--wrap=plan_new,--wrap=_cmocka_run_group_tests
 $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,-Wl,--wrap=plan_new) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,$(WRAPPED)) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
 
 # ops runs the programs of test/op.
 $(OPS): | $(filter $(BUILD)/test/op/%,$(TEST))
 $(OPS): $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.c)) $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) $(GOLD) -Wl,--wrap=plan_new -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) $(GOLD) $(WRAPPED) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
 
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC    $< (PIC)"
-	@$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
+	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
 $(BUILD)/pic/test/cuda/%.o $(BUILD)/test/cuda/%.o: CPPFLAGS += -Itest/cuda/include
 $(BUILD)/libpic.a: $(PIC)
 	@rm -f $@
@@ -149,7 +156,7 @@ $(BUILD)/nvcc_opt: FORCE # the options of the existing objects
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_opt
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
-	@nvcc $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	@$(CCACHE) nvcc $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 # Optimizers round every product, as on the CPU: with fused multiply-adds the variance of a centered
 # rmsprop, a difference of nearly equal numbers, differs in the fifth digit.
 $(BUILD)/lib/optim/%.cu.o: NVCCFLAGS += -fmad=false
@@ -161,7 +168,7 @@ $(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin
 $(BUILD)/emulated/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"
-	@$(CXX) $(CXXFLAGS) -c $< -o $@
+	@$(CCACHE) $(CXX) $(CXXFLAGS) -c $< -o $@
 $(BUILD)/emulated/trainerd-cuda.so: $(call emulated_cu,$(CU)) $(EMULATOR) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -shared -o $@ $(filter-out %.map,$^) $(LDLIBS) \
@@ -183,22 +190,24 @@ $(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/te
 	@echo "  LINK  $@"
 	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
 
-test-programs: $(TEST) $(OPS) $(FUZZ) $(EMULATED) $(TRUE)
+test-programs: $(TEST) $(OPS) $(FUZZ) $(EMULATED) $(TRUE) ## builds all test programs
 
-fuzz-programs: $(FUZZ)
+fuzz-programs: $(FUZZ) ## builds the fuzz programs
 
-setup:
+setup: ## installs the packages that the build needs
 	@scripts/setup build
-demo:
+demo: ## installs, builds and trains the digits with four tasks
 	@scripts/setup build demo
 	@$(MAKE) --no-print-directory CUDA= all
 	@scripts/demo
-test:
-	@scripts/setup build test
-	@$(MAKE) --no-print-directory all test-programs NVCC_OPT="$(NVCC_AS_BUILT)"
-	@BUILD=$(BUILD) scripts/test
+# The time of the build is printed with that of the tests.
+test: ## installs, builds and runs all tests but those that test/nightly names
+	@began=$$(date +%s) && scripts/setup build test && \
+	    $(MAKE) --no-print-directory all test-programs NVCC_OPT="$(NVCC_AS_BUILT)" && \
+	    BUILD=$(BUILD) scripts/test --built-in $$(($$(date +%s) - began)) --ring $(RING)
+RING ?= test
 # Only the tests with one of the words T in their path (scripts/test), and only what these need. BUILD_ONLY=yes runs none.
-check:
+check: ## runs the tests with one of the words T in their path: make check T="lease e2e/test_run"
 	@[ -n "$(T)" ] || { echo 'check: no words; usage: make check T="lease e2e/test_run"' >&2; exit 2; }
 	@scripts/setup build test
 	@targets=$$(BUILD=$(BUILD) CUDA=$(CUDA) scripts/test --needs $(T)); \
@@ -206,23 +215,25 @@ check:
 	    $(MAKE) -s $$targets NVCC_OPT="$(NVCC_AS_BUILT)"
 	@[ -n "$(BUILD_ONLY)" ] || BUILD=$(BUILD) scripts/test $(T)
 # The unit tests of the folders that differ from the last commit (in a clean tree: from the commit before), as far as they
-# end within a few seconds, the tests with the fake engine, and a part of the membership simulator.
+# end within a few seconds, the tests with the fake engine, and a part of the membership simulator; the order of the
+# folders, and the format of the changed files.
 QUICK := test/train/test_protocol test/engine/test_ test/member/test_node_random
-quick:
-	@scripts/setup build test
-	@words="$$(scripts/changed) $(QUICK)" && \
-	    $(MAKE) -s $$(BUILD=$(BUILD) scripts/test --needs $$words) NVCC_OPT="$(NVCC_AS_BUILT)" && \
-	    SEEDS=2000 BUILD=$(BUILD) scripts/test --within 5 $$words
+quick: ## checks what changed, in about 10 s: unit tests, layers, format
+	@began=$$(date +%s) && scripts/setup build test && words="$$(scripts/changed) $(QUICK)" && \
+	    $(MAKE) -s $(BUILD)/libtrainerd.a $(BUILD)/libapp.a $$(BUILD=$(BUILD) scripts/test --needs $$words) NVCC_OPT="$(NVCC_AS_BUILT)" && \
+	    scripts/layers >/dev/null && BUILD=$(BUILD) scripts/calls >/dev/null && scripts/untimed && \
+	    { files=$$(scripts/changed --files); [ -z "$$files" ] || scripts/format --check $$files; } && \
+	    SEEDS=2000 BUILD=$(BUILD) scripts/test --built-in $$(($$(date +%s) - began)) --within 5 $$words
 # All tests, or those that T chooses, with AddressSanitizer and UBSan.
 SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g1' \
              SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
-san:
+san: ## runs the tests, or those that T selects, with address and undefined sanitizers
 	@$(MAKE) --no-print-directory $(if $(T),check,test) $(SANITIZED)
 # The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts, emulated GPUs and tests of
 # large memory.
 SAN_TESTS := $(foreach f,base loop conf member tls rdzv code comm data ckpt ps graph engine train preflight daemon,test/$(f)/test_) \
              -gpu -code/test_code_cuda -code/test_residual_cuda -train/test_precision -train/test_tables -graph/test_large
-san-units:
+san-units: ## runs the unit tests of .ci/run with address and undefined sanitizers
 	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"
 # Runs the unit tests of folders with threads, or the tests selected by T, with ThreadSanitizer. It does not
 # support the fences of lib/engine/place.c, whose data are atomic anyway.
@@ -230,47 +241,49 @@ san-units:
 # support, and the test that floods a task from Python: on a busy machine the slow task answers too late.
 TSAN_TESTS := $(foreach f,base loop data comm train rdzv ckpt metrics preflight,test/$(f)/test_) test/ps/test_client test/ps/test_files \
               -gpu -train/test_precision -train/test_tables -base/test_mapping -rdzv/test_control
-tsan:
+tsan: ## runs the unit tests with threads, or those that T selects, with ThreadSanitizer
 	@$(MAKE) --no-print-directory check CUDA= BUILD=build/tsan OPT='-O1 -g1' \
 	    SAN='-fsanitize=thread $(if $(GCC_ONLY),-Wno-tsan)' T='$(or $(T),$(TSAN_TESTS))'
+nightly: ## runs what takes hours, and states what it covered: scripts/nightly --help
+	@scripts/nightly $(PARTS)
 # Runs all fuzz programs with sanitizers for SECONDS in total.
-fuzz:
+fuzz: ## runs all fuzz programs with sanitizers for SECONDS (60) from SEED (1)
 	@scripts/setup build test
 	@$(MAKE) --no-print-directory fuzz-programs $(SANITIZED)
 	@BUILD=build/san scripts/fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ONLY)
 # Runs the node tests of the ONNX releases in test/conformance/releases.
-conformance:
+conformance: ## runs the node tests of the ONNX releases
 	@scripts/setup build conformance
 	@$(MAKE) --no-print-directory CUDA= $(CASES)
 	@BUILD=$(BUILD) test/conformance/run
 # Validates config/kubernetes against the strict schemas of every Kubernetes from 1.27 on. CRDS: a folder with the
 # definitions of the operators.
-kubernetes:
+kubernetes: ## validates config/kubernetes against the schemas of each Kubernetes
 	@scripts/setup kubernetes
 	@build/venv-kubernetes/bin/python test/kubernetes/validate.py $(CRDS)
-bench:
+bench: ## runs the benchmarks beside their peers
 	@scripts/setup build bench
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
 # Needs a GPU. scripts/gpu runs more, also on a machine that cannot build.
-bench-gpu: all $(OPS)
+bench-gpu: all $(OPS) ## runs the benchmarks of a GPU
 	@BUILD=$(BUILD) scripts/bench gpu
 # Trains with four tasks on four emulated hosts and injects every kind of fault.
-chaos: all $(EMULATED)
+chaos: all $(EMULATED) ## trains on four emulated hosts under random faults for SECONDS (60) from SEED (1)
 	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1) \
 	    $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(CALM),--calm $(CALM)) $(if $(LOAD),--load $(LOAD)) \
 	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)') $(if $(PS),--ps $(PS)) \
 	    $(if $(COMPRESSION),--compression $(COMPRESSION))
 # The second script reads the object files.
-layers: $(BUILD)/libtrainerd.a $(BUILD)/libapp.a
+layers: $(BUILD)/libtrainerd.a $(BUILD)/libapp.a ## proves which folder includes which, and that no calls form a cycle
 	@scripts/layers
 	@BUILD=$(BUILD) scripts/calls
 # Formats all C and CUDA files but tables and other lines that scripts/format names.
-format:
+format: ## formats all C and CUDA files
 	@scripts/setup test
 	@scripts/format
 # For clangd and other tools that read C: $(BUILD)/compile_commands.json, an entry for each C and CUDA file.
-compile_commands: $(GEN)
+compile_commands: $(GEN) ## writes the list of compile commands for clangd
 	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \
 	   scripts/compile_commands $(shell find lib test -name '*.cu' | sort) -- $(CXX) $(CXXFLAGS); } | \
 	    sed '1s/^,/[/; $$s/$$/\n]/' >$(BUILD)/compile_commands.json
@@ -282,16 +295,19 @@ MANUAL := $(addprefix $(BUILD)/man/,trainerd.1 trainerctl.1 trainerd-job.5 train
 $(MANUAL): $(BUILD)/man/%: scripts/manual $(BIN) $(addprefix scripts/,$(LAUNCHERS))
 	@mkdir -p $(@D)
 	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) scripts/manual $* $(BUILD) >$@
-install: all $(MANUAL)
+install: all $(MANUAL) ## installs below PREFIX (/usr/local)
 	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) PLUGIN=$(PLUGIN) scripts/install install
-uninstall:
+uninstall: ## removes what `make install` installed
 	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install uninstall
 # Debian packages in $(BUILD)/deb.
-deb: all $(MANUAL)
+deb: all $(MANUAL) ## makes Debian packages in build/deb
 	@BUILD=$(BUILD) VERSION=$(VERSION) PLUGIN=$(PLUGIN) SOURCE_DATE_EPOCH=$(COMMIT_TIME) scripts/deb
-clean:
+clean: ## removes the build folder
 	rm -rf $(BUILD)
 
+help: ## prints this list
+	@sed -n 's/^\([a-z_-]*\):[^=]* ## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t 18
+
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance kubernetes bench bench-gpu chaos layers format compile_commands install uninstall deb clean
+.PHONY: FORCE help nightly all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance kubernetes bench bench-gpu chaos layers format compile_commands install uninstall deb clean
 -include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
