@@ -21,13 +21,13 @@ enum { SPEC_MAX = 16, NAME_BYTES = 64, DELAY_MS_MAX = 3600 * 1000 };
 /* The exit code of a temporary failure, after which a supervisor restarts the process. */
 enum { EXIT_CODE = 138 };
 
-enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG };
+enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG, HOLD };
 
 static const struct {
     const char *name;
     enum action action;
 } actions[] = { { "fail", FAIL }, { "exit", EXIT },   { "kill", KILL },
-                { "stop", STOP }, { "delay", DELAY }, { "hang", HANG } };
+                { "stop", STOP }, { "delay", DELAY }, { "hang", HANG }, { "hold", HOLD } };
 
 struct spec {
     char name[NAME_BYTES]; /* of the fault point; "*": any point */
@@ -35,6 +35,7 @@ struct spec {
     uint64_t delay_ms;
     uint64_t first, last; /* the passages that fire, from 1 */
     uint64_t passed;      /* passages so far */
+    uint64_t armed;       /* `n_armed` after it was armed */
 };
 
 enum { UNREAD, OFF, ON }; /* UNREAD: TRAINERD_FAULT is not parsed yet */
@@ -43,14 +44,15 @@ static atomic_int state = UNREAD;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
 static struct spec specs[SPEC_MAX];
 static size_t n_specs;
-static uint64_t n_passed;
+static uint64_t n_passed, n_armed; /* n_armed: successful calls of arm_locked() */
+static pthread_cond_t armed = PTHREAD_COND_INITIALIZER; /* n_armed has changed */
 static bool fired;
 
 static int bad_spec(struct err *err, const char *text, const char *why)
 {
     return err_set(err, ERR_INPUT,
                    "fault '%s': %s; expected name[=action][@n[+|-m]] with action fail, exit, kill, "
-                   "stop, delay:MS or hang",
+                   "stop, delay:MS, hang or hold",
                    text, why);
 }
 
@@ -145,9 +147,13 @@ static int arm_locked(const char *list, struct err *err)
 
     if (list != NULL && parse_list(list, parsed, &n, err) < 0)
         return ERR_INPUT;
+    n_armed++;
+    for (size_t i = 0; i < n; i++)
+        parsed[i].armed = n_armed;
     memcpy(specs, parsed, n * sizeof(*specs));
     n_specs = n;
     n_passed = 0;
+    pthread_cond_broadcast(&armed);
     fired = false;
     atomic_store_explicit(&state, n > 0 ? ON : OFF, memory_order_relaxed);
     return 0;
@@ -175,6 +181,15 @@ static void sleep_ms(uint64_t ms)
         ;
 }
 
+/* Returns after the next fault_arm(). */
+static void hold(uint64_t since)
+{
+    pthread_mutex_lock(&lock);
+    while (n_armed == since)
+        pthread_cond_wait(&armed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
 static bool perform(const struct spec *spec)
 {
     switch (spec->action) {
@@ -194,6 +209,9 @@ static bool perform(const struct spec *spec)
     case HANG:
         for (;;)
             pause();
+    case HOLD:
+        hold(spec->armed);
+        break;
     }
     return false;
 }

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "harness/wait.h"
 
 static int disarm(void **state)
 {
@@ -85,13 +87,41 @@ static void faults_of_different_points_count_separately(void **state)
 
 static void fault_delay_waits_and_does_not_fail(void **state)
 {
-    uint64_t start = clock_ns();
+    uint64_t end = clock_ns() + 20000000;
 
     (void)state;
     assert_int_equal(fault_arm("slow=delay:20", NULL), 0);
     assert_false(fault_hit("slow"));
-    assert_true(clock_ns() - start >= 20000000);
     assert_true(fault_fired());
+    assert_true(clock_ns() >= end); /* any duration above is right */
+}
+
+static void *hit_held(void *result)
+{
+    __atomic_store_n((int *)result, fault_hit("held"), __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void fault_hold_lasts_until_the_next_arm(void **state)
+{
+    static const char *const next[] = { NULL, "another", "held@2" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(next); i++) {
+        int result = -1;
+        pthread_t thread;
+
+        assert_int_equal(fault_arm("held=hold", NULL), 0);
+        assert_int_equal(pthread_create(&thread, NULL, hit_held, &result), 0);
+        WAIT_UNTIL(fault_fired());
+        assert_false(fault_hit("held"));                   /* the second passage */
+        assert_int_equal(fault_arm("=", NULL), ERR_INPUT); /* changes nothing */
+        wait_disturb(2000000);
+        assert_int_equal(__atomic_load_n(&result, __ATOMIC_SEQ_CST), -1);
+        assert_int_equal(fault_arm(next[i], NULL), 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(result, false);
+    }
 }
 
 static void fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing(void **state)
@@ -157,8 +187,10 @@ static int hit_in_child(const char *spec)
         kill(child, SIGCONT);
     }
     if (strstr(spec, "hang") != NULL) {
-        usleep(20000);
-        assert_int_equal(waitpid(child, &status, WNOHANG), 0); /* still running */
+        bool ended = false;
+
+        WAIT_UNTIL((ended = waitpid(child, &status, WNOHANG) != 0) || wait_is_asleep(child, child));
+        assert_false(ended);
         kill(child, SIGTERM);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -219,6 +251,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(fault_with_star_counts_passages_of_all_points, disarm),
         cmocka_unit_test_teardown(faults_of_different_points_count_separately, disarm),
         cmocka_unit_test_teardown(fault_delay_waits_and_does_not_fail, disarm),
+        cmocka_unit_test_teardown(fault_hold_lasts_until_the_next_arm, disarm),
         cmocka_unit_test_teardown(fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing,
                                   disarm),
         cmocka_unit_test_teardown(fault_actions_end_stop_or_hang_the_process, disarm),

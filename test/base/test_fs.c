@@ -19,6 +19,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "harness/lacking.h"
+#include "harness/wait.h"
 
 static char root[] = "/tmp/test_fs_XXXXXX";
 static char path_memory[4][256];
@@ -227,16 +228,17 @@ static void fs_remove_tree_failure_is_reported(void **state)
     assert_int_equal(fs_remove_tree(in_root("stuck"), &err), 0);
 }
 
-static void *write_after_delay(void *arg)
+/* Opens the FIFO and writes to it, each time after the main thread has begun to wait. */
+static void *write_to_waiting(void *arg)
 {
     int fd;
 
-    usleep(50000);
+    WAIT_UNTIL(wait_is_asleep(getpid(), getpid()));
     fd = open(arg, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return NULL;
     (void)!write(fd, "from a", 6);
-    usleep(50000);
+    WAIT_UNTIL(wait_is_asleep(getpid(), getpid()));
     (void)!write(fd, " FIFO", 5);
     close(fd);
     return NULL;
@@ -253,7 +255,7 @@ static void fs_read_of_a_fifo_waits_for_its_writer(void **state)
 
     (void)state;
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(pthread_create(&writer, NULL, write_after_delay, (void *)(uintptr_t)path), 0);
+    assert_int_equal(pthread_create(&writer, NULL, write_to_waiting, (void *)(uintptr_t)path), 0);
     if (fs_read(path, 100, &b, &err) < 0)
         fail_msg("%s", err.text);
     pthread_join(writer, NULL);

@@ -5,9 +5,9 @@
 #include <cmocka.h>
 
 #include <pthread.h>
-#include <time.h>
 
 #include "base/gate.h"
+#include "harness/wait.h"
 
 enum { THREADS_MAX = 4 };
 
@@ -97,8 +97,6 @@ static void *wait_until_broken(void *arg)
 
 static void gate_broken_while_threads_wait_releases_them_and_stays_broken(void **state)
 {
-    const struct timespec a_moment = { 0, 3000000 };
-
     (void)state;
     for (int spin = 0; spin < 2; spin++) {
         struct gate g;
@@ -108,7 +106,7 @@ static void gate_broken_while_threads_wait_releases_them_and_stays_broken(void *
         gate_init(&g, 3, spin); /* the third thread never calls gate_wait() */
         for (int i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, wait_until_broken, &w[i]), 0);
-        nanosleep(&a_moment, NULL); /* in most runs they sleep now; any order must work */
+        wait_disturb(3000000); /* in most runs they sleep now; any order must work */
         gate_break(&g);
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "harness/wait.h"
 
 enum { RECORDS = 20000 };
 
@@ -45,43 +46,47 @@ static void restore(void)
     close(reader);
 }
 
-/* Reads until no data arrives for 2 s. Asserts that the records are complete and in order. Returns
- * the number of records and the number that the log reports as lost. */
-static void read_all(unsigned *seen, unsigned long long *lost)
+/* Adds a line to the numbers of read_all(). */
+static void count_line(const char *line, long *last, unsigned *seen, unsigned long long *lost)
+{
+    const char *record = strstr(line, "record ");
+    unsigned long long some;
+
+    if (strstr(line, " log records were lost") != NULL && sscanf(line, "%llu", &some) == 1) {
+        *lost += some;
+        return;
+    }
+    assert_non_null(record);
+    assert_non_null(strstr(record, " of the test")); /* complete */
+    assert_true(atol(record + 7) > *last);
+    *last = atol(record + 7);
+    *seen += 1;
+}
+
+/* Reads `n` records, of which the log reports some as lost. Asserts that the others are complete and
+ * in order; returns their number and the number of the lost ones. */
+static void read_all(uint64_t n, unsigned *seen, unsigned long long *lost)
 {
     static char text[8 << 20];
-    size_t n = 0;
-    char *line, *rest;
+    char *line = text, *end = text, *newline;
     long last = -1;
 
     *seen = 0;
     *lost = 0;
-    for (;;) {
+    while (*seen + *lost < n) {
         struct pollfd p = { .fd = reader, .events = POLLIN };
         ssize_t got;
 
-        if (poll(&p, 1, 2000) <= 0)
-            break;
-        got = read(reader, text + n, sizeof(text) - 1 - n);
-        if (got <= 0)
-            break;
-        n += (size_t)got;
-    }
-    text[n] = '\0';
-    for (line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
-        const char *record = strstr(line, "record ");
-        unsigned long long some;
-
-        if (strstr(line, " log records were lost") != NULL && sscanf(line, "%llu", &some) == 1) {
-            *lost += some;
-            continue;
+        assert_int_equal(poll(&p, 1, WAIT_GUARD_MS), 1);
+        got = read(reader, end, (size_t)(text + sizeof(text) - end));
+        assert_true(got > 0);
+        end += got;
+        for (; (newline = memchr(line, '\n', (size_t)(end - line))) != NULL; line = newline + 1) {
+            *newline = '\0';
+            count_line(line, &last, seen, lost);
         }
-        assert_non_null(record);
-        assert_non_null(strstr(record, " of the test")); /* complete */
-        assert_true(atol(record + 7) > last);
-        last = atol(record + 7);
-        *seen += 1;
     }
+    assert_ptr_equal(line, end);
 }
 
 static void *write_records(void *arg)
@@ -101,7 +106,7 @@ static void check_blocked_stderr(bool is_socket)
     block_stderr(is_socket);
     assert_int_equal(pthread_create(&writer, NULL, write_records, NULL), 0);
     pthread_join(writer, NULL); /* fails by a hang */
-    read_all(&seen, &lost);
+    read_all(RECORDS, &seen, &lost);
     restore();
     assert_true(seen > 100 && lost > 0);
     assert_int_equal(seen + lost, RECORDS);
@@ -129,7 +134,7 @@ static void log_flush_of_blocked_stderr_times_out_and_later_records_are_written(
     for (int i = 0; i < 200; i++)
         log_info("test", "record %d of the test", i);
     log_flush(50);
-    read_all(&seen, &lost);
+    read_all(200, &seen, &lost);
     restore();
     assert_int_equal(seen, 200);
     assert_int_equal(lost, 0);
@@ -152,7 +157,7 @@ static void record_that_waits_for_stderr_is_not_reported_as_written(void **state
     assert_in_range(n, 1, 999);
     assert_false(write_record(LOG_INFO, (int)n + 1));
     assert_true(write_record(LOG_DEBUG, 0)); /* not shown: no record is owed */
-    read_all(&seen, &lost);
+    read_all(n + 2, &seen, &lost);
     log_flush(2000);
     assert_true(write_record(LOG_INFO, (int)n + 2));
     restore();
