@@ -22,6 +22,7 @@
 #include "base/fs.h"
 #include "ckpt/ckpt.h"
 #include "harness/in_memory.h"
+#include "harness/wait.h"
 
 /* The offsets in the state are not in the order of the tensors, and there is a gap. */
 static const struct ckpt_tensor kit_model[] = {
@@ -269,19 +270,13 @@ static inline void kit_check_folder(const char *folder)
     assert_true(n > 0);
 }
 
-static inline void kit_sleep(long ms)
-{
-    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
-}
-
 /* Runs a writer that removes the leftovers of others, and waits until it has done so. */
 static inline void kit_clean(const char *folder)
 {
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_writer *w = kit_open(&opts);
 
-    for (int i = 0; i < 2000 && kit_count(folder, ".step-") > 0; i++)
-        kit_sleep(10);
+    WAIT_UNTIL(kit_count(folder, ".step-") == 0);
     ckpt_writer_close(w);
 }
 

@@ -7,6 +7,9 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "harness/process.h"
+#include "harness/wait.h"
+
 /* ---- storage that fails ---- */
 
 static void lease_on_failing_storage_is_lost_after_hold_ms(void **state)
@@ -152,26 +155,17 @@ static void lease_on_hanging_storage_blocks_no_caller(void **state)
 
 static void lease_thread_that_returns_after_close_reports_nothing(void **state)
 {
-    struct timespec rest = { .tv_nsec = 700 * 1000000 };
-    bool in_time = false;
+    int n_threads = wait_n_threads();
     struct task a;
 
     (void)state;
-    clock_fake(UINT64_MAX);
-    for (int tries = 0; !in_time; tries++) { /* until close() returns before the thread does */
-        uint64_t begin_ns = clock_ns();
-
-        assert_true(tries < 20);
-        assert_int_equal(fs_remove_tree(leases, NULL), 0);
-        task_start(&a, 1);
-        assert_int_equal(fault_arm("lease.link=delay:600", NULL), 0);
-        lease_acquire(a.lease, 0, NULL, 0);
-        while (!fault_fired())
-            nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-        task_end(&a);
-        in_time = clock_ns() - begin_ns < 600u * 1000000;
-        nanosleep(&rest, NULL); /* a sanitizer detects accesses of the thread in this time */
-    }
+    task_start(&a, 1);
+    assert_int_equal(fault_arm("lease.link=hold", NULL), 0);
+    lease_acquire(a.lease, 0, NULL, 0);
+    WAIT_UNTIL(fault_fired());
+    task_end(&a);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    WAIT_UNTIL(wait_n_threads() <= n_threads); /* a sanitizer detects accesses of the thread */
     assert_int_equal(a.changes, 0);
 }
 
@@ -184,11 +178,11 @@ static void lease_acquire_lost_to_another_reports_the_winner_without_an_error(vo
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_int_equal(fault_arm("lease.link=delay:300@1", NULL), 0);
+    assert_int_equal(fault_arm("lease.link=hold", NULL), 0);
     ticket = lease_acquire(a.lease, 0, NULL, 0);
-    while (!fault_fired())
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    WAIT_UNTIL(fault_fired());
     assert_true(acquire(&b, 0));
+    assert_int_equal(fault_arm(NULL, NULL), 0);
     wait_for_answer(&a, ticket);
     assert_false(a.now.is_mine);
     assert_true(a.now.is_reachable);
@@ -201,16 +195,20 @@ static void lease_acquire_lost_to_another_reports_the_winner_without_an_error(vo
 static void lease_acquired_after_hold_ms_is_not_held(void **state)
 {
     struct task a;
+    uint64_t ticket;
 
     (void)state;
-    clock_fake(UINT64_MAX);
-    task_start_ms(&a, 1, 300, 400);
-    /* delays the sync of the directory */
-    assert_int_equal(fault_arm("fs.sync=delay:350@1", NULL), 0);
-    assert_false(acquire(&a, 0));
+    task_start(&a, 1);
+    assert_int_equal(fault_arm("fs.sync=hold", NULL), 0); /* the sync of the directory */
+    ticket = lease_acquire(a.lease, 0, NULL, 0);
+    WAIT_UNTIL(fault_fired());
+    advance_clock(HOLD_MS + 1);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    wait_for_answer(&a, ticket);
+    assert_false(a.now.is_mine);
     assert_int_equal(a.now.token, 1);
     assert_true(a.now.is_expired);
-    acquire_in_time(&a);
+    assert_true(acquire(&a, 1));
     task_end(&a);
 }
 
@@ -241,7 +239,7 @@ static void act_as_holder(struct task *t, uint32_t rank)
             __atomic_fetch_add(&shared.disturbed[found - 1], 1, __ATOMIC_SEQ_CST);
         return;
     }
-    nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    wait_disturb(2000000);
     __atomic_store_n(&shared.acting, 0, __ATOMIC_SEQ_CST);
     if (before != __atomic_load_n(&shared.disturbed[rank], __ATOMIC_SEQ_CST) && clock_ns() < until)
         __atomic_fetch_add(&shared.clashes, 1, __ATOMIC_SEQ_CST);
@@ -251,7 +249,6 @@ static void act_as_holder(struct task *t, uint32_t rank)
 /* Acquires expired leases, acts while it holds one, and sometimes releases it or stops renewing. */
 static void compete(uint32_t rank, int rounds)
 {
-    struct timespec nap = { .tv_nsec = 2 * 1000000 };
     struct task t;
     uint64_t seed = rank * 7 + 1;
 
@@ -269,7 +266,7 @@ static void compete(uint32_t rank, int rounds)
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         if (seed >> 33 < 1u << 26)
             lease_release(t.lease, 0);
-        nanosleep(&nap, NULL);
+        wait_disturb(4000000);
     }
     lease_release(t.lease, TIMEOUT_MS);
     task_end(&t);
@@ -300,23 +297,19 @@ static _Atomic uint64_t *child_until;
 
 static pid_t child(uint32_t rank, uint64_t hold_ms)
 {
-    pid_t pid = fork();
+    pid_t pid = process_fork();
 
     assert_true(pid >= 0);
     if (pid == 0) {
         struct task t;
-        struct timespec nap = { .tv_nsec = 5 * 1000000 };
 
-        alarm(30);
+        alarm(WAIT_GUARD_S);
         task_start_ms(&t, rank, hold_ms, 2 * hold_ms);
         if (!acquire(&t, 0)) { /* too late */
             *child_until = 1;
             _exit(0);
         }
-        do {
-            *child_until = lease_hold_until(t.lease);
-            nanosleep(&nap, NULL);
-        } while (holds(&t));
+        WAIT_UNTIL((*child_until = lease_hold_until(t.lease)) <= clock_ns());
         refresh(&t);
         /* The child was fenced: lease_check() must fail. */
         _exit(lease_check(t.lease, NULL) == ERR_REFUSED && !t.now.is_mine ? 0 : 2);
@@ -327,9 +320,8 @@ static pid_t child(uint32_t rank, uint64_t hold_ms)
 /* Stops a child that holds a lease; false: on a busy machine the child lost the lease before. */
 static bool try_stop_holder(uint64_t hold_ms)
 {
-    struct timespec nap = { .tv_nsec = 5 * 1000000 };
-    uint64_t seen, token;
-    bool in_time = true;
+    uint64_t first, token;
+    bool in_time, is_expired = false;
     struct task b;
     int status;
     pid_t pid;
@@ -338,24 +330,17 @@ static bool try_stop_holder(uint64_t hold_ms)
     pid = child(1, hold_ms);
     task_start_ms(&b, 2, hold_ms, 2 * hold_ms);
     lease_watch(b.lease, true);
-    seen = clock_ns();
-    while (*child_until == 0 && clock_ns() - seen < 10u * 1000000000u)
-        nanosleep(&nap, NULL);
-    in_time = *child_until != 0;
-    seen = clock_ns(); /* while the child renews, the lease does not expire */
-    while (in_time && clock_ns() - seen < 2 * hold_ms * 1000000 + 100 * 1000000)
-        if (refresh(&b)->is_expired) { /* expired for this observer, so also for the holder */
-            assert_true(clock_ns() >= *child_until);
-            in_time = false;
-        } else {
-            nanosleep(&nap, NULL);
-        }
+    WAIT_UNTIL(*child_until != 0);
+    first = *child_until; /* 1: the child was too late */
+    /* while the child renews, the lease does not expire */
+    if (first > 1)
+        WAIT_UNTIL((is_expired = refresh(&b)->is_expired) ||
+                   *child_until > first + 3 * hold_ms * 1000000);
+    if (is_expired) /* for this observer, so also for the holder */
+        assert_true(clock_ns() >= *child_until);
+    in_time = first > 1 && !is_expired;
     assert_int_equal(kill(pid, SIGSTOP), 0);
-    seen = clock_ns();
-    while (!refresh(&b)->is_expired) {
-        assert_true(clock_ns() - seen < 10u * 1000000000u);
-        nanosleep(&nap, NULL);
-    }
+    WAIT_UNTIL(refresh(&b)->is_expired);
     assert_int_equal(b.now.holder, 1);
     token = b.now.token;
     in_time = acquire(&b, token) && in_time;
@@ -395,14 +380,14 @@ static void lease_of_a_process_killed_anywhere_can_be_acquired(void **state)
     for (n = 1; killed; n++) {
         int status;
         struct task b;
-        pid_t pid = fork();
+        pid_t pid = process_fork();
 
         assert_true(pid >= 0);
         if (pid == 0) {
             struct task a;
             char spec[32];
 
-            alarm(30);
+            alarm(WAIT_GUARD_S);
             task_start(&a, 1);
             snprintf(spec, sizeof(spec), "*=kill@%d", n);
             fault_arm(spec, NULL);
@@ -429,24 +414,21 @@ static void lease_of_a_process_killed_anywhere_can_be_acquired(void **state)
 
 static void lease_without_requests_accesses_no_storage(void **state)
 {
-    struct timespec nap = { .tv_nsec = 100 * 1000000 };
+    enum { SEVERAL_INTERVALS_NS = 100 * 1000000 };
     struct task a;
     uint64_t before;
 
     (void)state;
     task_start_ms(&a, 1, 30, 60);
     assert_int_equal(fault_arm("nothing", NULL), 0); /* only counts passages */
-    nanosleep(&nap, NULL);
+    wait_disturb(SEVERAL_INTERVALS_NS);
     assert_int_equal(fault_n_passages(), 0);
     lease_watch(a.lease, true);
-    for (int naps = 0; fault_n_passages() <= 3; naps++) {
-        assert_true(naps < 100);
-        nanosleep(&nap, NULL);
-    }
+    WAIT_UNTIL(fault_n_passages() > 3);
     lease_watch(a.lease, false);
     refresh(&a);
     before = fault_n_passages();
-    nanosleep(&nap, NULL);
+    wait_disturb(SEVERAL_INTERVALS_NS);
     assert_int_equal(fault_n_passages(), before);
     task_end(&a);
 }

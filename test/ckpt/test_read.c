@@ -321,7 +321,7 @@ static void verify_of_a_fifo_or_directory_fails_without_waiting(void **state)
         file = fs_join(path, files[i % 2]);
         assert_int_equal(unlink(file), 0);
         assert_int_equal(i < 2 ? mkfifo(file, 0666) : mkdir(file, 0777), 0);
-        alarm(20);
+        alarm(WAIT_GUARD_S);
         assert_int_equal(ckpt_verify(path, NULL, NULL, &info, &err), ERR_CORRUPT);
         assert_int_equal(ckpt_peek(folder, NULL, &info, NULL), ERR_NOENT);
         alarm(0);

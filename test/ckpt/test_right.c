@@ -19,8 +19,7 @@ static int permission(void *arg, struct err *err)
     int asked = __atomic_add_fetch(&j->asked, 1, __ATOMIC_SEQ_CST);
 
     __atomic_store_n(&j->is_held, asked == j->hold_at, __ATOMIC_SEQ_CST);
-    while (asked == j->hold_at && !__atomic_load_n(&j->is_free, __ATOMIC_SEQ_CST))
-        kit_sleep(1);
+    WAIT_UNTIL(asked != j->hold_at || __atomic_load_n(&j->is_free, __ATOMIC_SEQ_CST));
     return j->no_from > 0 && asked >= j->no_from ? err_set(err, j->code, "lease 2: not ours") : 0;
 }
 
@@ -122,8 +121,7 @@ static void writer_refused_before_the_exchange_replaces_nothing(void **state)
     kit_save(folder, 7, 7);
     strcpy(seven.job_digest, "former");
     w = kit_open(&opts);
-    while (__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) == 0)
-        kit_sleep(1);
+    WAIT_UNTIL(__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) > 0);
     kit_write(w, &seven, 1);
     assert_int_equal(flush_for(w, 20000, &err), ERR_REFUSED);
     ckpt_writer_close(w);
@@ -149,8 +147,7 @@ static void writer_that_lost_the_right_removes_nothing(void **state)
         kit_save(folder, step, step);
     opts.max_to_keep = 1;
     w = kit_open(&opts);
-    while (__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) == 0)
-        kit_sleep(1);
+    WAIT_UNTIL(__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) > 0);
     kit_write(w, &four, 4);
     kit_flush(w);
     ckpt_writer_close(w);
@@ -172,8 +169,7 @@ static void abandoned_save_is_not_published_and_the_writer_continues(void **stat
         void *staging;
 
         kit_write(w, &one, 1);
-        while (!__atomic_load_n(&j.is_held, __ATOMIC_SEQ_CST))
-            kit_sleep(1);
+        WAIT_UNTIL(__atomic_load_n(&j.is_held, __ATOMIC_SEQ_CST));
         ckpt_abandon(w);
         assert_int_equal(ckpt_begin(w, &staging, NULL), ERR_EXISTS); /* not stopped yet */
         __atomic_store_n(&j.is_free, true, __ATOMIC_SEQ_CST);
@@ -264,8 +260,7 @@ static void writers_of_two_tasks_publish_only_with_the_lease(void **state)
         uint32_t holder = (uint32_t)step % 2;
 
         lease_acquire(l[holder], step - 1, &holder, 1);
-        while (__atomic_load_n(&mine[holder], __ATOMIC_SEQ_CST) != step)
-            kit_sleep(1);
+        WAIT_UNTIL(__atomic_load_n(&mine[holder], __ATOMIC_SEQ_CST) == step);
         kit_write(w[1 - holder], &meta, step);
         assert_int_equal(flush_for(w[1 - holder], 20000, &err), ERR_REFUSED);
         kit_write(w[holder], &meta, step);

@@ -69,7 +69,7 @@ static bool child_killed_at(const char *folder, uint64_t n, const struct ckpt_me
     if (pid == 0) {
         uint8_t buffer[KIT_STATE_BYTES];
 
-        alarm(20);
+        alarm(WAIT_GUARD_S);
         opts.max_to_keep = 1;
         snprintf(spec, sizeof(spec), "*=kill@%d%s", (int)n, exchange ? "" : ",ckpt.exchange@1+");
         kit_fill(buffer, seed);
@@ -165,7 +165,7 @@ static void former_writer_that_continues_damages_nothing(void **state)
         if (pid == 0) {
             struct ckpt_writer *w;
 
-            alarm(20);
+            alarm(WAIT_GUARD_S);
             snprintf(spec, sizeof(spec), "*=stop@%d", (int)n);
             if (fault_arm(spec, NULL) < 0 || ckpt_writer_open(&opts, &w, NULL) < 0)
                 _exit(1);
