@@ -251,6 +251,11 @@ def check_garbage(c, pb):
     check("a request of 2 MiB is refused", code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, details))
 
 
+def stay_below_the_limit():
+    """Pauses between two requests of a loop, which would exceed the limit of requests of this address."""
+    time.sleep(0.2)
+
+
 def check_who(c, pb, identity):
     who = "/trainerd.v1.Rendezvous/Who"
     invalid, refused = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
@@ -270,7 +275,7 @@ def check_who(c, pb, identity):
     limit, request = Limit(DEADLINE_S), pb.WhoRequest(where=me, cluster_hash=identity["cluster_hash"])
     code, details, reply = c.unary(who, request, pb.WhoReply)
     while reply and not reply.where.has_view and not limit.expired():  # a busy machine loses members for a moment
-        time.sleep(0.2)  # requests without a pause would exceed the limit of this address
+        stay_below_the_limit()
         code, details, reply = c.unary(who, request, pb.WhoReply)
     check("Who says who leads", code == grpc.StatusCode.OK and reply.where.has_view and
           reply.where.task.index == self_of(c, pb).index and reply.where.leader.index == 0 and

@@ -25,14 +25,14 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rng.h"
+#include "harness/wait.h"
 #include "loop/loop.h"
 #include "rdzv/rdzv.h"
 
-enum { WORLD_MAX = 8, SOON_MS = 8000, STORAGE_MS = 3, RUNNING = -1 };
+enum { WORLD_MAX = 8, STORAGE_MS = 3, RUNNING = -1 };
 
 /* What the callbacks of a task received; under `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 struct node {
     struct cluster *cluster;
@@ -49,7 +49,7 @@ struct node {
     pid_t pid; /* of a task in a process of its own; 0: in this process */
 
     enum member_node_state state;
-    uint64_t view_ms, generation;
+    uint64_t generation;
     uint32_t ranks[WORLD_MAX], n_members, in_view; /* in_view: index of this task */
     char data_addresses[WORLD_MAX][32];
     uint32_t n_servers[8]; /* of the members of the view */
@@ -83,7 +83,6 @@ struct cluster {
     do {                                                                                           \
         pthread_mutex_lock(&lock);                                                                 \
         __VA_ARGS__;                                                                               \
-        pthread_cond_broadcast(&changed);                                                          \
         pthread_mutex_unlock(&lock);                                                               \
     } while (0)
 
@@ -104,7 +103,6 @@ static inline void on_train(void *arg, const struct group_view *v, const char *w
     pthread_mutex_lock(&lock);
     n->is_training = true;
     n->generation = v->generation;
-    n->view_ms = clock_ms();
     n->n_members = v->n_members;
     n->in_view = v->self;
     n->newest_step = v->newest_step;
@@ -121,7 +119,6 @@ static inline void on_train(void *arg, const struct group_view *v, const char *w
     if (v->newest_step > n->progress.step) /* as if the state was received */
         n->progress.step = v->newest_step;
     n->progress.place++;
-    pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     if (n->connecting == NULL)
         n->connecting = loop_timer_new(n->loop, 1, 0, on_connected, n);
@@ -420,27 +417,18 @@ static inline struct node *open_node(struct cluster *c, uint32_t rank)
     return &c->nodes[rank];
 }
 
-/* Waits until `cond_` holds; fails after `ms_`. */
-#define WAIT_FOR(ms_, cond_)                                                                       \
+/* Waits until `cond_` holds; the thread that evaluates it owns `lock`. */
+#define WAIT_FOR(cond_)                                                                            \
     do {                                                                                           \
-        uint64_t until_ms_ = clock_ms() + (ms_);                                                   \
-        bool holds_ = false;                                                                       \
+        struct wait wait_ = WAIT_BEGIN(#cond_);                                                    \
                                                                                                    \
-        while (!holds_ && clock_ms() < until_ms_) {                                                \
+        for (bool holds_ = false; !holds_;) {                                                      \
             pthread_mutex_lock(&lock);                                                             \
             holds_ = (cond_);                                                                      \
-            if (!holds_) {                                                                         \
-                struct timespec t_;                                                                \
-                clock_gettime(CLOCK_REALTIME, &t_);                                                \
-                t_.tv_nsec += 20000000;                                                            \
-                t_.tv_sec += t_.tv_nsec / 1000000000;                                              \
-                t_.tv_nsec %= 1000000000;                                                          \
-                pthread_cond_timedwait(&changed, &lock, &t_);                                      \
-            }                                                                                      \
             pthread_mutex_unlock(&lock);                                                           \
+            if (!holds_)                                                                           \
+                wait_poll(&wait_);                                                                 \
         }                                                                                          \
-        if (!holds_)                                                                               \
-            fail_msg("not within %d ms: %s", (int)(ms_), #cond_);                                  \
     } while (0)
 
 /* Returns true if each of these ranks ("012") that runs in this process is in a view of exactly
@@ -488,7 +476,7 @@ static inline struct cluster *open_cluster(uint32_t world)
     for (uint32_t i = 0; i < world; i++)
         open_node(c, i);
     snprintf(all, sizeof(all), "%.*s", (int)world, "01234567");
-    WAIT_FOR(SOON_MS, is_group(c, all)); /* one view, or several as the tasks arrive */
+    WAIT_FOR(is_group(c, all)); /* one view, or several as the tasks arrive */
     start_counting(c);
     return c;
 }
@@ -540,8 +528,7 @@ static inline void do_hang(void *arg)
 {
     const struct node *n = arg;
 
-    while (!__atomic_load_n(&n->is_resumed, __ATOMIC_ACQUIRE))
-        usleep(10000);
+    WAIT_UNTIL(__atomic_load_n(&n->is_resumed, __ATOMIC_ACQUIRE));
 }
 
 /* Closes all sockets without last messages. */

@@ -18,11 +18,12 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "harness/wait.h"
 #include "rdzv/admission.h"
 #include "tls/tls.h"
 #include "rdzv/frames.h"
 
-enum { HANDED_MAX = 64, WAIT_MS = 20000 };
+enum { HANDED_MAX = 64 };
 
 struct place {
     pthread_mutex_t lock;
@@ -105,7 +106,7 @@ static void write_all(int fd, const void *bytes, size_t n)
         if (done < 0 && (errno == EAGAIN || errno == EINTR)) {
             struct pollfd poll_fd = { .fd = fd, .events = POLLOUT };
 
-            assert_int_equal(poll(&poll_fd, 1, WAIT_MS), 1);
+            assert_int_equal(poll(&poll_fd, 1, WAIT_GUARD_MS), 1);
             continue;
         }
         assert_true(done > 0);
@@ -123,7 +124,7 @@ static size_t read_all(int fd, void *bytes, size_t n)
         struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
         ssize_t done;
 
-        assert_int_equal(poll(&poll_fd, 1, WAIT_MS), 1);
+        assert_int_equal(poll(&poll_fd, 1, WAIT_GUARD_MS), 1);
         done = recv(fd, (uint8_t *)bytes + got, n - got, 0);
         if (done < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
@@ -136,10 +137,7 @@ static size_t read_all(int fd, void *bytes, size_t n)
 
 static void wait_handed(struct place *p, uint32_t n)
 {
-    uint64_t end = clock_ms() + WAIT_MS;
-
-    while (n_handed(p) < n && clock_ms() < end)
-        usleep(1000);
+    WAIT_UNTIL(n_handed(p) >= n);
     assert_int_equal(n_handed(p), n);
 }
 
@@ -149,17 +147,18 @@ static void preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent(void **state
     static uint8_t sent[N], got[N];
     uint8_t head[FRAMES_PREFACE_BYTES + FRAMES_HEAD_BYTES] = { 0 };
     struct place p;
-    int client;
+    int client, other;
     size_t i;
 
     (void)state;
     open_place(&p, 2);
     client = dial(&p);
     write_all(client, frames_preface, 7);
-    usleep(20000);
-    assert_int_equal(n_handed(&p), 0);
-    write_all(client, frames_preface + 7, FRAMES_PREFACE_BYTES - 7);
+    other = dial(&p); /* its preface arrives later, in one piece */
+    write_all(other, frames_preface, FRAMES_PREFACE_BYTES);
     wait_handed(&p, 1);
+    write_all(client, frames_preface + 7, FRAMES_PREFACE_BYTES - 7);
+    wait_handed(&p, 2);
     for (i = 0; i < N; i++)
         sent[i] = (uint8_t)(i * 2654435761U >> 13);
     memcpy(sent, (const uint8_t[]){ (N - FRAMES_HEAD_BYTES) >> 16, (uint8_t)((N - FRAMES_HEAD_BYTES) >> 8),
@@ -167,19 +166,20 @@ static void preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent(void **state
     for (i = 0; i < N; i += 5000) {
         write_all(client, sent + i, 5000);
         if (i == 0) {
-            assert_int_equal(read_all(p.handed[0], head, FRAMES_PREFACE_BYTES),
+            assert_int_equal(read_all(p.handed[1], head, FRAMES_PREFACE_BYTES),
                              FRAMES_PREFACE_BYTES);
             assert_memory_equal(head, frames_preface, FRAMES_PREFACE_BYTES);
         }
-        assert_int_equal(read_all(p.handed[0], got + i, 5000), 5000);
+        assert_int_equal(read_all(p.handed[1], got + i, 5000), 5000);
     }
     assert_memory_equal(sent, got, N);
     memset(got, 0, N);
     for (i = 0; i < N; i += 5000) {
-        write_all(p.handed[0], sent + i, 5000);
+        write_all(p.handed[1], sent + i, 5000);
         assert_int_equal(read_all(client, got + i, 5000), 5000);
     }
     assert_memory_equal(sent, got, N);
+    close(other);
     close(client);
     close_place(&p);
 }
@@ -251,8 +251,7 @@ static void connection_limit_reached_silent_connections_are_closed_first(void **
     close_place(&p);
 }
 
-/* With enough allowance the message would arrive at once. The speed of the machine does not
- * matter. */
+/* The clock stands still, so the attacker's allowance is used up and does not grow. */
 static void flood_of_resets_waits_and_another_client_is_served(void **state)
 {
     enum { FLOOD = 20000 };
@@ -265,6 +264,7 @@ static void flood_of_resets_waits_and_another_client_is_served(void **state)
 
     (void)state;
     open_place(&p, 2);
+    clock_fake(clock_ns());
     attacker = dial(&p);
     write_all(attacker, frames_preface, FRAMES_PREFACE_BYTES);
     wait_handed(&p, 1);
@@ -272,14 +272,14 @@ static void flood_of_resets_waits_and_another_client_is_served(void **state)
         /* RST_STREAM: 80,000 units, at 1,050 units per second */
         flood[i * FRAMES_HEAD_BYTES + 3] = 3;
     assert_true(send(attacker, flood, sizeof(flood), MSG_DONTWAIT | MSG_NOSIGNAL) > 0);
-    usleep(100000);
-    while ((unread = recv(p.handed[0], flood, sizeof(flood), MSG_DONTWAIT)) > 0)
-        arrived += (size_t)unread;
-    assert_true(arrived < sizeof(flood) / 4);
-    client = dial(&p);
+    client = dial(&p); /* its round trip ends after the thread has read from the attacker */
     write_all(client, frames_preface, FRAMES_PREFACE_BYTES);
     wait_handed(&p, 2);
     assert_int_equal(read_all(p.handed[1], got, sizeof(got)), sizeof(got));
+    while ((unread = recv(p.handed[0], flood, sizeof(flood), MSG_DONTWAIT)) > 0)
+        arrived += (size_t)unread;
+    assert_true(arrived < sizeof(flood) / 4);
+    clock_fake(UINT64_MAX);
     close(attacker);
     close(client);
     close_place(&p);

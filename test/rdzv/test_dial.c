@@ -177,7 +177,7 @@ static void dial_cancelled_callback_is_not_called(void **state)
         struct rdzv_dial *d = rdzv_dial_start(r.loop, address, NULL, 1000, on_dialled, &r);
 
         if (i % 2 == 0)
-            usleep(500); /* the result usually waits in the loop by now */
+            wait_disturb(1000000); /* the result usually waits in the loop by now */
         rdzv_dial_cancel(d);
     }
     loop_close(r.loop); /* runs the posted functions */
