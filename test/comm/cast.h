@@ -24,15 +24,18 @@
 #include "comm/comm.h"
 #include "device/device.h"
 #include "harness/process.h"
+#include "harness/wait.h"
 
-enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * SLOW, CAST_AT_ONCE_MS = 3000 * SLOW };
-/* "At once" means: because of an event. The deadline would end the call much later. */
+/* "At once" means: because of an event. The deadline of the calls is above the guard, which would end
+ * the processes before. */
+enum { CAST_MAX = 16, CAST_DEADLINE_MS = 2 * WAIT_GUARD_MS };
 
 struct cast;
 typedef void cast_scene(struct cast *cast, uint32_t self);
 
 struct cast_stage {
     _Atomic uint64_t number[64];
+    _Atomic int pids[CAST_MAX]; /* of the processes, set by each */
     _Atomic uint32_t told[CAST_MAX]; /* on_broken: 1 + the culprit member */
     char why[CAST_MAX][256];         /* reason passed to on_broken */
     char text[CAST_MAX][256];        /* error text of a call */
@@ -69,7 +72,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
 
     memset(k, 0, sizeof(*k));
     k->shared_memory = shared_memory;
-    k->deadline_ms = 10000 * SLOW;
+    k->deadline_ms = CAST_DEADLINE_MS;
     k->arena_bytes = arena_bytes;
     snprintf((char *)k->key, sizeof(k->key), "key of %d", (int)getpid());
     k->stage =
@@ -128,25 +131,25 @@ static inline void cast_start(struct cast *k, cast_scene *scene)
                 comm_listener_close(k->listeners[m]);
                 device_mem_close(&k->arenas[m]);
             }
+        atomic_store(&k->stage->pids[i], getpid());
         scene(k, i);
         process_end();
     }
 }
 
-/* Returns true if all processes ended as expected, within the limit. */
+/* Returns true if all processes ended as expected; kills those that have not within the guard. */
 static inline bool cast_all_succeeded(struct cast *k)
 {
-    uint64_t limit = clock_ms() + CAST_LIMIT_S * 1000;
+    struct wait wait = WAIT_BEGIN("a process ends");
     bool well = true;
 
     for (uint32_t i = 0; i < k->n; i++) {
-        struct timespec nap = { .tv_nsec = 1000000 };
         int status = 0;
 
         while (waitpid(k->pids[i], &status, WNOHANG) == 0) {
-            if (clock_ms() > limit)
+            if (wait_is_over(&wait))
                 kill(k->pids[i], SIGKILL);
-            nanosleep(&nap, NULL);
+            wait_nap(&wait);
         }
         if (k->expect_signal[i] != 0
                 ? !WIFSIGNALED(status) || WTERMSIG(status) != k->expect_signal[i]
@@ -259,21 +262,23 @@ static inline struct comm *cast_open(struct cast *k, uint32_t self)
     return c;
 }
 
-static inline void cast_sleep_ms(uint64_t ms)
-{
-    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
-
-    nanosleep(&t, NULL);
-}
-
 /* Waits until a number of the stage is at least n. */
 static inline void cast_until(struct cast *k, int which, uint64_t n)
 {
-    for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
-        EXPECT(i < 10000 * SLOW, "only %llu of %llu came",
-               (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
-        cast_sleep_ms(1);
-    }
+    WAIT_UNTIL(atomic_load(&k->stage->number[which]) >= n);
+}
+
+/* Waits until all threads of a member sleep: a process that is in a call waits in it for a peer. */
+static inline void cast_until_asleep(struct cast *k, uint32_t member)
+{
+    WAIT_UNTIL(atomic_load(&k->stage->pids[member]) != 0 &&
+               wait_is_asleep(atomic_load(&k->stage->pids[member]), 0));
+}
+
+/* on_broken is called by another thread. */
+static inline void cast_until_told(struct cast *k, uint32_t self)
+{
+    WAIT_UNTIL(atomic_load(&k->stage->told[self]) != 0);
 }
 
 struct cast_thread {

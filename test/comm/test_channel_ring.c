@@ -200,7 +200,7 @@ static void scene_death(struct cast *k, uint32_t self)
         EXPECT(fault_arm("comm.ring=kill@4", &err) == 0, "%s", err.text);
     if (self == SERVER && !writer_dies) {
         cast_until(k, READY, 1);
-        cast_sleep_ms(20);
+        cast_until_asleep(k, RANK); /* the ring is full */
         raise(SIGKILL);
     }
     atomic_store(&k->stage->number[READY], 1);
@@ -269,8 +269,7 @@ static void back(struct comm *c)
 
     atomic_store(&page->written, 100);
     send_head(c, CHANNEL_RING, 1000);
-    while (atomic_load(&page->read) < 100)
-        cast_sleep_ms(1);
+    WAIT_UNTIL(atomic_load(&page->read) >= 100);
     atomic_store(&page->written, 99);
     EXPECT(write(c->ends[0].channels[0].peer_wake_fd, &(uint64_t){ 1 }, 8) == 8, "wake");
 }

@@ -43,10 +43,7 @@ static void expect_failed_call(struct cast *k, struct comm *c, const char *why)
 
     EXPECT(rc == ERR_PEER && strstr(err.text, why) != NULL, "%d: '%s', expected '%s'", rc, err.text,
            why);
-    for (int i = 0; atomic_load(&k->stage->told[0]) == 0; i++) {
-        EXPECT(i < 2000 * SLOW, "on_broken was never called");
-        cast_sleep_ms(1);
-    }
+    cast_until_told(k, 0);
     EXPECT(atomic_load(&k->stage->told[0]) == 1 + 1, "member %u is blamed",
            atomic_load(&k->stage->told[0]) - 1);
     atomic_store(&k->stage->number[DONE], 1);

