@@ -229,5 +229,91 @@ def help_prints_each_target_of_the_makefile():
     assert printed | {"FORCE"} == set(phony), (printed | {"FORCE"}) ^ set(phony)
 
 
+# the text of a file, and the lines that scripts/untimed refuses
+UNTIMED = {
+    "test/base/test_a.c": ("""static void nap(void) /* sleep(1) in a comment */
+{
+    usleep(100);
+    log("nanosleep(1)");
+    clock_nanosleep(0, 0, &t, NULL);
+    asleep(1);
+}
+static void limits(void)
+{
+    uint64_t took = clock_ms() - begin;
+
+    assert_true(clock_ns() - begin < 100);
+    assert_true(is_well && 5000 > took);
+    EXPECT(took <= LIMIT_MS * 2, "%d", 1);
+    assert_in_range(clock_ms() - begin, 900,
+                    30000);
+    assert_true(seconds < 2 * SLOW);
+    if (took > 8000)
+        fail_msg("slow");
+    assert_true(clock_ns() - begin >= 100); /* at least: any machine is slow enough */
+    assert_true(took > 100 && n < 3 && before <= clock_ns());
+    assert_true(i < 1 << 3 && w->n < 4);
+}
+""", [3, 5, 12, 13, 14, 15, 17, 18]),
+    "test/harness/wait.h": ("""static void wait_sleep_ns(int ns)
+{
+    nanosleep(ns);
+}
+static void other(void)
+{
+    nanosleep(1);
+}
+""", [7]),
+    "test/e2e/test_a.py": ("""import time
+# time.sleep(1)
+def a():
+    time.sleep(0.1)
+    took = time.monotonic() - began
+    assert took < 3, "time.sleep(1)"
+    assert time.monotonic() - began < 3 and True
+    assert 0.3 < took
+    assert gap < 5 * SLOW
+    assert 2 * SLOW > gap > 1
+    assert gap > 1 * SLOW and took >= 3
+    while time.monotonic() < end:
+        pass
+""", [4, 6, 7, 9, 10]),
+    "test/e2e/kit.py": ("""import time
+def wait_until(what):
+    time.sleep(1)
+def start():
+    time.sleep(1)
+""", [5]),
+    "test/e2e/a.sh": ("""#!/bin/sh
+# sleep 1
+while true; do sleep 1; done
+sleep 2
+echo asleep now
+""", [3, 4]),
+    "test/bench/bench.py": ("import time\ntime.sleep(1)\n", []),
+}
+
+
+@test
+def untimed_refuses_sleep_and_upper_limits_of_durations_with_place_and_remedy():
+    folder = copy("scripts/untimed")
+
+    def untimed(*args):
+        p = subprocess.run([os.path.join(folder, "scripts", "untimed"), *args], capture_output=True, text=True,
+                           timeout=60 * SLOW)
+        assert p.stderr == "", p.stderr
+        return p.returncode, p.stdout.splitlines()
+
+    for name, (text, _) in UNTIMED.items():
+        executable(os.path.join(folder, name), text)
+    code, lines = untimed()
+    expected = sorted("%s:%d" % (name, n) for name, (_, refused) in UNTIMED.items() for n in refused)
+    assert code == 1 and sorted(line.split(": ")[0] for line in lines) == expected, lines
+    assert all("; " in line and not line.endswith("; ") for line in lines), lines
+    for name in UNTIMED:
+        executable(os.path.join(folder, name), "")
+    assert untimed(folder) == (0, [])
+
+
 if __name__ == "__main__":
     main()
