@@ -20,6 +20,7 @@
 #include "comm/reduce.h"
 #include "device/cuda.h"
 #include "device/device.h"
+#include "harness/wait.h"
 
 extern const struct cuda_api trainerd_cuda_plugin;
 #define CUDA (&trainerd_cuda_plugin)
@@ -81,8 +82,7 @@ static void connect_rank(struct rank *r)
                      &r->err));
     MUST(CUDA->alloc((void **)&r->merges, RANKS_MAX, &r->err));
     MUST(CUDA->comm_open(play.id, r->rank, play.world, &r->cancel, &r->comm, &r->err));
-    while ((rc = CUDA->comm_state(r->comm, &r->err)) == 0)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    WAIT_UNTIL((rc = CUDA->comm_state(r->comm, &r->err)) != 0);
     CHECK(rc == 1);
 }
 

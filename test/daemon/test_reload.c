@@ -17,6 +17,7 @@
 #include "conf/job_rows.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
+#include "harness/wait.h"
 #include "loop/loop.h"
 #include "metrics/metrics.h"
 #include "metrics/summary.h"
@@ -357,7 +358,7 @@ static void reload_stopped_at_any_moment_frees_everything(void **state)
         if (us % 200 == 0)
             run_for_ms(&w, us / 1000);
         else
-            usleep(us);
+            wait_disturb(us * 1000u);
         world_close(&w);
     }
 }

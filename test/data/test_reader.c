@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "data/order.h"
+#include "harness/wait.h"
 
 static struct data_reader_opts options(uint64_t steps, uint32_t threads)
 {
@@ -276,10 +278,10 @@ static void reader_file_changed_during_the_run_is_named(void **state)
             assert_int_equal(truncate(path, 3000), 0);
         else
             kit_file(folder, "b.tfrecord", 0, 61); /* rewritten in place */
-        /* CHECK_NS passes */
-        nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL);
+        clock_fake(clock_ns() + 30 * 1000 * 1000); /* CHECK_NS passes */
         while ((rc = data_next(r, &b, &err)) == 0 && b != NULL)
             data_release(r);
+        clock_fake(UINT64_MAX);
         assert_int_equal(rc, ERR_CHANGED);
         assert_text(err, "b.tfrecord'");
         assert_text(err, "changed");
@@ -315,10 +317,10 @@ static void reader_file_with_a_new_time_is_read_unless_its_content_changed(void 
             flip(path, 0);
         assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0),
                          0);
-        /* CHECK_NS passes */
-        nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL);
+        clock_fake(clock_ns() + 30 * 1000 * 1000); /* CHECK_NS passes */
         while ((rc = data_next(r, &b, &err)) == 0 && b != NULL)
             data_release(r);
+        clock_fake(UINT64_MAX);
         assert_int_equal(rc, kind & 2 ? ERR_CHANGED : 0);
         if (kind & 2)
             assert_text(err, "with other content: restart");
@@ -329,10 +331,20 @@ static void reader_file_with_a_new_time_is_read_unless_its_content_changed(void 
     }
 }
 
-static void *cancel_soon(void *arg)
+/* Cancels while the main thread waits: for a thread of the reader, or in the read itself. */
+struct canceler {
+    struct data_reader *reader;
+    bool releases; /* the main thread is held in the read */
+};
+
+static void *cancel_wait(void *arg)
 {
-    nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000 * 1000 }, NULL);
-    data_reader_cancel(arg);
+    const struct canceler *c = arg;
+
+    WAIT_UNTIL(fault_fired() && wait_is_asleep(getpid(), getpid()));
+    data_reader_cancel(c->reader);
+    if (c->releases)
+        fault_arm(NULL, NULL);
     return NULL;
 }
 
@@ -342,30 +354,27 @@ static void reader_cancel_ends_a_wait(void **state)
     struct data_set *s = kit_open(folder, NULL, false);
 
     (void)state;
-    assert_int_equal(fault_arm("data.read=delay:30@2+", NULL), 0);
     for (uint32_t threads = 0; threads <= 2; threads++) {
-        bool waited = false;
+        struct data_reader_opts o = options(1000, threads);
+        const struct data_batch *b;
+        struct data_reader *r;
+        struct canceler c;
+        pthread_t thread;
+        struct err err;
+        int rc;
 
-        for (int round = 0; !waited && round < 20; round++) { /* repeats on a busy machine */
-            struct data_reader_opts o = options(1000, threads);
-            const struct data_batch *b;
-            struct data_reader *r;
-            pthread_t thread;
-            struct err err;
-            int rc;
-
-            r = open_reader(s, &o);
-            assert_int_equal(pthread_create(&thread, NULL, cancel_soon, r), 0);
-            while ((rc = data_next(r, &b, &err)) == 0)
-                data_release(r);
-            assert_int_equal(rc, ERR_CANCELED);
-            pthread_join(thread, NULL);
-            waited = data_wait_ns(r) > 10 * 1000 * 1000;
-            data_reader_close(r);
-        }
-        assert_true(waited);
+        assert_int_equal(fault_arm("data.read=hold@2+", NULL), 0);
+        r = open_reader(s, &o);
+        c = (struct canceler){ r, threads == 0 };
+        assert_int_equal(pthread_create(&thread, NULL, cancel_wait, &c), 0);
+        while ((rc = data_next(r, &b, &err)) == 0)
+            data_release(r);
+        assert_int_equal(rc, ERR_CANCELED);
+        pthread_join(thread, NULL);
+        assert_int_equal(fault_arm(NULL, NULL), 0);
+        assert_true(data_wait_ns(r) > 0);
+        data_reader_close(r);
     }
-    assert_int_equal(fault_arm(NULL, NULL), 0);
     data_free(s);
     kit_remove(folder);
 }
@@ -386,8 +395,7 @@ static void ready_batch_is_delivered_without_a_wait(void **state)
         do {
             uint64_t before;
 
-            while (!data_is_ready(r))
-                nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+            WAIT_UNTIL(data_is_ready(r));
             before = data_wait_ns(r);
             assert_int_equal(data_next(r, &b, &err), 0);
             assert_true(threads == 0 || data_wait_ns(r) == before);

