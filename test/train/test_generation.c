@@ -14,14 +14,8 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "harness/sanitized.h"
+#include "harness/wait.h"
 #include "train/fixture.h"
-
-static void nap_ms(uint64_t ms)
-{
-    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
-
-    nanosleep(&t, NULL);
-}
 
 /* Returns a group of this process alone. */
 static struct train_generation alone(const struct fixture *f)
@@ -46,43 +40,26 @@ static void start(struct fixture *f, const struct train_generation *g)
         fail_msg("%s", err.text);
 }
 
-static bool ended_within(struct fixture *f, uint64_t ms)
+static bool has_ended(struct fixture *f)
 {
-    uint64_t limit = clock_ms() + ms * SLOW;
-    bool ended = false;
+    bool ended;
 
-    while (!ended && clock_ms() < limit) {
-        nap_ms(1);
-        pthread_mutex_lock(&f->lock);
-        ended = f->ended;
-        pthread_mutex_unlock(&f->lock);
-    }
+    pthread_mutex_lock(&f->lock);
+    ended = f->ended;
+    pthread_mutex_unlock(&f->lock);
     return ended;
 }
 
 static void until_held(struct fixture *f, uint64_t step)
 {
-    uint64_t limit = clock_ms() + 10000 * SLOW;
-
-    while (train_held(f->train) < step) {
-        if (clock_ms() > limit)
-            fail_msg("step %llu does not come", (unsigned long long)step);
-        nap_ms(1);
-    }
+    WAIT_UNTIL(train_held(f->train) >= step);
 }
 
 /* Waits until training is in this phase and stays there. */
 static void until_phase(struct fixture *f, const char *phase, struct train_progress *p)
 {
-    uint64_t limit = clock_ms() + 10000 * SLOW;
-
-    for (train_progress(f->train, p);
-         strcmp(p->phase, phase) != 0 || clock_ns() < p->since_ns + 100000000;
-         train_progress(f->train, p)) {
-        if (clock_ms() > limit)
-            fail_msg("in '%s', not in '%s'", p->phase, phase);
-        nap_ms(1);
-    }
+    WAIT_UNTIL((train_progress(f->train, p), strcmp(p->phase, phase) == 0) &&
+               clock_ns() > p->since_ns + 100000000);
 }
 
 static uint64_t entries(const char *path)
@@ -142,10 +119,8 @@ static void many_generations_change_no_bit_and_release_all_resources(void **stat
         assert_true(n < 2 * STEPS);
     }
     assert_int_equal(entries("/proc/self/fd"), files);
-    for (int i = 0; i < 1000 && entries("/proc/self/task") > threads; i++)
-        nap_ms(1); /* the thread that reported the end is about to exit */
-    /* fewer if a thread of the previous run was still counted */
-    assert_true(entries("/proc/self/task") <= threads);
+    /* The thread that reported the end is about to exit. There are fewer if a thread of the previous run was still counted. */
+    WAIT_UNTIL(entries("/proc/self/task") <= threads);
     /* malloc maps and unmaps arenas; ThreadSanitizer maps memory of its own */
     assert_true(SANITIZED_THREAD || mappings() <= maps + 8);
     assert_int_equal(f->steps, STEPS);
@@ -222,7 +197,7 @@ static void abort_ends_a_generation_soon_and_keeps_the_state_whole(void **state)
         start(f, &g);
         until_held(f, g.view.newest_step + 1);
         train_abort(f->train, "the test says so");
-        assert_true(ended_within(f, 5000));
+        WAIT_UNTIL(has_ended(f));
         assert_int_equal(f->end, TRAIN_ABORTED);
         assert_int_equal(f->held, train_held(f->train));
         assert_string_equal(f->text, "the test says so");
@@ -258,7 +233,7 @@ static void abort_while_storage_hangs_ends_the_generation(void **state)
     start(f, &g);
     until_phase(f, "wait for samples", &p);
     train_abort(f->train, "enough");
-    assert_true(ended_within(f, 5000));
+    WAIT_UNTIL(has_ended(f));
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(f->end, TRAIN_ABORTED);
     assert_int_equal(f->held, 0);
@@ -302,12 +277,11 @@ static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
     g = alone(f);
     assert_int_equal(fault_arm("health.not_finite@3", NULL), 0);
     start(f, &g);
-    until_held(f, 2);
-    nap_ms(100 * SLOW);
+    WAIT_UNTIL(moment.told == 1);
+    wait_disturb(100000000); /* the step is read again */
     train_abort(f->train, "enough");
-    assert_true(ended_within(f, 10000));
+    WAIT_UNTIL(has_ended(f));
     assert_int_equal(fault_arm(NULL, NULL), 0);
-    assert_int_equal(moment.told, 1);
     assert_int_equal(f->end, TRAIN_ABORTED);
     assert_int_equal(f->held, 2);
     fixture_free(f);
@@ -365,8 +339,8 @@ static void thread_start_failure_is_an_error_and_no_thread_runs(void **state)
         assert_non_null(strstr(err.text, "train.thread"));
         assert_true(fault_fired());
         assert_int_equal(fault_arm(NULL, NULL), 0);
-        nap_ms(20);
-        assert_false(f->ended);
+        wait_disturb(20000000);
+        assert_false(has_ended(f));
         assert_int_equal(train_held(f->train), 0);
     }
     fixture_generation(f, &g);
@@ -439,7 +413,7 @@ static void step_without_permission_is_not_finished(void **state)
     start(f, &g);
     until_phase(f, "wait for permission", &p);
     assert_int_equal(train_held(f->train), 3);
-    nap_ms(60 * SLOW);
+    wait_disturb(60000000);
     assert_int_equal(train_held(f->train), 3);
     train_progress(f->train, &p);
     assert_string_equal(p.phase, "wait for permission");
@@ -448,7 +422,7 @@ static void step_without_permission_is_not_finished(void **state)
     until_held(f, 5);
     until_phase(f, "wait for permission", &p);
     train_abort(f->train, "enough");
-    assert_true(ended_within(f, 5000));
+    WAIT_UNTIL(has_ended(f));
     assert_int_equal(f->end, TRAIN_ABORTED);
     assert_int_equal(f->held, 5);
     assert_true(asked > 3 + 5);
@@ -495,7 +469,6 @@ static void progress_states_place_and_limit(void **state)
     struct fixture *f = fixture_new(2, 4);
     struct train_generation g;
     struct train_progress p, before;
-    char fault[64];
 
     (void)state;
     f->opts.run.steps = 0;
@@ -506,24 +479,22 @@ static void progress_states_place_and_limit(void **state)
     assert_string_equal(before.phase, "rest");
     g = alone(f);
     /* both replicas count passages */
-    snprintf(fault, sizeof(fault), "train.forward=delay:%d@41", 1500 * SLOW);
-    assert_int_equal(fault_arm(fault, NULL), 0);
+    assert_int_equal(fault_arm("train.forward=hold@41", NULL), 0);
     start(f, &g);
     until_held(f, 12);
     train_progress(f->train, &p);
     assert_true(p.place > before.place);
     assert_true(p.step >= 12 && p.step <= f->train->model.total_steps);
     until_held(f, 20);
-    until_phase(f, "begin", &p); /* one replica sleeps, the other one waits for it */
+    until_phase(f, "begin", &p); /* one replica is held, the other one waits for it */
     train_progress(f->train, &before);
     assert_int_equal(p.place, before.place);
     assert_int_equal(p.step, 21);
     assert_string_equal(p.phase, "begin");
-    assert_true(clock_ns() - p.since_ns > 100000000);
     assert_in_range(p.limit_ms, 1000, 20000);
     train_abort(f->train, "enough");
-    assert_true(ended_within(f, 10000));
     assert_int_equal(fault_arm(NULL, NULL), 0);
+    WAIT_UNTIL(has_ended(f));
     fixture_free(f);
 }
 

@@ -185,17 +185,11 @@ static void last_step_is_compared(void **state)
 static void expect_saved(uint64_t step)
 {
     struct ckpt_info *info = calloc(1, sizeof(*info));
-    uint64_t limit = clock_ms() + 5000 * SLOW;
-    struct timespec nap = { .tv_nsec = 5000000 };
     struct err err;
 
     assert_non_null(info);
-    while (ckpt_newest(checkpoints, NULL, NULL, NULL, NULL, info, &err) < 0 ||
-           info->meta.step < step) {
-        if (clock_ms() > limit)
-            fail_msg("no checkpoint of step %llu", (unsigned long long)step);
-        nanosleep(&nap, NULL);
-    }
+    WAIT_UNTIL(ckpt_newest(checkpoints, NULL, NULL, NULL, NULL, info, &err) >= 0 &&
+               info->meta.step >= step);
     assert_int_equal(info->meta.step, step);
     free(info);
 }

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "harness/wait.h"
 #include "train/fixture.h"
 
 static bool has_norm[STEPS + 1];
@@ -63,11 +64,8 @@ static void save_every_2_from_step_30(struct fixture *f, uint64_t step)
 {
     struct ckpt_writer *w = f->train->saving.writer;
 
-    for (int ms = 0;
-         __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < due_up_to(step - 1) && ms < 15000; ms++)
-        usleep(1000);
-    while (w != NULL && ckpt_is_busy(w)) /* the writer still removes an old checkpoint */
-        usleep(1000);
+    WAIT_UNTIL(__atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) >= due_up_to(step - 1));
+    WAIT_UNTIL(w == NULL || !ckpt_is_busy(w)); /* the writer still removes an old checkpoint */
     if (step == 30)
         train_set_checkpoint(f->train, 2, 0, 0);
 }
@@ -108,10 +106,7 @@ static void by_time_too(struct fixture *f, uint64_t step)
 {
     if (step == 10)
         train_set_checkpoint(f->train, 0, 1e-9, 3);
-    for (int ms = 0;
-         step > 10 && __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < step / 10 - 1 && ms < 15000;
-         ms++)
-        usleep(1000);
+    WAIT_UNTIL(step <= 10 || __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) >= step / 10 - 1);
 }
 
 static void checkpoints_by_time_start_when_enabled(void **state)
@@ -152,8 +147,7 @@ static void wait_for_refusal(struct fixture *f, uint64_t step)
 {
     if (step == 2)
         train_request(f->train, TRAIN_REQUEST_CHECKPOINT);
-    for (int ms = 0; step == 10 && !__atomic_load_n(&was_refused, __ATOMIC_ACQUIRE) && ms < 15000; ms++)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    WAIT_UNTIL(step != 10 || __atomic_load_n(&was_refused, __ATOMIC_ACQUIRE));
 }
 
 /* The permission to write was briefly absent. The next checkpoint follows sooner than the

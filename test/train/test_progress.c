@@ -5,7 +5,6 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 #include <cmocka.h>
 
 #include "base/clock.h"
@@ -22,11 +21,10 @@ struct task {
     double stuck_factor;
 };
 
-static void nap_ms(uint64_t ms)
+/* The tests that use it freeze the clock first. */
+static void advance_ms(uint64_t ms)
 {
-    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
-
-    nanosleep(&t, NULL);
+    clock_fake(clock_ns() + ms * 1000000);
 }
 
 static void one_step(struct engine_replica *r, uint64_t step)
@@ -217,6 +215,7 @@ static void thread_that_stops_renewing_its_wait_counts_as_hung(void **state)
     uint64_t begin = clock_ns();
 
     (void)state;
+    clock_fake(begin);
     task_begin(&hangs, 1);
     task_begin(&waits, 1);
     h = to_bucket(&hangs, 0, 1);
@@ -226,7 +225,7 @@ static void thread_that_stops_renewing_its_wait_counts_as_hung(void **state)
     assert_int_equal(at(&hangs).place, at(&waits).place);
     while (clock_ns() - begin < 1100 * UINT64_C(1000000)) {
         place_wait(w, PLACE_WAITS_PEERS);
-        nap_ms(50);
+        advance_ms(50);
     }
     place_wait(w, PLACE_WAITS_PEERS);
     assert_true(at(&hangs).place < at(&waits).place);
@@ -234,6 +233,7 @@ static void thread_that_stops_renewing_its_wait_counts_as_hung(void **state)
     assert_true(at(&waits).limit_ms == 0 && at(&waits).since_ns == w->since_ns);
     place_wait(h, PLACE_WAITS_PEERS); /* renewed after the limit */
     assert_int_equal(at(&hangs).place, at(&waits).place);
+    clock_fake(UINT64_MAX);
 }
 
 static void limit_without_history_is_the_deadline(void **state)
@@ -258,26 +258,27 @@ static void limit_without_history_is_the_deadline(void **state)
 
 static void duration_of_a_phase_excludes_waits(void **state)
 {
-    uint64_t begin = clock_ns(), waited = 0, limit;
+    enum { WORK_MS = 20, PEERS_MS = 250 };
+    uint64_t limit;
     struct task k;
 
     (void)state;
+    clock_fake(clock_ns());
     task_begin(&k, 1);
     k.stuck_factor = 100;
     for (uint32_t bucket = 0; bucket + 1 < BUCKETS; bucket++) {
         struct place *p = to_bucket(&k, 0, bucket);
 
-        nap_ms(20);
+        advance_ms(WORK_MS);
         place_wait(p, PLACE_WAITS_PEERS);
-        waited -= clock_ns();
-        nap_ms(250);
-        waited += clock_ns();
-        place_wait(p, PLACE_WORKS); /* works again for a short time */
+        advance_ms(PEERS_MS);
+        place_wait(p, PLACE_WORKS);
     }
     place_bucket(&k.replicas[0].helper_place, STEP + 1, 0);
     limit = at(&k).limit_ms;
-    /* about 80 ms of work; with the waits the limit would be the deadline */
-    assert_in_range(limit, 20 * 100, (clock_ns() - begin - waited) * 100 / 1000000);
+    clock_fake(UINT64_MAX);
+    /* with the waits the limit would be the deadline */
+    assert_in_range(limit, WORK_MS * 100, WORK_MS * (BUCKETS - 1) * 100);
 }
 
 int main(void)

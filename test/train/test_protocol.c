@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "harness/wait.h"
 #include "train/fake_group.h"
 
 /* ---- agreement ---- */
@@ -302,14 +303,10 @@ static void replace_directory(void *arg, const char *verb, uint64_t step)
 
     if (strcmp(verb, "end_step") != 0 || step != 2)
         return;
-    for (int tries = 0; f == NULL && tries < 1000; tries++) {
-        (void)fs_remove_tree(t->opts.checkpoint.directory, &err); /* fopen() reports a failure */
-        f = fopen(t->opts.checkpoint.directory, "w");
-        if (f == NULL)
-            usleep(1000);
-    }
-    if (f != NULL)
-        fclose(f);
+    /* fopen() reports a failure */
+    WAIT_UNTIL(((void)fs_remove_tree(t->opts.checkpoint.directory, &err),
+                f = fopen(t->opts.checkpoint.directory, "w")) != NULL);
+    fclose(f);
 }
 
 static void checkpoint_whose_storage_fails_leaves_the_job_unsaved(void **state)

@@ -164,7 +164,6 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
 {
     struct cast k;
     bool kills = strstr(fault, "kill") != NULL, is_named = false;
-    uint64_t begin = clock_ms();
 
     set_up(&k, layout, shared_memory, TRAIN_OVERLAP_ALWAYS, SMALL);
     play.faulty = faulty;
@@ -188,8 +187,6 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
     }
     if (!is_named && k.n > 1)
         fail_msg("%s of worker %u: nobody names it", fault, faulty);
-    if (clock_ms() - begin > 8000 * SLOW)
-        fail_msg("%s: took %llu ms", fault, (unsigned long long)(clock_ms() - begin));
     cast_fini(&k);
 }
 
@@ -240,13 +237,9 @@ static struct train_progress look_until(struct fixture *f,
                                         bool (*is)(const struct train_progress *, uint64_t),
                                         uint64_t x)
 {
-    struct timespec nap = { .tv_nsec = 5000000 };
     struct train_progress p;
 
-    do {
-        nanosleep(&nap, NULL);
-        train_progress(f->train, &p);
-    } while (!is(&p, x));
+    WAIT_UNTIL((train_progress(f->train, &p), is(&p, x)));
     return p;
 }
 
@@ -259,14 +252,6 @@ static bool is_too_long(const struct train_progress *p, uint64_t unused)
 static bool is_further(const struct train_progress *p, uint64_t place)
 {
     return p->place > place;
-}
-
-static void until_told(struct cast *k, uint32_t member)
-{
-    struct timespec nap = { .tv_nsec = 5000000 };
-
-    while (k->stage->number[WATCHED + member] == 0)
-        nanosleep(&nap, NULL);
 }
 
 /* Trains until the faulty member hangs; then all members record their places. */
@@ -295,7 +280,7 @@ static void watched_scene(struct cast *k, uint32_t self)
     if (self == play.faulty) {
         p = look_until(f, is_too_long, 0);
     } else {
-        until_told(k, play.faulty);
+        cast_until(k, WATCHED + (int)play.faulty, 1);
         p = look_until(f, is_further, k->stage->number[WATCHED + play.faulty]);
         EXPECT(p.limit_ms == 0, "%llu ms", (unsigned long long)p.limit_ms);
     }
@@ -303,7 +288,7 @@ static void watched_scene(struct cast *k, uint32_t self)
            (unsigned long long)p.step);
     k->stage->number[WATCHED + self] = p.place;
     for (uint32_t i = 0; i < k->n; i++)
-        until_told(k, i);
+        cast_until(k, WATCHED + (int)i, 1);
     (void)fs_remove_tree(f->folder, NULL);
     _exit(0); /* a thread hangs */
 }

@@ -180,48 +180,14 @@ static void replicas_with_unequal_shares_have_equal_bits(void **state)
     troupe_free(k);
 }
 
-/* Returns whether every thread of a process sleeps, so none computes or is about to. */
-static bool all_threads_sleep(pid_t pid)
-{
-    char path[64];
-    struct dirent *d;
-    bool sleeps = true;
-    DIR *dir;
-
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    dir = opendir(path);
-    assert_non_null(dir);
-    while (sleeps && (d = readdir(dir)) != NULL) {
-        char file[400], stat[512] = "";
-        const char *end;
-        FILE *f;
-
-        if (d->d_name[0] == '.')
-            continue;
-        snprintf(file, sizeof(file), "%s/%s/stat", path, d->d_name);
-        f = fopen(file, "r");
-        if (f == NULL) /* the thread has ended */
-            continue;
-        end = fgets(stat, sizeof(stat), f) != NULL ? strrchr(stat, ')') : NULL;
-        sleeps = end == NULL || end[2] == 'S';
-        fclose(f);
-    }
-    closedir(dir);
-    return sleeps;
-}
-
 /* Waits until tasks 0 and 2 wait in a call for task 1, which is suspended. */
 static void until_others_wait(const struct troupe *k)
 {
-    const struct timespec nap = { .tv_nsec = 10000000 };
-    uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
+    int n_asleep = 0;
 
-    for (int n_asleep = 0; n_asleep < 10; nanosleep(&nap, NULL)) {
-        bool both = all_threads_sleep(k->tasks[0].pid) && all_threads_sleep(k->tasks[2].pid);
-
-        n_asleep = both ? n_asleep + 1 : 0;
-        assert_true(clock_ms() < limit);
-    }
+    WAIT_UNTIL((n_asleep = wait_is_asleep(k->tasks[0].pid, 0) && wait_is_asleep(k->tasks[2].pid, 0)
+                               ? n_asleep + 1
+                               : 0) == 20);
 }
 
 /* A suspended task continues to write to shared memory when it resumes: its peers must no longer

@@ -20,9 +20,10 @@
 #include "base/crc32c.h"
 #include "base/fault.h"
 #include "harness/process.h"
+#include "harness/wait.h"
 #include "train/fixture.h"
 
-enum { TASKS_MAX = 8, TROUPE_LIMIT_MS = 20000 * SLOW, DEADLINE_MS = 8000 * SLOW };
+enum { TASKS_MAX = 8, DEADLINE_MS = 8000 * SLOW };
 
 enum order_kind { ORDER_START, ORDER_ABORT, ORDER_PAUSE, ORDER_SAVE, ORDER_QUIT };
 
@@ -326,7 +327,7 @@ static inline void troupe_kill(struct troupe *k, uint32_t task)
 /* Receives the results of all tasks of a generation except suspended ones; reaps killed tasks. */
 static inline void troupe_wait(struct troupe *k)
 {
-    uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
+    struct wait wait = WAIT_BEGIN("a generation ends");
     bool aborted = false;
 
     for (;;) {
@@ -342,7 +343,7 @@ static inline void troupe_wait(struct troupe *k)
         }
         if (n_running == 0)
             return;
-        if (clock_ms() > limit) {
+        if (wait_is_over(&wait)) {
             for (uint32_t i = 0; i < k->n; i++)
                 if (k->tasks[i].pid != 0)
                     fprintf(stderr, "%s (%d): step %llu%s\n", k->names[i], (int)k->tasks[i].pid,
@@ -350,7 +351,8 @@ static inline void troupe_wait(struct troupe *k)
                             k->tasks[i].running ? ", still running" : "");
             fail_msg("a generation does not end");
         }
-        (void)poll(polls, k->n, 100);
+        if (poll(polls, k->n, 0) == 0)
+            wait_nap(&wait);
         for (uint32_t i = 0; i < k->n; i++) {
             struct actor *a = &k->tasks[i];
             bool trouble = true;
@@ -407,27 +409,14 @@ static inline void troupe_start(struct troupe *k)
 /* Waits until all tasks have reported a step. */
 static inline void troupe_until(struct troupe *k, uint64_t step)
 {
-    uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
-    struct timespec nap = { .tv_nsec = 200000 };
-
     for (uint32_t i = 0; i < k->n; i++)
-        while (k->tasks[i].running && !k->tasks[i].stopped && k->stage->tasks[i].step < step) {
-            if (clock_ms() > limit)
-                fail_msg("step %llu does not come", (unsigned long long)step);
-            nanosleep(&nap, NULL);
-        }
+        WAIT_UNTIL(!k->tasks[i].running || k->tasks[i].stopped || k->stage->tasks[i].step >= step);
 }
 
 /* Waits until a number on the stage is at least `least`. */
 static inline void troupe_until_told(const _Atomic uint64_t *number, uint64_t least)
 {
-    uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
-
-    while (*number < least) {
-        if (clock_ms() > limit)
-            fail_msg("%llu come, not %llu", (unsigned long long)*number, (unsigned long long)least);
-        nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
-    }
+    WAIT_UNTIL(*number >= least);
 }
 
 static inline void troupe_pause(struct troupe *k, uint32_t task)
