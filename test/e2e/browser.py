@@ -7,16 +7,15 @@ import select
 import shutil
 import subprocess
 import tempfile
-import time
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from kit import Limit, await_process, wait_until
 
 
 class Browser:
     """A browser with one page. Use as a context manager: it ends the browser and removes its profile."""
 
-    def __init__(self, seconds=60):
-        self.deadline = time.monotonic() + seconds
+    def __init__(self, program, seconds=60):
+        self.limit = Limit(seconds)
         self.number = 0
         self.buffer = b""
         self.events = []
@@ -25,7 +24,7 @@ class Browser:
         self.inp, from_browser = os.pipe()
         # The shell gives the pipes the numbers that the browser expects.
         command = 'exec "$0" "$@" 3<&%d 4>&%d' % (to_browser, from_browser)
-        self.p = subprocess.Popen(["bash", "-c", command, PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu",
+        self.p = subprocess.Popen(["bash", "-c", command, program, "--headless", "--no-sandbox", "--disable-gpu",
                                    "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
                                    "--disable-background-networking", "--remote-debugging-pipe",
                                    "--user-data-dir=" + self.profile, "about:blank"],
@@ -45,7 +44,7 @@ class Browser:
         os.close(self.out)  # the browser ends when its pipe closes
         os.close(self.inp)
         try:
-            self.p.wait(10)
+            await_process(self.p, 10)
         except subprocess.TimeoutExpired:
             self.p.kill()
             self.p.wait()
@@ -53,9 +52,9 @@ class Browser:
 
     def _receive(self):
         while b"\0" not in self.buffer:
-            left = self.deadline - time.monotonic()
-            if left <= 0 or not select.select([self.inp], [], [], left)[0]:
-                raise AssertionError("the browser did not answer in time")
+            if not select.select([self.inp], [], [], max(0.01, self.limit.left()))[0]:
+                assert not self.limit.expired(), "the browser did not answer in time"
+                continue
             data = os.read(self.inp, 1 << 20)
             if not data:
                 raise AssertionError("the browser ended: exit %s" % self.p.poll())
@@ -91,10 +90,8 @@ class Browser:
 
     def until(self, expression):
         """Waits until the expression is true."""
-        while not self.evaluate(expression):
-            time.sleep(0.05)
-            if time.monotonic() > self.deadline:
-                raise AssertionError("never true: %s; the page: %s" % (expression, self.evaluate("document.body.innerText")[:2000]))
+        wait_until(lambda: self.evaluate(expression), 60,
+                   lambda: "%s; the page: %s" % (expression, self.evaluate("document.body.innerText")[:2000]))
 
     def screenshot(self, path):
         """The whole page, also what is below the window."""

@@ -87,12 +87,13 @@ def await_process(p, seconds):
 
 
 def wait_until(what, seconds, explain=lambda: ""):
-    """Waits until what() is true; raises AssertionError with the text of explain() when the limit expires."""
+    """Waits until what() is true and returns its value; raises AssertionError with the text of explain() when the limit expires."""
     limit = Limit(seconds)
-    while not what():
+    while not (value := what()):
         if limit.expired():
             raise AssertionError("did not happen within %.1f s: %s" % (limit.allowed, explain()))
         time.sleep(0.01)
+    return value
 
 
 def await_handler(pid, signum):
@@ -322,7 +323,30 @@ def read_tree(folder):
 
 
 class Skip(Exception):
-    """What this machine lacks for a test: main() reports the test as skipped, with this text."""
+    """The hardware or the permission that this machine lacks for a test: main() reports the test as skipped, with this text.
+    A missing program is a failure instead: see need_program()."""
+
+
+PACKAGES = {  # program: the package of Debian 12 that has it; `scripts/setup test` installs each
+    "busybox": "busybox-static", "chromium-headless-shell": "chromium-headless-shell", "dpkg-deb": "dpkg-dev", "dpkg-shlibdeps": "dpkg-dev",
+    "git": "git", "ip": "iproute2", "iptables": "iptables", "lintian": "lintian", "mandoc": "mandoc", "mpirun": "openmpi-bin",
+    "munged": "munge", "pdsh": "pdsh", "promtool": "prometheus", "scancel": "slurm-wlm", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm",
+    "srun": "slurm-wlm", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "sshd": "openssh-server", "systemd-analyze": "systemd",
+    "systemd-sysusers": "systemd", "tc": "iproute2",
+}
+
+
+def need_program(*programs):
+    """Returns the path of the first of the programs of a test. If one is not installed, the test fails with the name of the package; it is
+    skipped only if WITHOUT_PACKAGES, as for scripts/setup, has this name."""
+    paths = [shutil.which(p, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin") for p in programs]
+    for program, path in zip(programs, paths):
+        package = PACKAGES[program]
+        if path is None and package in os.environ.get("WITHOUT_PACKAGES", "").split():
+            raise Skip("%s is not installed, and WITHOUT_PACKAGES has its package %s" % (program, package))
+        assert path, "%s is not installed: `scripts/setup test` installs its package %s; WITHOUT_PACKAGES=%s skips the tests that need it" % (
+            program, package, package)
+    return paths[0]
 
 
 _lacking = None  # why this process has no namespaces of its own
@@ -358,6 +382,7 @@ def has_namespaces():
 
 def need_namespaces(*probe):
     """Skips the test that calls it where this machine gives no namespaces, or where the command `probe` fails in them."""
+    need_program("ip", *(word for word in probe if word in PACKAGES))
     if not has_namespaces():
         raise Skip(_lacking or "enter_namespaces() was not called")
     if probe:

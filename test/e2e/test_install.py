@@ -14,8 +14,8 @@ import tempfile
 import time
 
 import kit
-from kit import BUILD, ROOT, SLOW, Skip, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, test, \
-    tf_config, workdir
+from kit import BUILD, ROOT, SLOW, Skip, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, need_program, \
+    test, tf_config, workdir
 
 EXAMPLE_JOB = "/usr/local/share/trainerd/digits/digits.json"
 
@@ -83,9 +83,8 @@ def manual_pages_have_every_flag_command_and_key():
     for page in ("man1/trainerd.1", "man1/trainerctl.1", "man1/trainerd-keep.1", "man5/trainerd-job.5"):
         with open(os.path.join(man, page)) as f:
             text[page] = f.read().replace("\\-", "-")
-        if shutil.which("mandoc"):
-            p = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", os.path.join(man, page)], capture_output=True, text=True)
-            assert p.returncode == 0 and not p.stdout, p.stdout
+        p = subprocess.run([need_program("mandoc"), "-T", "lint", "-W", "warning", os.path.join(man, page)], capture_output=True, text=True)
+        assert p.returncode == 0 and not p.stdout, p.stdout
     daemon, ctl = (sh(os.path.join(BUILD, p), "--help") for p in ("trainerd", "trainerctl"))
     flags = re.findall(r"^  (--[a-z-]+)", daemon, re.M)
     assert len(flags) >= 20
@@ -130,8 +129,7 @@ _packages = {}  # {version: path}
 
 def packages(*versions):
     """Returns packages of these versions, built once from the same programs."""
-    if not shutil.which("dpkg-deb") or not shutil.which("dpkg-shlibdeps"):
-        raise Skip("dpkg-deb and dpkg-shlibdeps are not installed (package dpkg-dev)")
+    need_program("dpkg-deb", "dpkg-shlibdeps")
     for version in versions:
         if version not in _packages:
             folder = tempfile.mkdtemp(prefix="trainerd-test-", dir=kit.FOLDERS)
@@ -154,9 +152,8 @@ def package_has_all_files_and_states_that_no_licence_is_chosen():
         assert "The owner has not chosen a licence yet." in f.read()
     depends = sh("dpkg-deb", "-f", deb, "Depends")
     assert "libgrpc" in depends and "libdnnl" in depends and "systemd" in depends, depends
-    if shutil.which("lintian"):
-        p = subprocess.run(["lintian", "--allow-root", "--fail-on", "error,warning", deb], capture_output=True, text=True, timeout=300)
-        assert p.returncode == 0, p.stdout + p.stderr
+    p = subprocess.run([need_program("lintian"), "--allow-root", "--fail-on", "error,warning", deb], capture_output=True, text=True, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
 
 
 @test
@@ -266,8 +263,9 @@ def check_package(root, old, new):
 @test
 def package_installs_upgrades_while_a_job_runs_and_is_removed():
     need_namespaces()
-    if not shutil.which("systemd-sysusers") or os.geteuid() != 0:
-        raise Skip("needs root and systemd-sysusers")
+    need_program("systemd-sysusers")
+    if os.geteuid() != 0:
+        raise Skip("only root can install a package")
     old, new = packages("0.1.0", "0.1.0+1")
     with copy_of_this_system() as root:
         check_package(root, old, new)
@@ -279,8 +277,9 @@ MINUTE = 60  # seconds from the package to a trained model, the libraries being 
 @test
 def package_trains_a_model_within_a_minute_of_its_installation():
     need_namespaces()
-    if not shutil.which("systemd-sysusers") or os.geteuid() != 0:
-        raise Skip("needs root and systemd-sysusers")
+    need_program("systemd-sysusers")
+    if os.geteuid() != 0:
+        raise Skip("only root can install a package")
     [deb] = packages("0.1.0")
     with copy_of_this_system() as root:
         shutil.copy(deb, os.path.join(root, "tmp"))

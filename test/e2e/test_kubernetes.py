@@ -11,7 +11,7 @@ import tempfile
 
 import yaml
 
-from kit import BUILD, ROOT, SLOW, TRAINERD, Skip, digits_job, enter_namespaces, main, need_namespaces, test, workdir
+from kit import BUILD, ROOT, SLOW, TRAINERD, Skip, digits_job, enter_namespaces, main, need_namespaces, need_program, test, workdir
 
 FOLDER = os.path.join(ROOT, "config", "kubernetes")
 VARIANTS = {"job.yaml": "Job", "statefulset.yaml": "StatefulSet", "jobset.yaml": "JobSet", "tfjob.yaml": "TFJob",
@@ -176,8 +176,7 @@ def kubernetes_placeholder_of_the_secret_is_refused():
 
 def image():
     """Fills a folder with the content of the image; returns its path, or skips the test."""
-    if not shutil.which("busybox"):
-        raise Skip("busybox is not installed (package busybox-static)")
+    need_program("busybox")
     folder = os.path.join(workdir(), "image")
     subprocess.run([os.path.join(ROOT, "scripts", "image"), folder], check=True, stdout=subprocess.DEVNULL,
                    env={**os.environ, "BUILD": os.path.relpath(BUILD, ROOT)})

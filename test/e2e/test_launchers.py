@@ -1,16 +1,15 @@
 #!/usr/bin/python3
 """test_launchers.py: scripts/trainerd-mpirun, trainerd-pdsh and trainerd-srun with the real programs, on hosts that are
-network namespaces. A test is skipped where its programs are missing."""
+network namespaces."""
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import time
 
-from kit import (BUILD, ROOT, SLOW, TRAINERCTL, TRAINERD, Limit, Skip, digits_job, enter_namespaces, free_ports, main, need_namespaces, test,
-                 workdir)
+from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Skip, await_process, digits_job, enter_namespaces, free_ports, main, need_namespaces,
+                 need_program, test, wait_until, workdir)
 
 SLOWLY = "train.forward=delay:10@1+"
 HOSTS = {"h1": "10.79.0.1", "h2": "10.79.0.2"}
@@ -19,14 +18,9 @@ _daemons = []  # processes of this file, ended by end_daemons()
 _state = {}
 
 
-def need(*programs):
-    for program in programs:
-        if shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
-            raise Skip("%s is not installed" % program)
-
-
 def job_in(folder, **train):
-    return digits_job(folder, checkpoint={"directory": folder + "/ck", "every_steps": 100}, **({"train": train} if train else {}))
+    return digits_job(folder, checkpoint={"directory": folder + "/ck", "every_steps": 100}, train={"deadline_seconds": 300, **train},
+                      detection={"stuck_factor": 0})  # a busy machine is no reason to end
 
 
 class Script:
@@ -47,17 +41,11 @@ class Script:
             return f.read()
 
     def until(self, text, seconds=30):
-        limit = Limit(seconds)
-        while not limit.expired():
-            if re.search(text, self.log()):
-                return
-            if self.p.poll() is not None:
-                break
-            time.sleep(0.05)
+        wait_until(lambda: self.p.poll() is not None or re.search(text, self.log()), seconds, lambda: "%s\n%s" % (text, self.log()[-3000:]))
         assert re.search(text, self.log()), "%s did not appear; exit %s\n%s" % (text, self.p.poll(), self.log()[-3000:])
 
     def expect(self, code, seconds=60):
-        got = self.p.wait(seconds * SLOW)
+        got = await_process(self.p, seconds)
         assert got == code, "exit %d, expected %d\n%s" % (got, code, self.log()[-3000:])
         return self.log()
 
@@ -76,14 +64,12 @@ def tasks_of(job):
     return found
 
 
-def until_no_task_of(job, seconds=15):
-    limit = Limit(seconds)
-    while tasks_of(job) and not limit.expired():
-        time.sleep(0.05)
-    left = tasks_of(job)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, "tasks survived their launcher: %s" % left
+def until_no_task_of(job):
+    try:
+        wait_until(lambda: not tasks_of(job), 60, lambda: "tasks survived their launcher: %s" % tasks_of(job))
+    finally:
+        for pid in tasks_of(job):
+            os.kill(pid, signal.SIGKILL)
 
 
 def children_of(pid, name):
@@ -107,7 +93,7 @@ def ends(script, job, folder, signum, target=None):
     """Sends a signal to the script, or to the process `target`: every task saves and ends."""
     script.until("step 30 ")
     os.kill(target or script.p.pid, signum)
-    script.p.wait(30 * SLOW)
+    await_process(script.p, 60)
     until_no_task_of(job)
     saved = checkpoints(folder)
     assert saved and not saved[-1].endswith("440"), (saved, script.log()[-2000:])
@@ -135,7 +121,7 @@ def secret_of(script, job, n_tasks):
 # ---- mpirun ----
 
 def mpirun(folder, *args, env=None, ports=None):
-    need("mpirun")
+    need_program("mpirun")
     ports = ports or free_ports(2)
     job = job_in(folder)
     hosts = ["127.0.0.1:%d" % p for p in ports]
@@ -174,7 +160,7 @@ def mpirun_or_its_script_killed_takes_the_tasks_along_after_saving():
 @test
 def mpirun_preflight_check_fails_and_no_task_starts():
     folder = workdir()
-    need("mpirun")
+    need_program("mpirun")
     job = digits_job(folder, model={"onnx": "absent.onnx"})
     script = Script("trainerd-mpirun", job, "127.0.0.1", "127.0.0.1", folder=folder)
     log = script.expect(2)
@@ -186,7 +172,7 @@ def mpirun_preflight_check_fails_and_no_task_starts():
 def mpirun_failing_task_ends_the_job_with_its_exit_code():
     folder = workdir()
     _, script = mpirun(folder, "--no-check", env={"TRAINERD_FAULT": "train.forward=fail@5"})
-    code = script.p.wait(60 * SLOW)
+    code = await_process(script.p, 60)
     assert code in (2, 138), (code, script.log()[-2000:])
 
 
@@ -209,7 +195,7 @@ def mpirun_preflight_option_measures_before_training_and_prints_the_matrix():
 def mpirun_alone_without_a_cluster_trains_once():
     """The command of the manual page of Open MPI, without any script."""
     folder = workdir()
-    need("mpirun")
+    need_program("mpirun")
     job = job_in(folder)
     env = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_") and k != "TF_CONFIG"}
     port = free_ports(1)[0]
@@ -269,7 +255,7 @@ def scripts_refuse_invalid_arguments():
             ("trainerd-pdsh", ["job.json", "a", "a:2"], "host 'a' is listed twice; pdsh starts one task on each host"),
             ("trainerd-srun", ["job.json", "a:1"], "a port is not possible here; use --port N"),
             ("trainerd-srun", [], "runs the tasks of a job as one step of Slurm")):
-        need(script.removeprefix("trainerd-"))
+        need_program(script.removeprefix("trainerd-"))
         p = subprocess.run([os.path.join(ROOT, "scripts", script), *args], capture_output=True, text=True, cwd=folder, timeout=20 * SLOW)
         assert p.returncode == 2 and text in p.stderr, (script, args, p.returncode, p.stderr)
 
@@ -307,22 +293,22 @@ def make_hosts():
         run("ip", "-n", name, "link", "set", "lo", "up")
 
 
+def read_text(path):
+    """Returns the log of a daemon; empty before it exists."""
+    try:
+        with open(path, errors="replace") as f:
+            return f.read()
+    except FileNotFoundError:
+        return ""
+
+
 def on_host(name, *command):
     return ["nsenter", "--net=/run/netns/" + name, "unshare", "--uts", "sh", "-c", "hostname %s; exec \"$@\"" % name, "sh", *command]
 
 
-def wait_for(what, check, seconds=20):
-    limit = Limit(seconds)
-    while not limit.expired():
-        if check():
-            return
-        time.sleep(0.1)
-    raise Skip("%s does not start here" % what)
-
-
 def start_ssh():
     """An ssh server on each host, with keys of this test. Returns the options of a client."""
-    need("pdsh", "ssh", "sshd", "ssh-keygen")
+    need_program("pdsh", "ssh", "sshd", "ssh-keygen")
     if os.geteuid() != 0:
         raise Skip("an ssh server that accepts this user needs root")
     make_hosts()
@@ -338,9 +324,10 @@ def start_ssh():
         f.write("HostKey %s/host\nAuthorizedKeysFile %s/key.pub\nPermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\n" % (
             folder, folder))
     for name in HOSTS:
-        daemon(on_host(name, shutil.which("sshd", path="/usr/sbin:/sbin"), "-D", "-f", folder + "/sshd_config", "-E", folder + "/sshd-" + name))
+        daemon(on_host(name, need_program("sshd"), "-D", "-f", folder + "/sshd_config", "-E", folder + "/sshd-" + name))
     for name in HOSTS:
-        wait_for("sshd", lambda n=name: subprocess.run(["ssh", *options.split(), n, "true"], capture_output=True).returncode == 0)
+        wait_until(lambda n=name: subprocess.run(["ssh", *options.split(), n, "true"], capture_output=True).returncode == 0, 60,
+                   lambda n=name: read_text("%s/sshd-%s" % (folder, n)))
     return options
 
 
@@ -410,7 +397,7 @@ def pdsh_missing_program_on_a_host_fails_the_check():
 def mpirun_runs_a_task_with_one_secret_on_each_of_two_hosts():
     folder = workdir()
     options = start_ssh()
-    need("mpirun")
+    need_program("mpirun")
     job = job_in(folder)
     args = "--mca plm_rsh_agent 'ssh %s' --mca oob_tcp_if_include 10.79.0.0/24" % options
     script = Script("trainerd-mpirun", job, *HOSTS, "--", "--devices", "cpu:1", env={"TRAINERD_MPIRUN_ARGS": args}, folder=folder)
@@ -451,7 +438,7 @@ PartitionName=all Nodes=h1,h2 Default=YES MaxTime=INFINITE State=UP
 
 
 def start_slurm():
-    need("srun", "slurmctld", "slurmd", "munged", "scancel")
+    need_program("srun", "slurmctld", "slurmd", "munged", "scancel")
     if os.geteuid() != 0:
         raise Skip("the daemons of Slurm need root")
     make_hosts()
@@ -468,16 +455,16 @@ def start_slurm():
     with open(folder + "/slurm.conf", "w") as f:
         f.write(SLURM % {"folder": folder})
     os.environ["SLURM_CONF"] = folder + "/slurm.conf"
-    path = {"path": "/usr/sbin:/sbin:/usr/bin"}
     log = open(folder + "/slurm.out", "w")
-    daemon([shutil.which("munged", **path), "--foreground", "--force", "--key-file", folder + "/munge/key", "--pid-file", folder + "/munge/pid",
+    daemon([need_program("munged"), "--foreground", "--force", "--key-file", folder + "/munge/key", "--pid-file", folder + "/munge/pid",
             "--socket", "/run/munge/munge.socket.2", "--log-file", folder + "/munge/log", "--seed-file", folder + "/munge/seed"],
            stdout=log, stderr=log)
-    wait_for("munged", lambda: os.path.exists("/run/munge/munge.socket.2"))
-    daemon(["unshare", "--uts", "sh", "-c", "hostname launcher; exec \"$@\"", "sh", shutil.which("slurmctld", **path), "-D"], stdout=log, stderr=log)
+    wait_until(lambda: os.path.exists("/run/munge/munge.socket.2"), 60, lambda: read_text(folder + "/munge/log") + read_text(folder + "/slurm.out"))
+    daemon(["unshare", "--uts", "sh", "-c", "hostname launcher; exec \"$@\"", "sh", need_program("slurmctld"), "-D"], stdout=log, stderr=log)
     for name in HOSTS:
-        daemon(on_host(name, shutil.which("slurmd", **path), "-D", "-N", name), stdout=log, stderr=log)
-    wait_for("slurmd", lambda: subprocess.run(["srun", "-N2", "-n2", "true"], capture_output=True, timeout=30 * SLOW).returncode == 0, 30)
+        daemon(on_host(name, need_program("slurmd"), "-D", "-N", name), stdout=log, stderr=log)
+    wait_until(lambda: subprocess.run(["srun", "-N2", "-n2", "true"], capture_output=True, timeout=30 * SLOW).returncode == 0, 60,
+               lambda: "".join(read_text("%s/%s" % (folder, n)) for n in ("slurm.out", "ctld.log", "h1.log", "h2.log"))[-4000:])
 
 
 def srun(folder, *args, env=None):

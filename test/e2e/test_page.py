@@ -7,12 +7,11 @@ import os
 import re
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 
 import browser
-from kit import Skip, SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, test, tf_config, workdir
+from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, need_program, test, tf_config, wait_until, workdir
 
 SLOWER = {"TRAINERD_FAULT": "train.forward=delay:2@1+"}
 
@@ -29,7 +28,7 @@ def api(port, name):
 def start(folder, n, **changes):
     """Returns n tasks with their HTTP ports; a lost task is not awaited."""
     job = digits_job(folder, **{"train": {"epochs": 100000, "lanes": 6, "global_batch_size": 60},
-                                "checkpoint": {"every_steps": 100}, "elastic": {"min_world": 1, "rejoin_seconds": 0.5},
+                                "checkpoint": {"every_steps": 100}, "elastic": {"min_world": 1, "rejoin_seconds": 0.5}, "detection": {"stuck_factor": 0},
                                 **changes})
     ports, http = free_ports(n), free_ports(n)
     tasks = []
@@ -40,14 +39,8 @@ def start(folder, n, **changes):
     return tasks
 
 
-def until(what, seconds=20):
-    end = time.monotonic() + seconds * SLOW
-    while True:
-        value = what()
-        if value or time.monotonic() > end:
-            assert value, "did not happen in time"
-            return value
-        time.sleep(0.05)
+def until(what):
+    return wait_until(what, 60)
 
 
 @test
@@ -159,14 +152,9 @@ def http_is_read_only_and_a_stalled_client_delays_no_other():
         s.close()
 
 
-def need_chromium():
-    if browser.PROGRAM is None:
-        raise Skip("chromium is not installed (Debian package chromium)")
-
-
 @test
 def page_in_a_browser_is_legible_on_a_phone_and_a_desk_in_light_and_dark():
-    need_chromium()
+    program = need_program("chromium-headless-shell")
     tasks = start(workdir(), 3)
     tasks[0].until_step(150)
     until(lambda: len(api(tasks[0].http, "status")["view"]) == 3)
@@ -176,7 +164,7 @@ def page_in_a_browser_is_legible_on_a_phone_and_a_desk_in_light_and_dark():
     shots = os.environ.get("TRAINERD_SCREENSHOTS")
     address = "http://127.0.0.1:%d/" % tasks[0].http
     colors = set()
-    with browser.Browser(120 * SLOW) as b:
+    with browser.Browser(program, 120) as b:
         for width in (390, 1280):
             for scheme in ("light", "dark"):
                 b.open(address, width, scheme)
@@ -219,13 +207,13 @@ def contrast(b):
 
 @test
 def page_shows_hostile_text_as_text():
-    need_chromium()
+    program = need_program("chromium-headless-shell")
     name = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     folder = workdir()
     os.mkdir(os.path.join(folder, "<b id=bold>"))
     tasks = start(folder, 1, elastic=None, name=name, checkpoint={"every_steps": 20, "directory": "<b id=bold>/checkpoints"})
     tasks[0].until(lambda t: t.events("checkpoint"))
-    with browser.Browser(60 * SLOW) as b:
+    with browser.Browser(program) as b:
         b.open("http://127.0.0.1:%d/" % tasks[0].http, 1280, "light")
         b.until("document.body && document.body.dataset.ready === '1'")
         assert b.evaluate("document.getElementById('job').textContent") == name

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from kit import ROOT, SLOW, Skip, main, test, wait_until, workdir
+from kit import ROOT, SLOW, main, need_program, test, wait_until, workdir
 
 MAKE = """#!/bin/sh
 case "$1" in
@@ -71,8 +71,7 @@ def ci_compiler_without_sanitizers_skips_their_part_with_the_reason():
 
 @test
 def changed_names_the_folders_of_the_work_or_of_the_last_commit():
-    if not shutil.which("git"):
-        raise Skip("git is not installed")
+    need_program("git")
     folder = copy("scripts/changed")
 
     def git(*args):

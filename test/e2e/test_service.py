@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from kit import (ROOT, SLOW, Skip, Task, checkpoint_names, digits_job, expect_codes, free_ports, main, test, tf_config,
+from kit import (ROOT, SLOW, Skip, Task, checkpoint_names, digits_job, expect_codes, free_ports, main, need_program, test, tf_config,
                  wait_until, workdir)
 
 SLOWLY = "train.forward=delay:3@1+"
@@ -160,8 +160,6 @@ def service_unit_timeouts_exceed_the_shutdown_time():
     assert int(u["TimeoutStopSec"]) > 2 * grace and int(u["WatchdogSec"]) > 0 and int(u["TimeoutStartSec"]) > 0
 
 
-ANALYZE = "/usr/bin/systemd-analyze"
-
 
 def installed_unit(program):
     """Writes the unit as it is installed; returns its path."""
@@ -173,17 +171,13 @@ def installed_unit(program):
 
 @test
 def service_unit_has_only_known_settings():
-    if not os.path.exists(ANALYZE):
-        raise Skip("systemd-analyze is not installed")
-    p = subprocess.run([ANALYZE, "verify", "--man=no", installed_unit("/bin/true")], capture_output=True, text=True, timeout=30)
+    p = subprocess.run([need_program("systemd-analyze"), "verify", "--man=no", installed_unit("/bin/true")], capture_output=True, text=True, timeout=30)
     assert p.returncode == 0 and p.stderr == "", p.stderr
 
 
 @test
 def service_unit_exposure_is_below_2():
-    if not os.path.exists(ANALYZE):
-        raise Skip("systemd-analyze is not installed")
-    p = subprocess.run([ANALYZE, "security", "--offline=true", "--no-pager", "--threshold=19", installed_unit("/bin/true")],
+    p = subprocess.run([need_program("systemd-analyze"), "security", "--offline=true", "--no-pager", "--threshold=19", installed_unit("/bin/true")],
                        capture_output=True, text=True, timeout=30)
     if "unrecognized option" in p.stderr:
         raise Skip("this systemd-analyze does not rate unit files")

@@ -1,4 +1,5 @@
-/* lacking.h - skips a test for which this machine lacks something. scripts/test counts the line and prints it. */
+/* lacking.h - skips a test for which this machine lacks hardware or a permission. scripts/test counts the line and prints it. A missing
+ * package is no reason to skip: the test fails, and names it. */
 #ifndef TEST_HARNESS_LACKING_H
 #define TEST_HARNESS_LACKING_H
 
