@@ -49,8 +49,9 @@ static void open_metrics(struct report *r)
         r->metrics.eval_metric[i] =
             metrics_gauge(m, "trainerd_eval_metric", labels, "A metric of the last evaluation.");
     }
-    r->metrics.steps_total =
-        metrics_counter(m, "trainerd_steps_total", NULL, "Steps done by this process.");
+    if (!r->opts.takes_no_steps)
+        r->metrics.steps_total =
+            metrics_counter(m, "trainerd_steps_total", NULL, "Steps done by this process.");
     r->metrics.samples_total = metrics_counter(
         m, "trainerd_samples_total", NULL, "Samples of the group used since this process started.");
     r->metrics.skipped_total = metrics_counter(m, "trainerd_skipped_records_total", NULL,
@@ -261,7 +262,8 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_set(r->metrics.epoch, (double)s->epoch);
     metric_set(r->metrics.loss, s->loss);
     metric_set(r->metrics.rate, s->learning_rate);
-    metric_add(r->metrics.steps_total, (double)s->steps);
+    if (r->metrics.steps_total != NULL)
+        metric_add(r->metrics.steps_total, (double)s->steps);
     metric_add(r->metrics.samples_total, (double)s->samples);
     metric_add(r->metrics.skipped_total, (double)skipped);
     metric_observe(r->times.step_seconds, (double)s->ns / 1e9 / (double)s->steps);

@@ -27,6 +27,7 @@ struct report_opts {
     struct metrics *metrics;        /* borrowed */
     const char *job, *task, *version;
     const char *summary_directory;  /* NULL: no curves */
+    bool takes_no_steps;            /* an evaluator or a ps task: it serves no trainerd_steps_total */
     uint32_t log_every_steps;
     /* NULL, or called by report_event() and report_generation_end() if stderr has not taken a line
      * about `step`. */

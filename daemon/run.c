@@ -372,6 +372,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         .task = s->task_name,
         .version = TRAINERD_VERSION,
         .summary_directory = settled_is_evaluator(s) || s->is_ps ? NULL : s->conf->summary.directory,
+        .takes_no_steps = settled_is_evaluator(s) || s->is_ps,
         .log_every_steps = s->conf->run.log_every_steps,
         .on_unlogged = on_unlogged,
         .arg = r,

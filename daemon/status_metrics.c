@@ -1,5 +1,6 @@
 /* status_metrics.c - metrics of the membership, from the status. A series of another task exists only
  * on the task that leads, which alone knows it. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ struct server_metrics { /* of a task that is a parameter server; NULL: not seen 
 
 struct status_metrics {
     struct metrics *m;
-    struct metric *generation, *generations, *expected, *members, *leads, *phase_seconds;
+    struct metric *generation, *generations, *expected, *members, *leads, *phase_seconds, *remaining;
     struct metric *phase;     /* the series of the present phase; NULL: none yet */
     char phase_name[32];
     uint64_t seen_generation; /* of the last update */
@@ -62,6 +63,9 @@ struct status_metrics *status_metrics_new(struct metrics *m)
         metrics_gauge(m, "trainerd_leads", NULL, "1: this task leads the group, 0: it does not.");
     x->phase_seconds =
         metrics_gauge(m, "trainerd_phase_seconds", NULL, "Time since the present phase began.");
+    x->remaining =
+        metrics_gauge(m, "trainerd_remaining_seconds", NULL,
+                      "Estimated time until the last step of the job begins; +Inf: not known yet.");
     x->memory_used = metrics_gauge(m, "trainerd_memory_used_bytes", NULL,
                                    "Memory in use of the limit that this task reaches first.");
     x->memory_limit = metrics_gauge(
@@ -254,6 +258,18 @@ static void update_memory(struct status_metrics *x, const Trainerd__V1__MemorySt
     metric_set(x->memory_limit, (double)m->limit);
 }
 
+/* An evaluator and a ps task, which take no steps, serve no estimate. */
+static void update_remaining(struct status_metrics *x, const Trainerd__V1__StatusReply *s)
+{
+    double steps = s->total_steps > s->step ? (double)(s->total_steps - s->step - 1) : 0;
+
+    if (strcmp(s->self->type, "evaluator") == 0 || strcmp(s->self->type, "ps") == 0)
+        return;
+    metric_set(x->remaining, s->total_steps == 0 || (steps > 0 && s->step_seconds <= 0)
+                                 ? INFINITY
+                                 : steps * s->step_seconds);
+}
+
 void status_metrics_update(struct status_metrics *x, const Trainerd__V1__StatusReply *s)
 {
     bool leads = strcmp(s->state, "leading") == 0 || strcmp(s->state, "alone") == 0;
@@ -261,6 +277,7 @@ void status_metrics_update(struct status_metrics *x, const Trainerd__V1__StatusR
     update_phase(x, s);
     update_server(x, s->server);
     update_memory(x, s->memory);
+    update_remaining(x, s);
     metric_set(x->leads, leads ? 1 : 0);
     metric_set(x->expected, (double)s->n_tasks);
     metric_set(x->members, (double)(s->n_view > 0 ? s->n_view : strcmp(s->state, "alone") == 0));

@@ -1,15 +1,14 @@
 #!/usr/bin/python3
-"""The alerts and the dashboard of config/: promtool (Debian package prometheus) accepts them, each alert fires for the series it is about
-and is silent for a healthy group, and every series they name exists."""
+"""The alerts and the dashboard of config/: promtool accepts them, each alert fires for the series it is about and is silent for a healthy
+group, also with the series of real tasks of each type, and every series they name exists."""
 import json
 import os
 import re
-import shutil
 import subprocess
-import time
 import urllib.request
 
-from kit import ROOT, SLOW, Skip, Task, digits_job, free_ports, main, test, workdir
+import clicks
+from kit import ROOT, SLOW, Task, digits_job, free_ports, main, need_program, test, wait_until, workdir
 
 ALERTS = os.path.join(ROOT, "config", "prometheus-alerts.yml")
 DASHBOARD = os.path.join(ROOT, "config", "grafana-dashboard.json")
@@ -18,6 +17,7 @@ TASK = 'job="trainerd",instance="a"'
 HEALTHY = {
     "up{%s}": "1x120",
     "trainerd_steps_total{%s}": "0+60x120",
+    "trainerd_remaining_seconds{%s}": "36000-60x120",
     'trainerd_task_present{%s,task="worker 1"}': "1x120",
     'trainerd_task_restarts_total{%s,task="worker 1"}': "0x60 1x60",
     "trainerd_leads{%s}": "1x120",
@@ -58,10 +58,7 @@ FAULTS = {
 
 
 def promtool(*args, **more):
-    program = shutil.which("promtool")
-    if program is None:
-        raise Skip("promtool is not installed (Debian package prometheus)")
-    return subprocess.run([program, *args], capture_output=True, text=True, timeout=60 * SLOW, **more)
+    return subprocess.run([need_program("promtool"), *args], capture_output=True, text=True, timeout=60 * SLOW, **more)
 
 
 def case(series, alerts, fires):
@@ -91,12 +88,115 @@ def every_alert_fires_for_its_fault_and_none_for_a_healthy_task():
     cases = [case(HEALTHY, names, 0)]
     for name, (series, values) in FAULTS.items():
         cases.append(case({**HEALTHY, series: values}, [name], 1))
+    expect(cases)
+
+
+# ---- series of real tasks ----
+
+ROLES = ("chief", "worker", "ps", "evaluator")
+END = 30  # minute in which the group or a task ends
+
+
+def scrape(port):
+    """Returns {(name, labels): value} of a task."""
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10 * SLOW) as r:
+        found = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", r.read().decode(), re.M)
+    return {(name, labels): float(value) for name, labels, value in found}
+
+
+def record_each_role():
+    """Trains with a task of each role. Returns {role: (an earlier scrape, a later one)}: between them every task has worked."""
+    folder = workdir()
+    job = clicks.job_file(folder, clicks.make_data(os.path.join(folder, "data")), train={"epochs": 100000},
+                          checkpoint={"every_steps": 20, "max_to_keep": 3}, parameter_server={"tables": "auto", "min_shard_bytes": 1024, "replicas": 1})
+    ports, http = free_ports(4), dict(zip(ROLES, free_ports(4)))
+    cluster = {role: ["127.0.0.1:%d" % port] for role, port in zip(ROLES, ports)}
+    tasks = {role: Task(job, {"cluster": cluster, "task": {"type": role, "index": 0}}, ("--devices", "cpu:1", "--metrics", str(http[role])),
+                        {"TRAINERD_FAULT": "train.forward=delay:5@1+"}, role + " 0") for role in ROLES}
+    tasks["evaluator"].until(lambda t: t.events("eval"), 60)
+    first = wait_until(lambda: (lambda s: s if all(s[r].get(("trainerd_steps_total", ""), 0) > 0 for r in ROLES[:2]) else None)(
+        {role: scrape(http[role]) for role in ROLES}), 60)
+    steps = tasks["evaluator"].events("eval")[-1]["step"]
+    tasks["evaluator"].until(lambda t: t.events("eval")[-1]["step"] > steps, 60)
+    key = ("trainerd_steps_total", "")
+    second = wait_until(lambda: (lambda s: s if all(s[r][key] > first[r][key] for r in ROLES[:2]) else None)(
+        {role: scrape(http[role]) for role in ROLES}), 60)
+    for task in tasks.values():
+        task.kill()
+    assert key not in second["ps"] and key not in second["evaluator"]
+    assert all(second[r]["trainerd_remaining_seconds", ""] > 60 for r in ROLES[:2])
+    return {role: (first[role], second[role]) for role in ROLES}
+
+
+def series_of(records, expressions, ends, missing=None, is_complete=False):
+    """Series for promtool, of those that the expressions name: the group trains from minute 0 on as recorded, and the tasks `ends` end at
+    END; the leader then misses the task `missing`."""
+    out = []
+    for role, (first, second) in records.items():
+        instance = 'job="trainerd",instance="%s"' % role
+        out.append(("up{%s}" % instance, "1x%d %s" % (END - 1, "0x300" if role in ends else "1x300")))
+        for (name, labels), value in second.items():
+            if name not in expressions:
+                continue
+            if name == "trainerd_checkpoint_timestamp_seconds":
+                start, rise = 0, 60
+            elif name.endswith(("_total", "_sum")):
+                start, rise = value, value - first[name, labels]
+            elif name == "trainerd_remaining_seconds":
+                start, rise = (60 * END - 30, -60) if is_complete else (value, 0)
+            else:
+                start, rise = value, 0
+            values = "%f%+fx%d" % (start, rise, END - 1)
+            if role in ends:
+                values += " stale"
+            elif name == "trainerd_task_present" and labels == 'task="%s 0"' % missing:
+                values += " 0x300"
+            else:
+                values += " %f%+fx300" % (start + END * rise, rise)
+            out.append(("%s{%s%s}" % (name, labels + "," if labels else "", instance), values))
+    return out
+
+
+@test
+def alerts_fire_for_each_role_that_ended_and_none_for_a_group_that_trains_or_is_complete():
+    with open(ALERTS) as f:
+        expressions = " ".join(re.findall(r"^ +expr: (.*)$", f.read(), re.M))
+    names = set(re.findall(r"\w+", expressions))
+    records = record_each_role()
+    leader = next(role for role in ROLES[:2] if records[role][1]["trainerd_leads", ""] == 1)
+    cases = [ends_case("trains", series_of(records, names, ()), {}),
+             ends_case("is complete", series_of(records, names, ROLES, is_complete=True), {}),
+             ends_case("is stopped or dies", series_of(records, names, ROLES), {"TrainerdNotReachable": len(ROLES)})]
+    for role in ROLES:
+        known = role != leader and ("trainerd_task_present", 'task="%s 0"' % role) in records[leader][1]
+        assert known == (role in ROLES[:3] and role != leader), (role, leader)
+        cases.append(ends_case(role + " ends", series_of(records, names, (role,), missing=role),
+                               {"TrainerdNotReachable": 1, **({"TrainerdTaskMissing": 1} if known else {})}))
+    expect(cases)
+
+
+def ends_case(title, series, alerts):
+    """A test of promtool: no alert fires before END; a quarter of an hour later, these many alerts of each name do, and none without them
+    after three hours, when no series of the group is left in any range."""
+    lines = ["  - name: %s" % title, "    interval: 1m", "    input_series:"]
+    for name, values in series:
+        lines += ["      - series: '%s'" % name, "        values: '%s'" % values]
+    lines += ["    promql_expr_test:"]
+    for minute, fires in ((END - 1, {}), (END + 15, alerts), *(() if alerts else ((END + 180, {}),))):
+        lines += ["      - expr: 'count by (alertname) (ALERTS{alertstate=\"firing\"})'", "        eval_time: %dm" % minute,
+                  "        exp_samples: [%s]" % ", ".join("{labels: '{alertname=\"%s\"}', value: %d}" % x for x in fires.items())]
+    return "\n".join(lines)
+
+
+def expect(cases):
     path = os.path.join(workdir(), "alerts.test.yml")
     with open(path, "w") as f:
         f.write("rule_files: [%s]\nevaluation_interval: 1m\ntests:\n%s\n" % (ALERTS, "\n".join(cases)))
     p = promtool("test", "rules", path)
     assert p.returncode == 0, (p.stdout + p.stderr)[:4000]
 
+
+# ---- names ----
 
 def dashboard_expressions():
     with open(DASHBOARD) as f:
@@ -137,13 +237,13 @@ def every_series_of_alerts_and_dashboard_is_served():
     with open(ALERTS) as f:
         expressions = re.findall(r"^ +expr: (.*)$", f.read(), re.M) + dashboard_expressions()
     named = {n for e in expressions for n in re.findall(r"\b((?:trainerd|process)_\w+|up)\b", re.sub(r'"[^"]*"', "", e))}
-    missing, end = named, time.monotonic() + 30 * SLOW
-    while missing and time.monotonic() < end:  # a series appears with its first value
-        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10 * SLOW) as r:
-            text = r.read().decode()
-        missing = named - set(re.findall(r"^(\w+)(?:\{.*\})? \S+$", text, re.M)) - names_of_gpus() - {"up"}
-        time.sleep(0.05)
-    assert len(named) > 30 and not missing, missing
+    assert len(named) > 30, named
+
+    def missing():  # a series appears with its first value
+        return named - {name for name, _ in scrape(port)} - names_of_gpus() - {"up"}
+    wait_until(lambda: not missing(), 60, missing)
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10 * SLOW) as r:
+        text = r.read().decode()
     p = promtool("check", "metrics", input=text)
     assert p.returncode == 0, p.stdout + p.stderr
 
