@@ -16,23 +16,26 @@
 #include "base/err.h"
 #include "base/text.h"
 
-enum { SPEC_MAX = 16, NAME_BYTES = 64, DELAY_MS_MAX = 3600 * 1000 };
+enum { SPEC_MAX = 16, NAME_BYTES = 64, PATH_BYTES = 256 };
+enum { SPEC_BYTES = 2 * NAME_BYTES + PATH_BYTES, DELAY_MS_MAX = 3600 * 1000, WAIT_MS = 2 };
 
 /* The exit code of a temporary failure, after which a supervisor restarts the process. */
 enum { EXIT_CODE = 138 };
 
-enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG, HOLD };
+enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG, HOLD, WAIT };
 
 static const struct {
     const char *name;
     enum action action;
 } actions[] = { { "fail", FAIL }, { "exit", EXIT },   { "kill", KILL },
-                { "stop", STOP }, { "delay", DELAY }, { "hang", HANG }, { "hold", HOLD } };
+                { "stop", STOP }, { "delay", DELAY }, { "hang", HANG }, { "hold", HOLD },
+                { "wait", WAIT } };
 
 struct spec {
     char name[NAME_BYTES]; /* of the fault point; "*": any point */
     enum action action;
     uint64_t delay_ms;
+    char path[PATH_BYTES]; /* WAIT: the file that ends the wait */
     uint64_t first, last; /* the passages that fire, from 1 */
     uint64_t passed;      /* passages so far */
     uint64_t armed;       /* `n_armed` after it was armed */
@@ -52,7 +55,7 @@ static int bad_spec(struct err *err, const char *text, const char *why)
 {
     return err_set(err, ERR_INPUT,
                    "fault '%s': %s; expected name[=action][@n[+|-m]] with action fail, exit, kill, "
-                   "stop, delay:MS, hang or hold",
+                   "stop, delay:MS, wait:FILE, hang or hold",
                    text, why);
 }
 
@@ -66,10 +69,15 @@ static int parse_action(const char *text, const char *word, struct spec *out, st
         if (strcmp(actions[i].name, name) != 0)
             continue;
         out->action = actions[i].action;
-        if ((word[n] == ':') != (out->action == DELAY))
-            return bad_spec(err, text, "delay takes milliseconds, and no other action does");
+        if ((word[n] == ':') != (out->action == DELAY || out->action == WAIT))
+            return bad_spec(err, text,
+                            "delay takes milliseconds, wait a file, other actions nothing");
         if (out->action == DELAY && !text_u64(word + n + 1, DELAY_MS_MAX, &out->delay_ms))
             return bad_spec(err, text, "a delay is a number of milliseconds up to 3600000");
+        if (out->action == WAIT && (word[n + 1] == '\0' || strlen(word + n + 1) >= PATH_BYTES))
+            return bad_spec(err, text, "the path of a file has 1 to 255 characters");
+        if (out->action == WAIT)
+            strcpy(out->path, word + n + 1);
         return 0;
     }
     return bad_spec(err, text, "unknown action");
@@ -92,7 +100,7 @@ static bool parse_passages(char *text, struct spec *out)
 /* Parses `text` from its end: the passages, then =action; the rest is the name. */
 static int parse_spec(const char *text, struct spec *out, struct err *err)
 {
-    char copy[NAME_BYTES * 2], *at, *word;
+    char copy[SPEC_BYTES], *at, *word;
 
     if (strlen(text) >= sizeof(copy))
         return bad_spec(err, text, "too long");
@@ -118,7 +126,7 @@ static int parse_spec(const char *text, struct spec *out, struct err *err)
 
 static int parse_list(const char *list, struct spec out[SPEC_MAX], size_t *n_out, struct err *err)
 {
-    char one[NAME_BYTES * 2 + 1];
+    char one[SPEC_BYTES + 1];
     size_t n = 0;
 
     for (;;) {
@@ -209,6 +217,10 @@ static bool perform(const struct spec *spec)
     case HANG:
         for (;;)
             pause();
+    case WAIT:
+        while (access(spec->path, F_OK) != 0)
+            sleep_ms(WAIT_MS);
+        break;
     case HOLD:
         hold(spec->armed);
         break;

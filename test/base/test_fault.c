@@ -5,6 +5,8 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +151,8 @@ static void fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing(void *
         "a=fail:3",
         "a=exit:1",
         "a=delay:99999999999",
+        "a=wait",
+        "a=wait:",
         "a=hangs",
         "a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a",
         "name_that_is_longer_than_sixty_three_characters_which_is_all_that_fits",
@@ -212,6 +216,33 @@ static void fault_actions_end_stop_or_hang_the_process(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
+static void fault_wait_ends_when_the_file_exists(void **state)
+{
+    char folder[] = "/tmp/trainerd-fault-XXXXXX", path[64], spec[80], byte;
+    int ready[2], status;
+    pid_t child;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/open", folder);
+    snprintf(spec, sizeof(spec), "point=wait:%s@2", path);
+    assert_int_equal(pipe(ready), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bool is_invalid = fault_arm(spec, NULL) != 0 || fault_hit("point"); /* the first passage does not wait */
+        bool is_told = write(ready[1], "x", 1) == 1;
+
+        _exit(is_invalid || !is_told || fault_hit("point") || access(path, F_OK) != 0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(creat(path, 0600) < 0, 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    unlink(path);
+    rmdir(folder);
+}
+
 /* Runs this program again with TRAINERD_FAULT set; its exit code is 10 + the two results of
  * main(). */
 static int run_with(const char *spec)
@@ -255,6 +286,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing,
                                   disarm),
         cmocka_unit_test_teardown(fault_actions_end_stop_or_hang_the_process, disarm),
+        cmocka_unit_test_teardown(fault_wait_ends_when_the_file_exists, disarm),
         cmocka_unit_test_teardown(fault_in_the_environment_is_armed, disarm),
     };
 
