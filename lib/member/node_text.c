@@ -212,7 +212,11 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
     if (out->held < out->progress.held) /* a heartbeat is newer than READY */
         out->held = out->progress.held;
     if (member == NULL) { /* its phase has ended */
-        out->progress = (struct member_progress){ .held = out->held, .phase = "" };
+        bool is_opening = rank != n->opts.self && n->state == MEMBER_LEADING && p->is_joined &&
+                          !node_is_present(n, rank) && !node_is_stopping(n, rank) &&
+                          p->quarantine.until == 0;
+
+        out->progress = (struct member_progress){ .held = out->held, .phase = is_opening ? "opening" : "" };
         return;
     }
     if (out->held < member->held)
