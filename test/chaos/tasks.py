@@ -216,5 +216,5 @@ class Group:
 
 def verify(folder):
     """Runs `trainerctl verify`. Returns (success, output)."""
-    p = subprocess.run([kit.TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=60 * kit.SLOW)
+    p = subprocess.run([kit.TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=kit.GUARD)
     return p.returncode == 0, (p.stdout + p.stderr).strip()

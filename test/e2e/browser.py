@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import tempfile
 
-from kit import Limit, await_process, wait_until
+from kit import GUARD, await_process, wait_until
+
 
 
 class Browser:
     """A browser with one page. Use as a context manager: it ends the browser and removes its profile."""
 
-    def __init__(self, program, seconds=60):
-        self.limit = Limit(seconds)
+    def __init__(self, program):
         self.number = 0
         self.buffer = b""
         self.events = []
@@ -44,7 +44,7 @@ class Browser:
         os.close(self.out)  # the browser ends when its pipe closes
         os.close(self.inp)
         try:
-            await_process(self.p, 10)
+            await_process(self.p)
         except subprocess.TimeoutExpired:
             self.p.kill()
             self.p.wait()
@@ -52,9 +52,8 @@ class Browser:
 
     def _receive(self):
         while b"\0" not in self.buffer:
-            if not select.select([self.inp], [], [], max(0.01, self.limit.left()))[0]:
-                assert not self.limit.expired(), "the browser did not answer in time"
-                continue
+            if not select.select([self.inp], [], [], GUARD)[0]:
+                raise AssertionError("the browser did not answer in time")
             data = os.read(self.inp, 1 << 20)
             if not data:
                 raise AssertionError("the browser ended: exit %s" % self.p.poll())
@@ -90,7 +89,7 @@ class Browser:
 
     def until(self, expression):
         """Waits until the expression is true."""
-        wait_until(lambda: self.evaluate(expression), 60,
+        wait_until(lambda: self.evaluate(expression),
                    lambda: "%s; the page: %s" % (expression, self.evaluate("document.body.innerText")[:2000]))
 
     def screenshot(self, path):

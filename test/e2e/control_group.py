@@ -2,7 +2,7 @@
 import os
 import subprocess
 
-from kit import SLOW, Skip, wait_until
+from kit import GUARD, Skip, wait_until
 
 
 def read(path):
@@ -61,7 +61,7 @@ class ControlGroup:
         self.procs = os.path.join(self.folder, "cgroup.procs")
         # the words in front of a command that runs in the group, with the same process id
         self.prefix = ("sh", "-c", 'echo $$ >"$0" && exec "$@"', self.procs)
-        p = subprocess.run([*self.prefix, "true"], capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([*self.prefix, "true"], capture_output=True, text=True, timeout=GUARD)
         if p.returncode != 0:
             os.rmdir(self.folder)
             raise Skip("no process can be moved to the control group %s: %s" % (self.folder, p.stderr.strip()))
@@ -74,5 +74,5 @@ class ControlGroup:
 
     def __exit__(self, *_):
         # the group is empty when the task, which Job.__exit__ has killed, has left it
-        wait_until(lambda: read(self.procs) == "", 20)
+        wait_until(lambda: read(self.procs) == "")
         os.rmdir(self.folder)

@@ -7,7 +7,7 @@ import tempfile
 
 import ids
 import test_ps
-from kit import FOLDERS, SLOW, TRAINERCTL, wait_until
+from kit import FOLDERS, GUARD, TRAINERCTL, wait_until
 
 _kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # data, for all tests of a file
 
@@ -54,16 +54,16 @@ class Group(test_ps.Group):
             codes = {name: self.now(name).p.poll() for name in self.names}
             assert set(codes.values()) <= {None, -signal.SIGKILL}, "%s\n%s" % (codes, self.logs())
             return condition()
-        wait_until(is_done, 60, self.logs)
+        wait_until(is_done, self.logs)
 
     def until_step(self, step):
         self.wait_until(lambda: self.newest() >= step)
 
     def status(self, name):
-        p = subprocess.run([TRAINERCTL, "status", "--json", self.address(name)], capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "status", "--json", self.address(name)], capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == 0, p.stdout + p.stderr
         return json.loads(p.stdout)
 
     def rows(self, *args):
         return subprocess.run([TRAINERCTL, "rows", *args[:-1], self.address("ps 0"), "emb", *map(str, args[-1])],
-                              capture_output=True, text=True, timeout=60 * SLOW)
+                              capture_output=True, text=True, timeout=GUARD)

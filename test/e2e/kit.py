@@ -27,73 +27,55 @@ TRAINERCTL = os.path.join(BUILD, "trainerctl")
 FOLDERS = "/dev/shm" if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30 else None
 
 
-class Slowness:
-    """The factor of time limits: `10 * SLOW` are ten seconds on an idle machine, and more if a fixed amount of work and
-    the start of a process take longer than NOMINAL. The factor is from 1 to MOST, times 4 with sanitizers. It is the
-    larger of the last two measurements, so that an assertion after a wait allows for a load that has just ended, and is
-    measured again when it is older than AGE. Do not assign the product to a constant, which no later load changes."""
-    WORK, NOMINAL = 5_000_000, 0.05  # iterations; seconds of an idle machine
-    AGE, MOST = 2.0, 20.0  # seconds; factor
-    BASE = 4.0 if "san" in os.path.basename(BUILD) else 1.0
-
-    def __init__(self):
-        self.at, self.factor, self.last = -self.AGE, self.BASE, self.BASE
-
-    def measure(self):
-        """Measures and returns the factor; takes NOMINAL seconds times the factor."""
-        began = time.monotonic()
-        if os.path.exists(TRAINERD):
-            subprocess.run([TRAINERD, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        sum(range(self.WORK))
-        self.at = time.monotonic()
-        measured = self.BASE * min(self.MOST, max(1.0, (self.at - began) / self.NOMINAL))
-        self.factor, self.last = max(measured, self.last), measured
-        return self.factor
-
-    def __rmul__(self, seconds):
-        return seconds * (self.factor if time.monotonic() - self.at < self.AGE else self.measure())
+GUARD = 60 * (4 if "san" in os.path.basename(BUILD) else 1)  # seconds: ends a wait that would never end, and proves nothing
 
 
-SLOW = Slowness()
+class Guard:
+    """Ends a wait that would never end: GUARD seconds, times the number of processes for each core where the machine is busy.
+    The load of the machine is a mean of about a minute, and is read whenever the time expires. The outcome of a test must not
+    depend on a guard."""
 
+    def __init__(self, seconds=GUARD):
+        self.seconds = seconds
+        self.renew()
 
-class Limit:
-    """A time limit that starts now, in seconds of an idle machine. Before it expires the slowness is measured, so that a
-    load that began after the start of the wait extends it."""
-
-    def __init__(self, seconds):
-        self.seconds, self.began = seconds, time.monotonic()
-        self.allowed = seconds * SLOW.factor  # as last measured: a wait that succeeds costs no measurement
-
-    def left(self):
-        """Returns the seconds that remain, at most 0 if the limit has expired."""
-        if time.monotonic() - self.began >= self.allowed:
-            self.allowed = max(self.allowed, self.seconds * SLOW.measure())
-        return self.began + self.allowed - time.monotonic()
+    def renew(self):
+        self.began, self.allowed = time.monotonic(), self.seconds
 
     def expired(self):
-        return self.left() <= 0
+        if time.monotonic() - self.began < self.allowed:
+            return False
+        self.allowed = self.seconds * max(1.0, os.getloadavg()[0] / os.cpu_count())
+        return time.monotonic() - self.began >= self.allowed
 
 
-def await_process(p, seconds):
-    """Returns the exit code of the process p; raises subprocess.TimeoutExpired if it does not end within the limit."""
-    limit = Limit(seconds)
+def wait_until(what, explain=lambda: "", seconds=GUARD, progress=lambda: None):
+    """Waits until what() is true and returns its value; raises AssertionError with the text of explain() if it never is. The
+    time of the guard begins again whenever the value of progress() changes."""
+    guard, seen = Guard(seconds), None
     while True:
-        try:
-            return p.wait(max(0.01, limit.left()))
-        except subprocess.TimeoutExpired:
-            if limit.expired():
-                raise
-
-
-def wait_until(what, seconds, explain=lambda: ""):
-    """Waits until what() is true and returns its value; raises AssertionError with the text of explain() when the limit expires."""
-    limit = Limit(seconds)
-    while not (value := what()):
-        if limit.expired():
-            raise AssertionError("did not happen within %.1f s: %s" % (limit.allowed, explain()))
+        value = what()
+        if value:
+            return value
+        now = progress()
+        if now != seen:
+            seen = now
+            guard.renew()
+        if guard.expired():
+            raise AssertionError("did not happen within %.1f s: %s" % (guard.allowed, explain()))
         time.sleep(0.01)
     return value
+
+
+def await_process(p):
+    """Returns the exit code of the process p."""
+    wait_until(lambda: p.poll() is not None, lambda: "process %d has not ended" % p.pid)
+    return p.returncode
+
+
+def disturb(seconds):
+    """Waits for a random time up to `seconds`, in a test that disturbs a job at random moments and passes at every one."""
+    time.sleep(random.uniform(0, seconds))
 
 
 def await_handler(pid, signum):
@@ -102,7 +84,7 @@ def await_handler(pid, signum):
         with open("/proc/%d/status" % pid) as f:
             masks = dict(line.split(":", 1) for line in f)
         return any(int(masks[key], 16) >> (signum - 1) & 1 for key in ("SigCgt", "SigBlk"))
-    wait_until(is_handled, 20)
+    wait_until(is_handled)
 
 
 TOKEN = "a token for the tests of trainerd"  # of clusters with hosts other than loopback
@@ -181,7 +163,6 @@ class Task:
         self.name = name
         self.records, self.lines = [], []
         self.started = time.monotonic()
-        self.ended = None
         cmd = list(prefix) + [TRAINERD, "--job", job, "--log-format", "json", *args]
         self.p = subprocess.Popen(cmd, env=e, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -199,36 +180,34 @@ class Task:
             except ValueError:
                 pass
 
-    def wait(self, seconds=60):
-        code = await_process(self.p, seconds)
-        self.ended = time.monotonic()
+    def wait(self, seconds=GUARD):
+        """Returns the exit code; the log is complete then. A task that writes lines may need longer than `seconds`."""
+        wait_until(lambda: self.p.poll() is not None, lambda: "%s has not ended; log:\n%s" % (self.name, self.log()), seconds,
+                   lambda: len(self.lines))
         self.reader.join(5)
-        return code
+        return self.p.returncode
 
     def signal(self, signum):
         self.p.send_signal(signum)
 
-    def events(self, event):
-        return [r for r in list(self.records) if r.get("event") == event]
+    def events(self, event, since=0):
+        """Returns the records of an event; `since`: without the first `since` records of any event."""
+        return [r for r in self.records[since:] if r.get("event") == event]
 
     def steps(self):
         return {r["step"]: r for r in self.events("step")}
 
-    def until(self, what, seconds=30):
-        """Waits until what(self) is true; fails with the log when the time expires or the task ends."""
-        limit = Limit(seconds)
-        while not limit.expired():
-            if what(self):
-                return
-            if self.p.poll() is not None:
-                self.reader.join(5)
-                if what(self):
-                    return
-                break
-            time.sleep(0.01)
-        raise AssertionError("%s: did not happen (exit %s); log:\n%s" % (self.name, self.p.poll(), self.log()))
+    def until(self, what, seconds=GUARD):
+        """Waits until what(self) is true; fails with the log if it never is, or if the task ends before."""
+        def is_over():
+            if self.p.poll() is None:
+                return what(self)
+            self.reader.join(5)
+            assert what(self), "%s: did not happen (exit %s); log:\n%s" % (self.name, self.p.returncode, self.log())
+            return True
+        wait_until(is_over, lambda: "%s; log:\n%s" % (self.name, self.log()), seconds)
 
-    def until_step(self, k, seconds=30):
+    def until_step(self, k, seconds=GUARD):
         self.until(lambda t: any(r.get("step", 0) >= k for r in t.events("step")), seconds)
 
     def log(self):
@@ -252,20 +231,99 @@ def tf_config(ports, index, hosts=None, kind="worker", extra=None):
     return {"cluster": cluster, "task": {"type": kind, "index": index}}
 
 
-def start(job, n, devices="cpu:1", args=(), env=None, ports=None):
-    """Starts n tasks of one cluster; returns a list with the chief first."""
-    ports = ports or free_ports(n)
-    tasks = [Task(job, tf_config(ports, i), ("--devices", devices, *args), env, "worker %d" % i) for i in range(n)]
+def with_faults(env, *faults):
+    """Returns a copy of the environment `env` (or None) with more faults; empty ones are left out."""
+    env = dict(env or {})
+    env["TRAINERD_FAULT"] = ",".join(f for f in (env.get("TRAINERD_FAULT"), *faults) if f)
+    return env
+
+
+def status(address, prefix=(), env=None):
+    """Returns the status of the task at this address as trainerctl prints it, or None if the task does not answer."""
+    p = subprocess.run([*prefix, TRAINERCTL, "status", "--json", address], capture_output=True, text=True, timeout=GUARD,
+                       env={**os.environ, **(env or {}), "TRAINERD_FAULT": ""})
+    return json.loads(p.stdout) if p.returncode == 0 else None
+
+
+def have_joined(port, env=None, phases=("",)):
+    """Whether the leader, which listens on `port` of this host, reports that all tasks of the cluster have joined and have opened
+    model and data; with "opening" in `phases` they may still open it."""
+    s = status("127.0.0.1:%d" % port, env=env)
+    return s is not None and all(t["state"] == "active" or (t["state"] == "joined" and t["phase"] in phases) for t in s["tasks"])
+
+
+def until_listening(port, env=None):
+    """Waits until the task at this port of this host answers, so that no other task takes its place as the leader."""
+    wait_until(lambda: status("127.0.0.1:%d" % port, env=env) is not None)
+
+
+class Gate:
+    """Orders the events of several processes: a fault point holds a process until the test opens the gate.
+
+    holds_step(9) holds a task before its ninth step, so that the job is not complete before another one has joined, which has
+    the fault "data.open" of the same gate: a task that trains must be able to stop when the other one is ready.
+    fault("data.open") holds the first task, before the first group begins: start it, until it listens (until_listening), and then the
+    others. The group is complete then, although the job goes on with fewer tasks (elastic.min_world)."""
+
+    def __init__(self):
+        self.path = os.path.join(workdir(), "open")
+
+    def fault(self, point, passage=1):
+        return "%s=wait:%s@%s" % (point, self.path, passage)
+
+    def holds_step(self, k):
+        """Returns the faults that hold step k, and make the steps after it slow."""
+        return "%s,train.forward=delay:50@%d+" % (self.fault("train.forward", k), k + 1)
+
+    def open(self):
+        with open(self.path, "w"):
+            pass
+
+    def open_when_joined(self, tasks, port, env=None, phases=("",)):
+        """Opens the gate when have_joined() is true; fails if one of `tasks` ends before."""
+        def is_ready():
+            ended = [t for t in tasks if t.p.poll() is not None]
+            assert not ended, "%s ended with %s; log:\n%s" % (ended[0].name, ended[0].p.returncode, ended[0].log())
+            return have_joined(port, env, phases)
+        wait_until(is_ready, lambda: "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks))
+        self.open()
+
+
+def awaits_checkpoint(folder, step, before):
+    """Returns a fault that holds step `before` at its commit, until the checkpoint of step `step` of a job of digits_job() is
+    written. The writer receives a step in the next one, before its commit."""
+    return "train.commit=wait:%s@%d" % (os.path.join(folder, "run", "checkpoints", "step-%08d" % step), before)
+
+
+def writes_every_checkpoint(folder, steps):
+    """Returns the environment of a job that writes a checkpoint after each of a few steps; others are left out while the writer
+    is busy."""
+    return with_faults(None, *[awaits_checkpoint(folder, k, k + 1) for k in range(1, steps)])
+
+
+def start(job, n, devices="cpu:1", args=(), env=None, ports=None, faults=None, together=False):
+    """Starts n tasks of one cluster; returns a list with the chief first. `faults`: {index: fault of this task}. `together`: the
+    first group is complete, although the job goes on with fewer tasks."""
+    ports, gate = ports or free_ports(n), Gate() if together else None
+    tasks = []
+    for i in range(n):
+        hold = gate.fault("data.open") if gate and i == 0 else ""
+        tasks.append(Task(job, tf_config(ports, i), ("--devices", devices, *args),
+                          with_faults(env, (faults or {}).get(i, ""), hold), "worker %d" % i))
+        if gate and i == 0:
+            until_listening(ports[0], env)
     for t, p in zip(tasks, ports):
         t.port = p
+    if gate:
+        gate.open_when_joined(tasks, ports[0], env)
     return tasks
 
 
-def finish(tasks, seconds=60):
+def finish(tasks, seconds=GUARD):
     return [t.wait(seconds) for t in tasks]
 
 
-def expect_codes(tasks, codes, seconds=60):
+def expect_codes(tasks, codes, seconds=GUARD):
     got = finish(tasks, seconds)
     if got != list(codes):
         raise AssertionError("exit codes %s, expected %s\n%s\n%s" % (
@@ -363,7 +421,7 @@ def enter_namespaces():
         return
     command = ["unshare", "--mount", "--net", *(["--map-root-user"] if os.geteuid() != 0 else [])]
     try:
-        p = subprocess.run([*command, "sh", "-c", setup + " && ip netns add probe"], capture_output=True, text=True, timeout=20 * SLOW)
+        p = subprocess.run([*command, "sh", "-c", setup + " && ip netns add probe"], capture_output=True, text=True, timeout=GUARD)
         why = "" if p.returncode == 0 else (p.stderr.strip().splitlines() or ["exit code %d" % p.returncode])[-1]
     except (OSError, subprocess.TimeoutExpired) as e:
         why = str(e)
@@ -387,7 +445,7 @@ def need_namespaces(*probe):
         raise Skip(_lacking or "enter_namespaces() was not called")
     if probe:
         try:
-            p = subprocess.run(probe, capture_output=True, text=True, timeout=60 * SLOW)
+            p = subprocess.run(probe, capture_output=True, text=True, timeout=GUARD)
             why = "" if p.returncode == 0 else (p.stderr.strip().splitlines() or ["exit code %d" % p.returncode])[-1]
         except OSError as e:
             why = str(e)

@@ -9,9 +9,8 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 
-from kit import SLOW, TRAINERCTL, digits_job, expect_codes, main, merge, start, test, workdir
+from kit import GUARD, TRAINERCTL, digits_job, expect_codes, main, merge, start, test, workdir
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = b"\x83\x86\x84\x41\x01x"  # :method POST, :scheme http, :path /, :authority x
@@ -37,7 +36,7 @@ class Attack:
     """Runs `what` in threads against a port until the block ends. Socket errors are expected and ignored."""
 
     def __init__(self, what, port, threads=1):
-        self.over = False
+        self.ended = threading.Event()
         self.threads = [threading.Thread(target=self.run, args=(what, port), daemon=True) for _ in range(threads)]
 
     def run(self, what, port):
@@ -45,7 +44,11 @@ class Attack:
             try:
                 what(self, port)
             except OSError:
-                time.sleep(0.01)
+                self.ended.wait()
+
+    @property
+    def over(self):
+        return self.ended.is_set()
 
     def __enter__(self):
         for t in self.threads:
@@ -53,7 +56,7 @@ class Attack:
         return self
 
     def __exit__(self, *_):
-        self.over = True
+        self.ended.set()
         for t in self.threads:
             t.join(5)
 
@@ -73,7 +76,7 @@ def junk(attack, port):
     """Sends bytes of no protocol."""
     with socket.create_connection(("127.0.0.1", port), timeout=1) as s:
         s.sendall(random.randbytes(random.randrange(1, 4096)))
-        time.sleep(0.002)
+        attack.ended.wait()
 
 
 def idle(attack, port):
@@ -85,7 +88,7 @@ def idle(attack, port):
         while not attack.over and len(kept) < 5000:
             kept.append(socket.create_connection(("127.0.0.1", port), timeout=1))
         while not attack.over:
-            time.sleep(0.05)
+            attack.ended.wait()
     finally:
         for s in kept:
             s.close()
@@ -98,23 +101,23 @@ def group_of_two(**changes):
     return tasks
 
 
-def survives(what, threads=1, seconds=4):
+def survives(what, threads=1):
+    """The attack lasts for 400 steps, which take more than 2 s."""
     tasks = group_of_two()
     before = [resident(t.p.pid) for t in tasks]
     reached = max(tasks[0].steps())
     with Attack(what, tasks[0].port, threads):
-        time.sleep(seconds)
+        tasks[0].until_step(reached + 400)  # training continues during the attack
         assert descriptors(tasks[0].p.pid) < 1000, descriptors(tasks[0].p.pid)
         during = [resident(t.p.pid) for t in tasks]
-        tasks[0].until_step(reached + 100)  # training continues during the attack
         # the task answers requests; the limit of an address is shared with the attack, so the answer may be slow
-        p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % tasks[1].port], capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % tasks[1].port], capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == 0, p.stderr
     if os.environ.get("VERBOSE"):
         print(what.__name__, [(b - a) >> 10 for a, b in zip(before, during)], "KiB")
     for a, b in zip(before, during):
         assert b - a < GROWTH, "grew by %.0f MiB" % ((b - a) / (1 << 20))
-    p = subprocess.run([TRAINERCTL, "stop", "127.0.0.1:%d" % tasks[0].port], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "stop", "127.0.0.1:%d" % tasks[0].port], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 0, p.stderr
     expect_codes(tasks, [143, 143])
     for t in tasks:

@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 
-from kit import (SLOW, TRAINERCTL, Task, digits_job, enter_namespaces, free_ports, has_namespaces, main, need_namespaces, test, tf_config,
-                 wait_until, workdir)
+from kit import (GUARD, TRAINERCTL, Task, digits_job, enter_namespaces, free_ports, has_namespaces, main, need_namespaces, test,
+                 tf_config, wait_until, workdir)
 
 WINDOW = {"window_steps": 8, "window_seconds": 0.2}
 BATCH = 48  # divisible by the lanes of 2, 3 and 4 tasks
@@ -34,21 +33,21 @@ def advice(task, kind):
     return [r for r in task.events("advice") if r["kind"] == kind]
 
 
-def until_advice(tasks, kind, seconds=60):
+def until_advice(tasks, kind):
     """Waits until each task has logged one; returns the record of the first task."""
     for t in tasks:
-        t.until(lambda t: advice(t, kind), seconds)
+        t.until(lambda t: advice(t, kind))
     return advice(tasks[0], kind)[0]
 
 
 def status(port):
-    p = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 0, p.stderr
     return json.loads(p.stdout)
 
 
 def metrics(port):
-    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=20 * SLOW) as r:
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=GUARD) as r:
         return r.read().decode()
 
 
@@ -69,36 +68,32 @@ def slow_worker_is_named_by_every_task_with_the_same_sentence():
         assert {r["culprit"] for r in t.events("advice")} == {"worker 1"}, t.events("advice")
     # status and metrics of each task
     for port, page in zip(ports, pages):
-        wait_until(lambda: {a["kind"] for a in status(port)["advice"]} == {"reduce_share", "lane_spread"}, 30, lambda: status(port)["advice"])
+        wait_until(lambda: {a["kind"] for a in status(port)["advice"]} == {"reduce_share", "lane_spread"}, lambda: status(port)["advice"])
         assert all(a["culprit"] == "worker 1" and a["remedy"] for a in status(port)["advice"]), status(port)["advice"]
-        wait_until(lambda: 'trainerd_advice{kind="reduce_share"} 1\n' in metrics(page), 30, lambda: metrics(page))
+        wait_until(lambda: 'trainerd_advice{kind="reduce_share"} 1\n' in metrics(page), lambda: metrics(page))
         assert 'trainerd_advice{kind="data_share"} 0\n' in metrics(page), metrics(page)
-    p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[2]], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[2]], capture_output=True, text=True, timeout=GUARD)
     assert "\nadvice      reduce_share: " in p.stdout and "worker 1 is late by" in p.stdout, p.stdout
 
 
 @test
-def limit_of_zero_gives_no_advice_and_a_repeat_comes_after_its_time():
+def limit_of_zero_gives_no_advice_and_advice_is_repeated():
     tasks = start_with(make_job(2, lane_spread=0, repeat_seconds=1), [works(100), works(300)], free_ports(2))
     for t in tasks:
-        t.until(lambda t: len(advice(t, "reduce_share")) >= 3, 90)
+        t.until(lambda t: len(advice(t, "reduce_share")) >= 3)
         assert not advice(t, "lane_spread"), t.log()
-    times = [r["_at"] for r in advice(tasks[0], "reduce_share")]
-    assert all(b - a > 0.5 for a, b in zip(times, times[1:])), times
 
 
 @test
 def healthy_group_beside_busy_processes_gets_no_advice_and_its_lanes_stay():
-    """TRAINERD_SOAK_SECONDS: for so long, with the default windows."""
-    soak = float(os.environ.get("TRAINERD_SOAK_SECONDS", "0"))
+    """TRAINERD_SOAK_WINDOWS: so many windows of the default size."""
+    soak = int(os.environ.get("TRAINERD_SOAK_WINDOWS", "0"))
     window, ms = ({"window_steps": 50, "window_seconds": 10}, 200) if soak else ({"window_steps": 6}, 800)
-    end = time.monotonic() + soak
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
     try:
         tasks = start_with(make_job(2, "auto", **window), [works(ms)] * 2, free_ports(2))
-        tasks[0].until_step(1 + 4 * window["window_steps"], 120)
-        while time.monotonic() < end and all(t.p.poll() is None for t in tasks):
-            time.sleep(1)
+        for n in range(1, 1 + max(4, soak)):
+            tasks[0].until_step(1 + n * window["window_steps"])
         assert not [r for t in tasks for r in t.events("advice")], tasks[0].log()
         assert all(len(t.events("view")) == 1 for t in tasks), tasks[0].log()
     finally:

@@ -15,8 +15,8 @@ import onnx
 import shards
 from onnx import TensorProto, helper, numpy_helper
 
-from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, start, test,
-                 tf_config, workdir)
+from kit import (GUARD, Gate, ROOT, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, start, test, tf_config,
+                 with_faults, workdir, writes_every_checkpoint)
 from random_net import random_net
 from test_local_sgd import checkpoints, losses, manifest, same
 
@@ -267,7 +267,7 @@ def compare_with_numpy(code, through, quantum):
     changed["optimizer"] = {"type": "sgd", "learning_rate": RATE}
     with open(path, "w") as f:
         json.dump(changed, f)
-    expect_codes(start(path, 2, env={"TRAINERD_FAULT": "train.forward=delay:%d@1+" % (300 * SLOW)}), [0, 0])  # every checkpoint is written
+    expect_codes(start(path, 2, env=writes_every_checkpoint(folder, 3)), [0, 0])
     files = checkpoints(folder)
     images, labels = digits()
     w = {i.name: numpy_helper.to_array(i) for i in onnx.load(os.path.join(folder, "dense.onnx")).graph.initializer}
@@ -324,11 +324,11 @@ def check_bytes(groups):
              for i in range(2)]
     tasks[0].until_step(100)  # the next one, which may have begun, is within the tolerances
     shown = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True,
-                           timeout=20 * SLOW)
+                           timeout=GUARD)
     status = json.loads(shown.stdout)
-    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=20 * SLOW).read().decode()
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=GUARD).read().decode()
     plain_text = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True,
-                                timeout=20 * SLOW).stdout
+                                timeout=GUARD).stdout
     for t in tasks:
         t.signal(signal.SIGTERM)
     expect_codes(tasks, [143, 143])
@@ -381,14 +381,16 @@ def network_is_decided_at_the_first_step_and_kept():
 @test
 def task_that_joins_receives_the_decision():
     """Two tasks in one memory decide against compression; the tasks that replace them never decided."""
-    job = merge(job_with("int8", when="network", steps=40, lanes=4), {"elastic": {"min_world": 1, "rejoin_seconds": 0.1}})
+    job = merge(job_with("int8", when="network", steps=40, lanes=4),
+                {"elastic": {"min_world": 1, "rejoin_seconds": 0.1}, "detection": {"stuck_factor": 0}})
     folder = workdir()
     path = digits_job(folder, **job)
     ports = free_ports(2)
-    env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.forward=delay:%d@1+" % (50 * SLOW)}
-    first = Task(path, tf_config(ports, 0), ALONE, env, "worker 0")
+    env, gate = {"TRAINERD_LOG_LEVEL": "debug"}, Gate()
+    first = Task(path, tf_config(ports, 0), ALONE, with_faults(env, gate.holds_step(6)), "worker 0")
     first.until_step(5)
-    second = Task(path, tf_config(ports, 1), ALONE, {**env, "TRAINERD_FAULT": ""}, "worker 1")
+    second = Task(path, tf_config(ports, 1), ALONE, with_faults(env, gate.fault("data.open")), "worker 1")
+    gate.open_when_joined([first, second], ports[0], phases=("", "opening"))
     expect_codes([first, second], [0, 0])
     assert any("received the state after step" in r["message"] for r in second.events("note")), second.log()
     assert manifest(checkpoints(folder), 40)["compression"] == "none"
@@ -458,10 +460,8 @@ def smaller_group_after_a_death_has_the_bytes_of_the_full_group():
     folder = workdir()
     path = digits_job(folder, **over_tcp(job), elastic={"min_world": 3, "rejoin_seconds": 0.1})
     ports = free_ports(4)
-    env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.forward=delay:%d@1+" % (30 * SLOW)}
-    tasks = [Task(path, tf_config(ports, i), ALONE, env, "worker %d" % i) for i in range(4)]
-    tasks[0].until_step(5)
-    tasks[2].signal(signal.SIGKILL)
+    tasks = start(path, 4, ports=ports, env={"TRAINERD_LOG_LEVEL": "debug"}, faults={2: "train.commit=kill@6"}, together=True)
+    assert tasks[2].wait() == -signal.SIGKILL, tasks[2].log()
     rest = [tasks[0], tasks[1], tasks[3]]
     expect_codes(rest, [0, 0, 0])
     same(run(1, job), (checkpoints(folder), losses(rest)), "after the death of worker 2")
@@ -510,7 +510,7 @@ def unsupported_jobs_are_refused_with_place_and_remedy():
             ("int8", {"train": {"phases": [{"mode": "local_sgd", "groups": 2, "sync_every": 2}]}}, "/communication/compression/code",
              "remove that phase")):
         path = digits_job(workdir(), **merge(job_with(code), changes))
-        shown = subprocess.run([TRAINERD, "--job", path, "--check", *ALONE], capture_output=True, text=True, timeout=60 * SLOW)
+        shown = subprocess.run([TRAINERD, "--job", path, "--check", *ALONE], capture_output=True, text=True, timeout=GUARD)
         assert shown.returncode == 2 and place in shown.stderr and remedy in shown.stderr, shown.stderr
 
 

@@ -16,7 +16,7 @@ import zlib
 
 import numpy as np
 
-from kit import ROOT, SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, start, test, workdir
+from kit import GUARD, ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, start, test, workdir
 from segment_net import segment_net
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
@@ -49,7 +49,7 @@ def losses(folder, data, **train):
 
 
 def ctl(*args, code=0):
-    out = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=120 * SLOW)
+    out = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD)
     assert out.returncode == code, (args, out.returncode, out.stdout, out.stderr)
     return out
 
@@ -123,7 +123,7 @@ def skipped_records_are_counted_in_status_and_metrics():
     task.until_step(100)
 
     def get(path):
-        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (ports[1], path), timeout=5 * SLOW) as r:
+        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (ports[1], path), timeout=GUARD) as r:
             return r.read().decode()
 
     counted = float(re.search(r"^trainerd_skipped_records_total ([0-9.e+]+)$", get("/metrics"), re.M).group(1))

@@ -11,7 +11,7 @@ import numpy as np
 
 import shards
 from clicks import OPTIMIZERS
-from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, test, wait_until, workdir
+from kit import GUARD, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, test, wait_until, workdir
 from random_net import random_net
 from test_ps import PS, WAITS, Group, checkpoints, ended, expect_equal, expect_no_rollback, expect_part, job_file, last, lose_all_holders, \
     make_data, move_shards, reference
@@ -171,16 +171,16 @@ def parameters_move_between_ps_during_steps():
 @test
 def rows_of_a_dense_parameter_are_those_of_the_checkpoint():
     changes = dense(optimizer=OPTIMIZERS["adam"])
-    group = Group(2, 2, fault="train.forward=delay:%d@17" % (20000 * SLOW), **changes)
+    group = Group(2, 2, fault="train.forward=hang@17", detection={"stuck_factor": 0}, **changes)
     weights, _ = shards.tensors(os.path.join(reference(fault="train.forward=delay:20@1+", **changes).folder, "checkpoints", "step-00000016"))
     name, (_, data) = max(((n, x) for n, x in weights.items() if not n.startswith("emb")), key=lambda item: len(item[1][1]))
     flat = np.frombuffer(data, "<f4")
     assert flat.size > 300, name
 
     def printed():
-        p = subprocess.run([TRAINERCTL, "rows", "--json", group.address("worker 1"), name, "0", "1"], capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "rows", "--json", group.address("worker 1"), name, "0", "1"], capture_output=True, text=True, timeout=GUARD)
         return json.loads(p.stdout) if p.returncode == 0 else {"step": 0}
-    wait_until(lambda: printed()["step"] == 16, 60, group.logs)
+    wait_until(lambda: printed()["step"] == 16, group.logs)
     rows = printed()["rows"]
     group.kill(*group.names)
     expected = np.concatenate([flat, np.zeros(512, "f4")])[:512]

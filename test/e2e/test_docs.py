@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 
-from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, main, merge, test
+from kit import GUARD, ROOT, TRAINERCTL, TRAINERD, main, merge, test
 
 MANUALS = ["README.md", "config/README.md", "config/MODELS.md", "config/GPU.md", "config/OPS.md", "config/kubernetes/README.md",
            "systemd/README.md", "lib/README.md",
@@ -22,7 +22,7 @@ def read(path):
 
 
 def output(*command):
-    p = subprocess.run(command, capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run(command, capture_output=True, text=True, timeout=GUARD)
     return p.stdout + p.stderr
 
 

@@ -10,7 +10,7 @@ import urllib.request
 
 import ids
 from ids_group import Group, make_data
-from kit import SLOW, TRAINERCTL, Task, free_ports, main, test, use_venv, wait_until, workdir
+from kit import GUARD, TRAINERCTL, Task, free_ports, main, test, use_venv, wait_until, workdir
 
 use_venv()
 import numpy as np  # noqa: E402
@@ -54,7 +54,7 @@ def rows_and_their_number_are_those_of_numpy():
     for _ in range(at):
         oracle.train()
     port, = free_ports(1)
-    group = Group(2, 3, fault="train.forward=delay:%d@%d" % (20000 * SLOW, at + 1), metrics={"ps 1": port}, detection={"stuck_factor": 0})
+    group = Group(2, 3, fault="train.forward=hang@%d" % (at + 1), metrics={"ps 1": port}, detection={"stuck_factor": 0})
     untrained = [i for i in oracle.seen if i not in oracle.rows]
     removed = sorted({int(i) for i in oracle.ids[:at * ids.BATCH].ravel()} - set(oracle.seen))
     wanted = sorted({*list(oracle.rows)[::7], *ids.EXTREMES, *untrained[:5], *removed[:5], 123456789})
@@ -84,12 +84,12 @@ def rows_and_their_number_are_those_of_numpy():
     assert sum(t[0]["expired"] for t in tables) == 2 * (oracle.admitted - len(oracle.rows)), (tables, oracle.admitted)
     assert all(s["bytes"] > 0 for s in servers), servers
     def metrics():
-        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=60 * SLOW) as f:
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=GUARD) as f:
             return dict(line.rsplit(" ", 1) for line in f.read().decode().splitlines() if 'table="emb"' in line)
     expected = {'trainerd_ps_%s{table="emb"}' % name: tables[1][0][key] for name, key in (
         ("dynamic_rows", "rows"), ("admitted_rows_total", "admitted"), ("expired_rows_total", "expired"))}
-    wait_until(lambda: {k: float(v) for k, v in metrics().items()} == expected, 30, lambda: "%s, expected %s" % (metrics(), expected))
-    text = subprocess.run([TRAINERCTL, "status", group.address("ps 0")], capture_output=True, text=True, timeout=60 * SLOW).stdout
+    wait_until(lambda: {k: float(v) for k, v in metrics().items()} == expected, lambda: "%s, expected %s" % (metrics(), expected))
+    text = subprocess.run([TRAINERCTL, "status", group.address("ps 0")], capture_output=True, text=True, timeout=GUARD).stdout
     assert "'emb': %d rows are trained; %d were admitted, %d expired" % tuple(tables[0][0][k] for k in ("rows", "admitted", "expired")) in text, text
     p = group.rows(["-9223372036854775809"])
     assert p.returncode != 0 and "expected the number of a row, or an id" in p.stderr, p

@@ -6,11 +6,10 @@ import os
 import random
 import shutil
 import subprocess
-import time
 
 import ids
 from ids_group import Group, kept_folder, make_data
-from kit import SLOW, TRAINERCTL, main, test, use_venv, workdir
+from kit import GUARD, TRAINERCTL, disturb, main, test, use_venv, workdir
 
 use_venv()
 import numpy as np  # noqa: E402
@@ -61,7 +60,7 @@ def expect_equal(group, steps=STEPS):
 
 
 def trainerctl(*args):
-    return subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=60 * SLOW)
+    return subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD)
 
 
 def verify(group):
@@ -205,11 +204,11 @@ def random_tasks_are_killed_all_files_are_equal():
                 running = [name for name in group.names if group.now(name).p.poll() is None]
                 names = r.sample(running, min(len(running), r.choice((1, 1, 2, 3))))
                 group.kill(*names)
-                time.sleep(r.choice((0, 0.05, 0.3)))  # the moment of the next kill is random
+                disturb(r.choice((0, 0.05, 0.3)))
                 for name in group.names:
                     if group.now(name).p.poll() not in (None, 0):
                         group.start(name)
-                time.sleep(r.uniform(0, 1))
+                disturb(1)
             expect_equal(group.finish(supervised=True))
         except AssertionError as e:
             raise AssertionError("FIRST_SEED=%d: %s" % (seed, e)) from e

@@ -178,7 +178,7 @@ def run_small(name, prepare, devices):
         tasks = [Task(path, {"cluster": cluster, "task": {"type": kind, "index": 0}}, ("--devices", devices, *args)) for kind in cluster]
     else:
         tasks = start(path, n, devices, args) if n > 1 else [Task(path, args=("--devices", devices, *args))]
-    expect_codes(tasks, [0] * len(tasks), 120)
+    expect_codes(tasks, [0] * len(tasks))
     assert [r["step"] for r in tasks[0].events("step")][-1] == 2
     for path in job.get("export", {}).values():
         assert os.path.exists(os.path.join(folder, path)), path

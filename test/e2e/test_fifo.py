@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import threading
-import time
 
-from kit import SLOW, TRAINERD, await_handler, digits_job, main, merge, test, workdir
+from kit import GUARD, TRAINERD, await_handler, digits_job, disturb, main, merge, test, workdir
 
 
 def begin(*args):
@@ -23,7 +22,7 @@ def fifo(folder, name="pipe"):
 
 def ends(p, code, *words):
     try:
-        text = p.communicate(timeout=40 * SLOW)[1]
+        text = p.communicate(timeout=GUARD)[1]
     finally:
         if p.poll() is None:
             p.kill()
@@ -71,7 +70,7 @@ def sigterm_while_the_job_is_read_ends_the_process():
     for number in (signal.SIGTERM, signal.SIGINT):
         p = begin("--job", fifo(workdir()))
         await_handler(p.pid, number)
-        time.sleep(0.3)  # most likely the process waits for the writer of the FIFO now
+        disturb(0.3)  # mostly the process waits for the writer of the FIFO then
         p.send_signal(number)
         ends(p, 143, "stopped before the job began")
 

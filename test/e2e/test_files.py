@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 
-from kit import SLOW, TRAINERCTL, TRAINERD, Task, checkpoint_names, digits_job, enter_namespaces, expect_codes, main, need_namespaces, read_tree, start, test, workdir
+from kit import (GUARD, TRAINERCTL, TRAINERD, Task, checkpoint_names, digits_job, enter_namespaces, expect_codes, main,
+                 need_namespaces, read_tree, start, test, workdir)
 
 
 def trained(**changes):
@@ -34,7 +35,7 @@ def more(job, steps):
 
 
 def verify(folder):
-    return subprocess.run([TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=60 * SLOW)
+    return subprocess.run([TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=GUARD)
 
 
 def damage(path, how):
@@ -85,7 +86,7 @@ def kill_while_a_checkpoint_is_written_leaves_no_partial_checkpoint():
         job = digits_job(folder, train={"epochs": None, "steps": 30, "lanes": 1},
                          checkpoint={"every_steps": 10, "max_to_keep": 1})
         task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": point + "=kill@2,train.forward=delay:5@1+"})
-        task.wait(20)
+        task.wait()
         ckpts = os.path.join(folder, "run", "checkpoints")
         if glob.glob(os.path.join(ckpts, "step-*")):
             assert verify(ckpts).returncode == 0, (point, verify(ckpts).stdout)
@@ -112,13 +113,13 @@ def full_disk_is_reported_and_retried_and_training_continues():
                          checkpoint={"directory": os.path.join(mount, "ckpt"), "every_steps": 50, "max_to_keep": 1},
                          data={"eval": None}, model={"metrics": None})
         task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:5@1+"})
-        task.until(lambda t: t.events("checkpoint_failed"), 30)
+        task.until(lambda t: t.events("checkpoint_failed"))
         failed = task.events("checkpoint_failed")[0]
         assert "No space left" in failed["message"] and "again" in failed["message"], failed
         at = max(task.steps())
         task.until_step(at + 20)
         os.remove(ballast)
-        task.until(lambda t: t.events("checkpoint"), 30)
+        task.until(lambda t: t.events("checkpoint"))
         expect_codes([task], [0])
         assert verify(os.path.join(mount, "ckpt")).returncode == 0
     finally:
@@ -152,11 +153,11 @@ def corrupted_record_is_named_with_file_and_offset_and_ends_its_task():
         f.write(data)
     tasks = start(job, 2)
     for t in tasks:
-        t.wait(60)
+        t.wait()
     codes = [t.p.returncode for t in tasks]
     assert codes == [138, 138], codes
     task = Task(job, args=("--devices", "cpu:1"))
-    assert task.wait(20) == 2, task.log()
+    assert task.wait() == 2, task.log()
     text = "\n".join(t.log() for t in tasks)
     assert "digits-train-1.tfrecord" in text and "offset" in text, text
 
@@ -171,14 +172,14 @@ def resume_with_another_network_or_other_data_is_refused():
     with open(job, "w") as f:
         json.dump(text, f)
     task = Task(job, args=("--devices", "cpu:1"))
-    assert task.wait(20) == 2
+    assert task.wait() == 2
     assert "seed 1" in task.log() and "7" in task.log(), task.log()
     text["train"]["seed"] = 1
     with open(job, "w") as f:
         json.dump(text, f)
     os.remove(os.path.join(folder, "digits-train-1.tfrecord"))
     task = Task(job, args=("--devices", "cpu:1"))
-    assert task.wait(20) == 2 and "other record files" in task.log(), task.log()
+    assert task.wait() == 2 and "other record files" in task.log(), task.log()
 
 
 def mlp(folder, hidden):
@@ -192,7 +193,7 @@ def trained_mlp(steps, fault=""):
     job = digits_job(folder, model={"onnx": "mlp.onnx"}, data={"features": {"image": {"shape": [64]}}},
                      train={"epochs": None, "steps": steps, "lanes": 2}, checkpoint={"every_steps": 10, "max_to_keep": 2})
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": fault})
-    task.wait(30)
+    task.wait()
     return folder, job, os.path.join(folder, "run", "checkpoints")
 
 
@@ -287,7 +288,7 @@ def data_file_with_new_content_ends_the_task_and_the_next_start_continues():
         if int.from_bytes(data[size:size + 8], "little") + 16 == size:
             f.seek(0)
             f.write(data[size:2 * size] + data[:size])
-    assert task.wait(30) == 138, task.log()
+    assert task.wait() == 138, task.log()
     assert "digits-train-1.tfrecord" in task.final_message() and "restart" in task.final_message(), task.final_message()
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
 
@@ -337,9 +338,9 @@ def sigterm_while_waiting_or_loading_ends_the_task_at_once():
     job = digits_job(workdir())
     task = Task(job, {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}},
                 ("--devices", "cpu:1"))
-    task.until(lambda t: t.events("plan"), 10)
+    task.until(lambda t: t.events("plan"))
     task.signal(signal.SIGTERM)
-    assert task.wait(5) in (143, 138), task.log()
+    assert task.wait() in (143, 138), task.log()
 
 
 if __name__ == "__main__":

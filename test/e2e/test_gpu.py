@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import kit
-from kit import BUILD, ROOT, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+from kit import BUILD, ROOT, Task, digits_job, expect_codes, main, read_tree, start, test, with_faults, workdir
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
 import tfrecord  # noqa: E402
@@ -35,7 +35,7 @@ def run(devices, n=1, env=None, folder=None, codes=None, args=(), **changes):
         tasks = start(job, n, devices, args, env)
     else:
         tasks = [Task(job, args=("--devices", devices, *args), env=env)]
-    expect_codes(tasks, codes or [0] * n, 120)
+    expect_codes(tasks, codes or [0] * n)
     return folder, tasks
 
 
@@ -135,7 +135,7 @@ def too_large(env):
     """Returns (exit code, last error) of a job on a GPU with too little memory."""
     job = digits_job(workdir(), **short(2, train={"global_batch_size": 512, "lanes": 1}))
     t = Task(job, args=("--devices", "cuda:0"), env=env)
-    return t.wait(60), errors(t)[-1]
+    return t.wait(), errors(t)[-1]
 
 
 @test
@@ -174,7 +174,7 @@ def label_out_of_range_on_a_gpu_ends_the_run_and_is_named():
         wrong_label(folder, "digits-test-0.tfrecord", 3, 12)
         job = digits_job(folder, **short(2, data={"eval": "digits-test-*.tfrecord"}, train={"eval_every_epochs": 1}))
         t = Task(job, args=("--devices", devices))
-        said[devices] = (t.wait(60), errors(t)[-1])
+        said[devices] = (t.wait(), errors(t)[-1])
     assert said["cuda:0"] == said["cpu:1"], said
 
 
@@ -246,7 +246,7 @@ def nccl_two_gpus_of_one_or_two_tasks_all_reduce_gradients():
     job, ports = digits_job(workdir(), **short()), kit.free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0", *more), name="worker %d" % i)
              for i, more in enumerate(((), ("--trace", path)))]
-    expect_codes(tasks, [0, 0], 120)
+    expect_codes(tasks, [0, 0])
     near(losses(tasks[0]), losses(c), "two tasks")
     check_trace(tasks[1], os.path.join(folder, "trace.worker-1.json"), 1, ([2, 3],), list(range(4, 9)))
 
@@ -255,16 +255,16 @@ def nccl_two_gpus_of_one_or_two_tasks_all_reduce_gradients():
 def gpu_task_killed_rejoins_and_loses_no_step():
     _, (c,) = run("cpu:1", **short(30))
     folder = workdir()
-    job = digits_job(folder, **kit.merge(short(30), {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
-    slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
-    ports = kit.free_ports(2)
-    tasks = start(job, 2, "cuda:0", env=slow, ports=ports)
-    tasks[0].until_step(5, 60)
+    job = digits_job(folder, **kit.merge(short(30), {"elastic": {"min_world": 1, "rejoin_seconds": 0}, "detection": {"stuck_factor": 0}}))
+    gate, ports = kit.Gate(), kit.free_ports(2)
+    tasks = start(job, 2, "cuda:0", env={"TRAINERD_FAULT": gate.holds_step(20)}, ports=ports, together=True)
+    tasks[0].until_step(5)
     tasks[1].signal(signal.SIGKILL)
     tasks[1].wait()
-    tasks[0].until_step(15, 60)
-    back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:0"), slow, "worker 1 again")
-    expect_codes([tasks[0], back], [0, 0], 120)
+    tasks[0].until_step(15)
+    back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:0"), with_faults(None, gate.fault("data.open")), "worker 1 again")
+    gate.open_when_joined([tasks[0], back], ports[0], phases=("", "opening"))
+    expect_codes([tasks[0], back], [0, 0])
     near(losses(tasks[0]), losses(c), "with a death")
     assert any("lanes 2 to 3" in r["message"] for r in back.events("note")), back.log()
 
@@ -314,16 +314,16 @@ def deterministic_sums_have_the_same_bytes_after_a_task_was_killed():
     job = kit.merge(short(30, train={"lanes": 8}), ORDERED)
     calm, _ = run("cuda:0", **job)
     folder = workdir()
-    path = digits_job(folder, **kit.merge(job, {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
-    slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
-    ports = kit.free_ports(4)
-    tasks = start(path, 4, "cuda:0", env=slow, ports=ports)
-    tasks[0].until_step(5, 60)
+    path = digits_job(folder, **kit.merge(job, {"elastic": {"min_world": 1, "rejoin_seconds": 0}, "detection": {"stuck_factor": 0}}))
+    gate, ports = kit.Gate(), kit.free_ports(4)
+    tasks = start(path, 4, "cuda:0", env={"TRAINERD_FAULT": gate.holds_step(20)}, ports=ports, together=True)
+    tasks[0].until_step(5)
     tasks[3].signal(signal.SIGKILL)
     tasks[3].wait()
-    tasks[0].until_step(12, 60)
-    back = Task(path, kit.tf_config(ports, 3), ("--devices", "cuda:0"), slow, "worker 3 again")
-    expect_codes([*tasks[:3], back], [0] * 4, 120)
+    tasks[0].until_step(12)
+    back = Task(path, kit.tf_config(ports, 3), ("--devices", "cuda:0"), with_faults(None, gate.fault("data.open")), "worker 3 again")
+    gate.open_when_joined([*tasks[:3], back], ports[0], phases=("", "opening"))
+    expect_codes([*tasks[:3], back], [0] * 4)
     assert checkpoints(folder, 30) == checkpoints(calm, 30)
 
 
@@ -333,7 +333,7 @@ def copies_to_the_gpu_and_its_idle_time_are_measured_for_advice():
     job = digits_job(workdir(), **short(steps=1000000), health={"advice": limits})
     task = Task(job, args=("--devices", "cuda"))
     for kind in ("h2d_ms", "device_use"):
-        task.until(lambda t: any(r["kind"] == kind for r in t.events("advice")), 60)
+        task.until(lambda t: any(r["kind"] == kind for r in t.events("advice")))
         record = next(r for r in task.events("advice") if r["kind"] == kind)
         assert record["culprit"] == "GPUs of local" and record["limit"] == limits[kind], record
         assert record["value"] > 0 and (record["value"] > limits[kind]) == (kind == "h2d_ms"), record

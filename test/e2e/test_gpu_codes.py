@@ -7,7 +7,7 @@ import os
 import signal
 
 import kit
-from kit import BUILD, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+from kit import BUILD, Task, digits_job, expect_codes, main, read_tree, start, test, with_faults, workdir
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 
@@ -36,7 +36,7 @@ def train(job, devices, n=1, env=None):
     path = digits_job(folder, **job)
     env = dict({"EMULATED_GPUS": "4"}, **(env or {}))
     tasks = start(path, n, devices, (), env) if n > 1 else [Task(path, args=("--devices", devices), env=env)]
-    expect_codes(tasks, [0] * n, 120)
+    expect_codes(tasks, [0] * n)
     return checkpoint(folder), tasks
 
 
@@ -64,16 +64,16 @@ def int4_has_equal_bytes_after_a_task_was_killed_and_returned():
     job = job_with("int4", groups=2, steps=14)
     want, _ = train(job, "cuda:0")
     folder = workdir()
-    path = digits_job(folder, **kit.merge(job, {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
-    slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
-    ports = kit.free_ports(4)
-    tasks = start(path, 4, "cuda:0", env=slow, ports=ports)
-    tasks[0].until_step(4, 60)
+    path = digits_job(folder, **kit.merge(job, {"elastic": {"min_world": 1, "rejoin_seconds": 0}, "detection": {"stuck_factor": 0}}))
+    gate, ports = kit.Gate(), kit.free_ports(4)
+    tasks = start(path, 4, "cuda:0", env={"TRAINERD_FAULT": gate.holds_step(11)}, ports=ports, together=True)
+    tasks[0].until_step(4)
     tasks[3].signal(signal.SIGKILL)
     tasks[3].wait()
-    tasks[0].until_step(8, 60)
-    back = Task(path, kit.tf_config(ports, 3), ("--devices", "cuda:0"), slow, "worker 3 again")
-    expect_codes([*tasks[:3], back], [0] * 4, 120)
+    tasks[0].until_step(8)
+    back = Task(path, kit.tf_config(ports, 3), ("--devices", "cuda:0"), with_faults(None, gate.fault("data.open")), "worker 3 again")
+    gate.open_when_joined([*tasks[:3], back], ports[0], phases=("", "opening"))
+    expect_codes([*tasks[:3], back], [0] * 4)
     assert checkpoint(folder) == want
 
 
@@ -157,16 +157,15 @@ def gpus_return_to_their_copy_of_the_state_after_a_kill_and_leave_equal_bytes():
         for fault, returns, devices in (("train.update=kill@7", True, "cuda:0"), ("train.copies=kill@2", False, "cuda:0"),
                                         ("train.reduce=kill@8", False, "cuda:0,1")):
             folder = workdir()
-            elastic = {"min_world": 2 if returns else 1, "rejoin_seconds": 10 if returns else 2 * kit.SLOW}  # all begin together
+            elastic = {"min_world": 2 if returns else 1, "rejoin_seconds": 10 if returns else 0}
             path = digits_job(folder, **kit.merge(residual_job(code), {"elastic": elastic}))
             ports = kit.free_ports(2)
             env = {"EMULATED_GPUS": "4"}
-            tasks = [Task(path, kit.tf_config(ports, i), ("--devices", devices), {**env, "TRAINERD_FAULT": fault} if i == 1 else env,
-                          "worker %d" % i) for i in range(2)]
+            tasks = start(path, 2, devices, env=env, ports=ports, faults={1: fault}, together=True)
             assert tasks[1].wait() == -signal.SIGKILL, tasks[1].log()
             if returns:
                 tasks[1] = Task(path, kit.tf_config(ports, 1), ("--devices", devices), env, "worker 1 again")
-            expect_codes(tasks if returns else tasks[:1], [0] * (2 if returns else 1), 120)
+            expect_codes(tasks if returns else tasks[:1], [0] * (2 if returns else 1))
             notes = [r["message"] for r in tasks[0].events("note") if "returns from step" in r["message"]]
             assert notes or fault.startswith("train.copies"), tasks[0].log()
             assert checkpoint(folder) == want, (code, fault)
@@ -178,7 +177,7 @@ def checkpoint_with_residuals_is_continued_by_another_number_of_gpus():
         folder = workdir()
         for steps, devices in ((5, first), (12, then)):
             task = Task(digits_job(folder, **residual_job(code, steps)), args=("--devices", devices), env={"EMULATED_GPUS": "4"})
-            expect_codes([task], [0], 120)
+            expect_codes([task], [0])
         assert min(task.steps()) == 6, task.log()
         assert checkpoint(folder) == of_one_gpu(code)[0], (code, first, then)
 

@@ -8,7 +8,7 @@ import subprocess
 import urllib.request
 
 import kit
-from kit import BUILD, SLOW, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, start, test, workdir
+from kit import BUILD, GUARD, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, start, test, workdir
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 NVML = {"LD_LIBRARY_PATH": os.path.join(BUILD, "emulated")}
@@ -18,7 +18,7 @@ SHORT = {"train": {"epochs": None, "steps": 20, "lanes": 2, "log_every_steps": 1
 
 def check(devices, job=None, **env):
     p = subprocess.run([kit.TRAINERD, "--check", "--devices", devices, *(("--job", job) if job else ())],
-                       env=dict(os.environ, **env), capture_output=True, text=True, timeout=60 * SLOW)
+                       env=dict(os.environ, **env), capture_output=True, text=True, timeout=GUARD)
     return p.returncode, p.stdout, p.stderr
 
 
@@ -58,7 +58,7 @@ def refused(devices, envs, words, changes=SHORT):
     job = digits_job(workdir(), **kit.merge(changes, {"train": {"deadline_seconds": 4}}))
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", devices[i]), envs[i], "worker %d" % i) for i in range(2)]
-    codes = finish(tasks, 60)
+    codes = finish(tasks)
     said = "\n".join(t.log() for t in tasks)
     assert 2 in codes and 0 not in codes and words in said, (codes, said)
 
@@ -99,10 +99,10 @@ def nccl_rank_missing_wait_ends_at_the_deadline():
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
              for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "init"}))]
-    codes = finish(tasks, 60)
+    codes = finish(tasks)
     assert codes == [138, 138], codes
     for t in tasks:
-        assert t.p.returncode == 138 and t.ended - t.started < 30 * SLOW
+        assert t.p.returncode == 138
         for words in ("no step for ", "connect the GPUs (NCCL): the other GPUs did not respond within 2.5 s"):
             assert words in t.final_message(), t.log()
 
@@ -115,7 +115,7 @@ def nccl_error_ends_the_generation_and_the_job_continues():
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
              for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "error:4"}))]
-    expect_codes(tasks, [0, 0], 120)
+    expect_codes(tasks, [0, 0])
     # the first message is that of the task with the error or that of the task that loses it
     assert any("step 4: sum up the gradients (NCCL)" in r["message"] for r in tasks[0].events("view")), tasks[0].log()
     assert sorted(tasks[0].steps()) == list(range(1, 7)) and len(tasks[0].events("step")) == 6
@@ -127,7 +127,7 @@ def gpu_failed_or_hung_is_named_and_ends_the_process():
                          ("hang@220", "the GPU does not come to rest within 2.0 s")):
         t = Task(digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 2}})), args=("--devices", "cuda"),
                  env={"EMULATED_FAULT": fault})
-        assert t.wait(60) == 138, t.log()
+        assert t.wait() == 138, t.log()
         said = t.events("end")[0]["message"]
         assert words in said and (": cuda:0: " in said or ": cuda:1: " in said), said
 
@@ -138,8 +138,8 @@ def gpu_sensors_are_in_status_http_and_metrics():
     ports, (web,) = free_ports(1), free_ports(1)
     t = Task(job, kit.tf_config(ports, 0), ("--devices", "cuda", "--metrics", "127.0.0.1:%d" % web),
              dict(NVML, EMULATED_NVML="hot"))
-    t.until_step(2, 60)
-    get = lambda path: urllib.request.urlopen("http://127.0.0.1:%d%s" % (web, path), timeout=10 * SLOW).read().decode()
+    t.until_step(2)
+    get = lambda path: urllib.request.urlopen("http://127.0.0.1:%d%s" % (web, path), timeout=GUARD).read().decode()
     label = '{gpu="1",name="emulated GPU",uuid="GPU-656d756c-6174-6564-0000-000000000001"} '
     metrics = get("/metrics")
     for name, value in (("utilization_ratio", "0.91"), ("memory_used_bytes", "1073741825"),
@@ -151,8 +151,8 @@ def gpu_sensors_are_in_status_http_and_metrics():
     assert 0 <= idle < 1 and 0 <= status["idle"] < 1, (idle, status)
     assert status["throttled"] == "power cap, software thermal"
     address = "127.0.0.1:%d" % ports[0]
-    ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30 * SLOW).stdout
-    kit.wait_until(lambda: "idle" in json.loads(ctl("--json"))["gpus"][0], 10)  # a status may be up to 0.1 s old
+    ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=GUARD).stdout
+    kit.wait_until(lambda: "idle" in json.loads(ctl("--json"))["gpus"][0])  # a status may be up to 0.1 s old
     gpu = json.loads(ctl("--json"))["gpus"][0]
     assert gpu["power_watts"] == 512.5 and 0 <= gpu["idle"] < 1, gpu
     said = ctl()
@@ -164,9 +164,9 @@ def gpu_sensors_are_in_status_http_and_metrics():
 def nccl_abort_that_hangs_ends_the_process_with_138():
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 1000000}}))
     tasks = start(job, 2, "cuda:0", env={"EMULATED_NCCL_FAULT": "abort"})
-    tasks[0].until_step(2, 60)
+    tasks[0].until_step(2)
     tasks[1].kill()
-    code = tasks[0].wait(40)
+    code = tasks[0].wait()
     assert code == 138, (code, tasks[0].log())
 
 

@@ -10,7 +10,7 @@ import subprocess
 import urllib.request
 
 import kit
-from kit import BUILD, SLOW, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, read_tree, test, workdir
+from kit import BUILD, GUARD, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, read_tree, test, workdir
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 STEPS = 200  # nine epochs
@@ -20,7 +20,7 @@ def job_of(folder, precision, **changes):
     mlp = os.path.join(folder, "mlp.onnx")
     if not os.path.exists(mlp):
         subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=32", "--seed", "2", "-o", mlp],
-                       check=True, timeout=60 * SLOW, capture_output=True)
+                       check=True, timeout=GUARD, capture_output=True)
     base = {"model": {"onnx": "mlp.onnx"},
             "data": {"features": {"image": {"shape": [64]}}},
             "train": {"precision": precision, "epochs": None, "steps": STEPS, "lanes": 2, "log_every_steps": 1,
@@ -48,7 +48,7 @@ def precision_of_each_kind_is_as_accurate_as_float32():
         folder = workdir()
         scale = {"loss_scale": {"growth_interval": 40}} if precision == "float16" else {}
         t = Task(job_of(folder, precision, train=scale), args=("--devices", "cuda:0"))
-        expect_codes([t], [0], 120)
+        expect_codes([t], [0])
         accuracy[precision] = t.events("eval")[-1]["accuracy"]
         steps = [r for _, r in sorted(t.steps().items())]
         first[precision] = steps[9]["loss"]
@@ -69,7 +69,7 @@ def overflow_is_skipped_by_all_tasks_and_a_restarted_task_has_the_same_scale():
         "data": {"eval": None}, "model": {"metrics": None}, "checkpoint": {"every_steps": 1000}, "export": None}
     whole = workdir()
     tasks, _ = two(job_of(whole, "float16", **overflowing))
-    expect_codes(tasks, [0, 0], 120)
+    expect_codes(tasks, [0, 0])
     skipped = [[r["message"] for r in t.events("overflowed")] for t in tasks]
     assert skipped[0] == skipped[1] and len(skipped[0]) > 5, skipped
     assert skipped[0][0] == ("step 1: the gradient overflows float16 with a loss scale of 4294967296; the step is skipped, "
@@ -82,21 +82,21 @@ def overflow_is_skipped_by_all_tasks_and_a_restarted_task_has_the_same_scale():
     (web,) = free_ports(1)
     slow = {"TRAINERD_FAULT": "train.forward=delay:60@1+"}
     tasks, ports = two(job, slow, ("--metrics", "127.0.0.1:%d" % web))
-    tasks[0].until_step(14, 60)
+    tasks[0].until_step(14)
     tasks[1].signal(signal.SIGKILL)
     tasks[1].wait()
     at = max(tasks[0].steps())
     scale = tasks[0].steps()[at]["loss_scale"]
-    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % web, timeout=10 * SLOW).read().decode()
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % web, timeout=GUARD).read().decode()
     seen = dict(line.rsplit(None, 1) for line in text.splitlines() if not line.startswith("#"))
     assert int(seen["trainerd_overflowed_steps_total"]) > 5 and int(seen["trainerd_skipped_steps_total"]) == 0, text
     assert float(seen["trainerd_loss_scale"]) == scale, (scale, text)
     status = lambda: subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True,
-                                    timeout=30 * SLOW)
+                                    timeout=GUARD)
     # the log follows the step with a delay
-    kit.wait_until(lambda: "loss scale  %d\n" % scale in status().stdout, 10, lambda: (scale, status()))
+    kit.wait_until(lambda: "loss scale  %d\n" % scale in status().stdout, lambda: (scale, status()))
     back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:1"), slow, "worker 1 again")
-    expect_codes([tasks[0], back], [0, 0], 120)
+    expect_codes([tasks[0], back], [0, 0])
     assert back.events("resume")[0]["step"] >= 14 and back.events("overflowed"), back.log()
     a, b = (read_tree(os.path.join(f, "run", "checkpoints")) for f in (whole, folder))
     assert manifest(folder, 24)["loss_scale"] < 2 ** 28 and a.keys() == b.keys()
@@ -115,7 +115,7 @@ def loss_scale_resumes_from_a_checkpoint_only_with_float16():
                                           (14, "float16", {"growth_interval": 0}, (65536, 0))):
         train = {"steps": steps, **({"loss_scale": scale} if scale else {})}
         t = Task(job_of(folder, precision, **kit.merge(short, {"train": train})), args=("--devices", "cuda:0"))
-        expect_codes([t], [0], 60)
+        expect_codes([t], [0])
         m = manifest(folder, steps)
         assert (m.get("loss_scale"), m.get("loss_scale_good_steps", 0 if scale else None)) == want, (steps, m)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import kit
-from kit import BUILD, ROOT, SLOW, main, test, workdir
+from kit import BUILD, GUARD, ROOT, main, test, workdir
 
 sys.path.insert(1, os.path.join(ROOT, "test", "gpu"))
 import pack  # noqa: E402
@@ -16,7 +16,7 @@ import pack  # noqa: E402
 def script(*args, **env):
     out = workdir()
     p = subprocess.run([os.path.join(ROOT, "scripts", "gpu"), "--emulated", "--out", out, *args], capture_output=True,
-                       text=True, timeout=240 * SLOW, env=dict(os.environ, **env))
+                       text=True, timeout=10 * GUARD, env=dict(os.environ, **env))
     return p.returncode, p.stdout + p.stderr, out
 
 

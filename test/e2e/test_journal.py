@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 
-from kit import SLOW, TRAINERD, digits_job, enter_namespaces, free_ports, main, need_namespaces, test, tf_config, workdir
+from kit import GUARD, TRAINERD, digits_job, enter_namespaces, free_ports, main, need_namespaces, test, tf_config, workdir
 
 SOCKET = "/run/systemd/journal/socket"
 
@@ -25,14 +25,14 @@ def run(args=(), env=None, is_journal=True, job=None):
     e.update(env or {})
     p = subprocess.Popen([TRAINERD, "--job", job, "--devices", "cpu:1", "--bind", "any", "--insecure", *args], env=e, stderr=theirs)
     theirs.close()
-    ours.settimeout(60 * SLOW)
+    ours.settimeout(GUARD)
     text = b""
     while True:
         got = ours.recv(65536)
         if not got:
             break
         text += got
-    p.wait(60 * SLOW)
+    p.wait(GUARD)
     return text.decode().splitlines()
 
 

@@ -11,7 +11,7 @@ import tempfile
 
 import yaml
 
-from kit import BUILD, ROOT, SLOW, TRAINERD, Skip, digits_job, enter_namespaces, main, need_namespaces, need_program, test, workdir
+from kit import BUILD, GUARD, ROOT, Skip, TRAINERD, digits_job, enter_namespaces, main, need_namespaces, need_program, test, workdir
 
 FOLDER = os.path.join(ROOT, "config", "kubernetes")
 VARIANTS = {"job.yaml": "Job", "statefulset.yaml": "StatefulSet", "jobset.yaml": "JobSet", "tfjob.yaml": "TFJob",
@@ -155,7 +155,7 @@ def kubernetes_cluster_of_each_variant_resolves_to_the_task_of_its_host_name():
         env = {name: e["value"] for name, e in environment(template_of(variant)["spec"]["containers"][0]).items() if "value" in e}
         env.pop("TRAINERD_JOB")
         p = subprocess.run(["unshare", "--uts", "sh", "-c", 'hostname "$1" && exec "$2" --check', "sh", host, TRAINERD],
-                           env={**os.environ, **env}, capture_output=True, text=True, timeout=60 * SLOW)
+                           env={**os.environ, **env}, capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == 0, (variant, p.stderr)
         cluster = json.loads(p.stdout)["cluster"]
         text = json.dumps(cluster)
@@ -169,7 +169,7 @@ def kubernetes_placeholder_of_the_secret_is_refused():
     e = environment(template_of("job.yaml")["spec"]["containers"][0])["TRAINERD_TOKEN"]["valueFrom"]["secretKeyRef"]
     assert e == {"name": the("Secret")["metadata"]["name"], "key": "token"}
     config = {"cluster": {"worker": ["127.0.0.1:2222"]}, "task": {"type": "worker", "index": 0}}
-    p = subprocess.run([TRAINERD, "--job", digits_job(workdir()), "--devices", "cpu:1"], capture_output=True, text=True, timeout=60 * SLOW,
+    p = subprocess.run([TRAINERD, "--job", digits_job(workdir()), "--devices", "cpu:1"], capture_output=True, text=True, timeout=GUARD,
                        env={**os.environ, "TF_CONFIG": json.dumps(config), "TRAINERD_TOKEN": token})
     assert p.returncode == 2 and "the token" in p.stderr, p
 
@@ -215,7 +215,7 @@ mount --bind "$1" "$1" && mount --bind "$2" "$1/training" && mount -t proc proc 
 mount -o remount,ro,bind "$1"
 exec chroot --userspec=65532:65532 "$1" /usr/bin/trainerd --job /training/digits.json --devices cpu:1"""
     # a mount namespace of its own: the mounts vanish with the program
-    p = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", folder, training], capture_output=True, text=True, timeout=120 * SLOW,
+    p = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", folder, training], capture_output=True, text=True, timeout=GUARD,
                        env={"PATH": "/usr/sbin:/usr/bin:/bin"})
     if "userspec" in p.stderr or "Invalid argument" in p.stderr:
         raise Skip("no user with another number here: " + p.stderr.strip())

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 
-from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Skip, await_process, digits_job, enter_namespaces, free_ports, main, need_namespaces,
-                 need_program, test, wait_until, workdir)
+from kit import (GUARD, ROOT, Skip, TRAINERCTL, TRAINERD, await_process, digits_job, enter_namespaces, free_ports, main,
+                 need_namespaces, need_program, test, wait_until, workdir)
 
 SLOWLY = "train.forward=delay:10@1+"
 HOSTS = {"h1": "10.79.0.1", "h2": "10.79.0.2"}
@@ -40,12 +40,12 @@ class Script:
         with open(self.log_path, errors="replace") as f:
             return f.read()
 
-    def until(self, text, seconds=30):
-        wait_until(lambda: self.p.poll() is not None or re.search(text, self.log()), seconds, lambda: "%s\n%s" % (text, self.log()[-3000:]))
+    def until(self, text):
+        wait_until(lambda: self.p.poll() is not None or re.search(text, self.log()), lambda: "%s\n%s" % (text, self.log()[-3000:]))
         assert re.search(text, self.log()), "%s did not appear; exit %s\n%s" % (text, self.p.poll(), self.log()[-3000:])
 
-    def expect(self, code, seconds=60):
-        got = await_process(self.p, seconds)
+    def expect(self, code):
+        got = await_process(self.p)
         assert got == code, "exit %d, expected %d\n%s" % (got, code, self.log()[-3000:])
         return self.log()
 
@@ -66,7 +66,7 @@ def tasks_of(job):
 
 def until_no_task_of(job):
     try:
-        wait_until(lambda: not tasks_of(job), 60, lambda: "tasks survived their launcher: %s" % tasks_of(job))
+        wait_until(lambda: not tasks_of(job), lambda: "tasks survived their launcher: %s" % tasks_of(job))
     finally:
         for pid in tasks_of(job):
             os.kill(pid, signal.SIGKILL)
@@ -93,7 +93,7 @@ def ends(script, job, folder, signum, target=None):
     """Sends a signal to the script, or to the process `target`: every task saves and ends."""
     script.until("step 30 ")
     os.kill(target or script.p.pid, signum)
-    await_process(script.p, 60)
+    await_process(script.p)
     until_no_task_of(job)
     saved = checkpoints(folder)
     assert saved and not saved[-1].endswith("440"), (saved, script.log()[-2000:])
@@ -172,7 +172,7 @@ def mpirun_preflight_check_fails_and_no_task_starts():
 def mpirun_failing_task_ends_the_job_with_its_exit_code():
     folder = workdir()
     _, script = mpirun(folder, "--no-check", env={"TRAINERD_FAULT": "train.forward=fail@5"})
-    code = await_process(script.p, 60)
+    code = await_process(script.p)
     assert code in (2, 138), (code, script.log()[-2000:])
 
 
@@ -200,7 +200,7 @@ def mpirun_alone_without_a_cluster_trains_once():
     env = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_") and k != "TF_CONFIG"}
     port = free_ports(1)[0]
     p = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", TRAINERD, "--job", job, "--devices", "cpu:1",
-                        "--port", str(port)], env=env, capture_output=True, text=True, timeout=60 * SLOW, stdin=subprocess.DEVNULL)
+                        "--port", str(port)], env=env, capture_output=True, text=True, timeout=GUARD, stdin=subprocess.DEVNULL)
     assert p.returncode == 0 and "no cluster is given: it is formed on this host" in p.stderr, p.stderr
     assert p.stderr.count("worker 0: step 440 of 440") == 1, p.stderr
     assert "worker 1: the job is complete" in p.stderr, p.stderr
@@ -231,7 +231,7 @@ def token_is_made_only_for_tasks_that_other_hosts_can_reach():
             if program == "srun" and ":" in "".join(args[1:]) or program == "pdsh" and "127.0.0.1" in args:
                 continue
             e = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
-            p = subprocess.run([os.path.join(ROOT, "scripts", "trainerd-" + program), "--no-check", *args], cwd=folder, timeout=20 * SLOW,
+            p = subprocess.run([os.path.join(ROOT, "scripts", "trainerd-" + program), "--no-check", *args], cwd=folder, timeout=GUARD,
                                capture_output=True, text=True, env={**e, **env, "PATH": folder + ":" + os.environ["PATH"]})
             assert p.returncode == 0, p
             with open(os.path.join(folder, "token")) as f:
@@ -256,7 +256,7 @@ def scripts_refuse_invalid_arguments():
             ("trainerd-srun", ["job.json", "a:1"], "a port is not possible here; use --port N"),
             ("trainerd-srun", [], "runs the tasks of a job as one step of Slurm")):
         need_program(script.removeprefix("trainerd-"))
-        p = subprocess.run([os.path.join(ROOT, "scripts", script), *args], capture_output=True, text=True, cwd=folder, timeout=20 * SLOW)
+        p = subprocess.run([os.path.join(ROOT, "scripts", script), *args], capture_output=True, text=True, cwd=folder, timeout=GUARD)
         assert p.returncode == 2 and text in p.stderr, (script, args, p.returncode, p.stderr)
 
 
@@ -326,7 +326,7 @@ def start_ssh():
     for name in HOSTS:
         daemon(on_host(name, need_program("sshd"), "-D", "-f", folder + "/sshd_config", "-E", folder + "/sshd-" + name))
     for name in HOSTS:
-        wait_until(lambda n=name: subprocess.run(["ssh", *options.split(), n, "true"], capture_output=True).returncode == 0, 60,
+        wait_until(lambda n=name: subprocess.run(["ssh", *options.split(), n, "true"], capture_output=True).returncode == 0,
                    lambda n=name: read_text("%s/sshd-%s" % (folder, n)))
     return options
 
@@ -459,11 +459,11 @@ def start_slurm():
     daemon([need_program("munged"), "--foreground", "--force", "--key-file", folder + "/munge/key", "--pid-file", folder + "/munge/pid",
             "--socket", "/run/munge/munge.socket.2", "--log-file", folder + "/munge/log", "--seed-file", folder + "/munge/seed"],
            stdout=log, stderr=log)
-    wait_until(lambda: os.path.exists("/run/munge/munge.socket.2"), 60, lambda: read_text(folder + "/munge/log") + read_text(folder + "/slurm.out"))
+    wait_until(lambda: os.path.exists("/run/munge/munge.socket.2"), lambda: read_text(folder + "/munge/log") + read_text(folder + "/slurm.out"))
     daemon(["unshare", "--uts", "sh", "-c", "hostname launcher; exec \"$@\"", "sh", need_program("slurmctld"), "-D"], stdout=log, stderr=log)
     for name in HOSTS:
         daemon(on_host(name, need_program("slurmd"), "-D", "-N", name), stdout=log, stderr=log)
-    wait_until(lambda: subprocess.run(["srun", "-N2", "-n2", "true"], capture_output=True, timeout=30 * SLOW).returncode == 0, 60,
+    wait_until(lambda: subprocess.run(["srun", "-N2", "-n2", "true"], capture_output=True, timeout=GUARD).returncode == 0,
                lambda: "".join(read_text("%s/%s" % (folder, n)) for n in ("slurm.out", "ctld.log", "h1.log", "h2.log"))[-4000:])
 
 
@@ -482,7 +482,7 @@ def srun_alone_without_a_cluster_trains_once():
     env = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_") and k != "TF_CONFIG"}
     env["TRAINERD_TOKEN"] = "a token of this test"  # the hosts reach each other
     p = subprocess.run(["srun", "-n2", "-l", TRAINERD, "--job", job, "--devices", "cpu:1"], env=env, capture_output=True, text=True,
-                       timeout=90 * SLOW, stdin=subprocess.DEVNULL)
+                       timeout=GUARD, stdin=subprocess.DEVNULL)
     assert p.returncode == 0 and "it is formed from the Slurm step (SLURM_STEP_NUM_TASKS=2" in p.stderr, p.stderr
     assert p.stderr.count("step 440 of 440") == 1 and "worker 1: the job is complete" in p.stderr, p.stderr
 

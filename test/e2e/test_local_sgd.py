@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Skip, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test,
-                 tf_config, workdir)
+from kit import (GUARD, Gate, ROOT, Skip, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, read_tree, start,
+                 test, tf_config, with_faults, workdir)
 from random_net import random_net
 
 sys.path.append(os.path.join(ROOT, "test", "data"))
@@ -36,12 +36,6 @@ def job_with(phases, steps=30, lanes=4, **changes):
     return {"train": {"epochs": None, "steps": steps, "lanes": lanes, "log_every_steps": 1, "deadline_seconds": 10,
                       "phases": phases},
             "optimizer": ADAMW, "checkpoint": {"every_steps": 7, "every_seconds": 0, "max_to_keep": 100}, **changes}
-
-
-def pace(ms, first=1):
-    """Returns a fault that delays each step from `first` on, so that a test acts before the job is complete; on a busy machine
-    the delay is longer."""
-    return {"TRAINERD_FAULT": "train.forward=delay:%d@%d+" % (min(8 * ms, ms * SLOW), first)}
 
 
 def checkpoints(folder):
@@ -347,10 +341,8 @@ def smaller_group_trains_the_groups_of_a_dead_task():
     folder = workdir()
     path = digits_job(folder, **job, elastic={"min_world": 3, "rejoin_seconds": 0.1})
     ports = free_ports(4)
-    env = {"TRAINERD_LOG_LEVEL": "debug", **pace(50)}
-    tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"), env, "worker %d" % i) for i in range(4)]
-    tasks[0].until_step(5)
-    tasks[2].signal(signal.SIGKILL)
+    tasks = start(path, 4, ports=ports, env={"TRAINERD_LOG_LEVEL": "debug"}, faults={2: "train.inner=kill@6"}, together=True)
+    assert tasks[2].wait() == -signal.SIGKILL, tasks[2].log()
     rest = [tasks[0], tasks[1], tasks[3]]
     expect_codes(rest, [0, 0, 0])
     assert any("trains 2 of them" in r["message"] for t in rest for r in t.events("note")), tasks[0].log()
@@ -361,12 +353,14 @@ def smaller_group_trains_the_groups_of_a_dead_task():
 def task_that_joins_receives_the_state_of_the_outer_step():
     job = job_with([LOCAL], steps=40)
     folder = workdir()
-    path = digits_job(folder, **job, elastic={"min_world": 3, "rejoin_seconds": 0.1})
+    path = digits_job(folder, **job, elastic={"min_world": 3, "rejoin_seconds": 0.1}, detection={"stuck_factor": 0})
     ports = free_ports(4)
-    env = {"TRAINERD_LOG_LEVEL": "debug", **pace(50)}
-    tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"), env, "worker %d" % i) for i in range(3)]
+    env, gate = {"TRAINERD_LOG_LEVEL": "debug"}, Gate()
+    tasks = [Task(path, tf_config(ports, i), ("--devices", "cpu:1"), with_faults(env, gate.holds_step(7)), "worker %d" % i)
+             for i in range(3)]
     tasks[0].until_step(5)
-    late = Task(path, tf_config(ports, 3), ("--devices", "cpu:1"), env, "worker 3")
+    late = Task(path, tf_config(ports, 3), ("--devices", "cpu:1"), with_faults(env, gate.fault("data.open")), "worker 3")
+    gate.open_when_joined([*tasks, late], ports[0], phases=("", "opening"))
     expect_codes([*tasks, late], [0] * 4)
     received = [r for r in late.events("note") if "received the state after step" in r["message"]]
     assert len(received) == 1 and int(received[0]["message"].split(" step ")[1].split()[0]) % 5 == 0, late.log()
@@ -375,13 +369,16 @@ def task_that_joins_receives_the_state_of_the_outer_step():
 
 @test
 def job_stopped_in_the_second_phase_continues_there():
-    job = job_with(PHASES, checkpoint={"every_steps": 0, "every_seconds": 0, "max_to_keep": 100})
+    job = job_with(PHASES, detection={"stuck_factor": 0}, checkpoint={"every_steps": 0, "every_seconds": 0, "max_to_keep": 100})
     folder = workdir()
     path = digits_job(folder, **job)
-    first = start(path, 2, env=pace(100, 7))
+    gate = Gate()
+    first = start(path, 2, env={"TRAINERD_FAULT": gate.fault("train.forward", 12)})
     first[0].until_step(11)
     for t in first:
         t.signal(signal.SIGTERM)
+        t.until(lambda t: t.events("signal"))
+    gate.open()
     expect_codes(first, [143, 143])
     saved = max(int(name[5:13]) for name in checkpoints(folder))
     assert saved in (11, 16, 19), "saved after step %d, which is no outer step of the second phase" % saved
@@ -542,23 +539,23 @@ def evaluator_with_two_replicas_evaluates_the_checkpoints_of_all_phases():
 
 @test
 def status_and_metrics_name_the_phase_and_the_outer_step():
-    job = job_with(PHASES, steps=26)
+    job = job_with(PHASES, steps=26, detection={"stuck_factor": 0})
     job["optimizer"] = {**ADAMW, "schedule": None}
     folder = workdir()
     path = digits_job(folder, **job)
     port, page = free_ports(2)
     task = Task(path, tf_config([port], 0), ("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % page),
-                pace(300, 12))
+                {"TRAINERD_FAULT": "train.forward=hang@12"})
     task.until_step(11)
-    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=20 * SLOW).read().decode()
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=GUARD).read().decode()
     seen = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("trainerd_") and "{" not in line)
     assert (seen["trainerd_train_phase"], seen["trainerd_local_groups"]) == ("2", "2"), text
     outer = int(float(seen["trainerd_outer_step"]))
     assert 1 <= outer <= 3, text
-    shown = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=20 * SLOW)
+    shown = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=GUARD)
     assert "phase 2, local SGD with 2 groups, " in shown.stdout, shown.stdout + shown.stderr
     shown = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % port], capture_output=True, text=True,
-                           timeout=20 * SLOW)
+                           timeout=GUARD)
     status = json.loads(shown.stdout)
     assert (status["train_phase"], status["groups"]) == (2, 2) and status["outer_step"] >= outer, shown.stdout
     task.kill()
@@ -568,10 +565,10 @@ def status_and_metrics_name_the_phase_and_the_outer_step():
 def check_prints_the_steps_and_the_memory_of_each_phase():
     folder = workdir()
     path = digits_job(folder, **job_with(PHASES, lanes=8))
-    out = subprocess.run([TRAINERD, "--check", "--job", path], capture_output=True, text=True, timeout=20 * SLOW,
+    out = subprocess.run([TRAINERD, "--check", "--job", path], capture_output=True, text=True, timeout=GUARD,
                          env={**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(2), 1))})
     plan = json.loads(out.stdout)
-    placed = subprocess.run([TRAINERD, "--check", "--job", path], capture_output=True, text=True, timeout=20 * SLOW,
+    placed = subprocess.run([TRAINERD, "--check", "--job", path], capture_output=True, text=True, timeout=GUARD,
                             env={**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(2), 1)), "TRAINERD_LOCATION": "a/b"})
     phase, of_placed = plan["phases"][1], json.loads(placed.stdout)["phases"][1]
     assert of_placed == {**phase, "mine": None}, of_placed  # the group of the task depends on the locations of the others

@@ -14,7 +14,7 @@ import urllib.request
 import clicks
 import ids
 from control_group import ControlGroup, read
-from kit import FOLDERS, SLOW, TRAINERCTL, Skip, Task, await_process, free_ports, main, test, use_venv, wait_until, workdir
+from kit import FOLDERS, GUARD, Skip, TRAINERCTL, Task, await_process, free_ports, main, test, use_venv, wait_until, workdir
 
 use_venv()
 import numpy as np  # noqa: E402
@@ -46,7 +46,7 @@ class Job:
 
     def status(self, text=False):
         p = subprocess.run([TRAINERCTL, "status", *(() if text else ("--json",)), self.cluster["ps"][0]], capture_output=True, text=True,
-                           timeout=60 * SLOW)
+                           timeout=GUARD)
         if p.returncode != 0:
             return "" if text else {"memory": None}
         return p.stdout if text else json.loads(p.stdout)
@@ -55,7 +55,7 @@ class Job:
         return self.status()["memory"] or {"used_bytes": 0, "limit_bytes": 0, "source": "", "warning": ""}
 
     def metrics(self):
-        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % self.ports[2], timeout=60 * SLOW) as f:
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % self.ports[2], timeout=GUARD) as f:
             return dict(line.rsplit(" ", 1) for line in f.read().decode().splitlines() if line.startswith("trainerd_memory_"))
 
     def logs(self):
@@ -76,7 +76,7 @@ def warnings(task, words):
 def until_steps(job, n=3):
     """Waits until n more steps were made."""
     worker = job.tasks["worker"]
-    worker.until_step(max(worker.steps(), default=0) + n, 120)
+    worker.until_step(max(worker.steps(), default=0) + n)
 
 
 @test
@@ -86,13 +86,13 @@ def use_of_a_ps_approaches_the_limit_it_warns_once_and_lives():
         ps = job.start("ps")
         job.start("worker")
         until_steps(job)
-        wait_until(lambda: job.memory()["used_bytes"] > TABLES, 60, job.logs)
+        wait_until(lambda: job.memory()["used_bytes"] > TABLES, job.logs)
         before = job.memory()
         assert before["limit_bytes"] == 2 * TABLES and before["source"] == "cgroup " + group.limit and before["warning"] == "", before
         assert not warnings(ps, ""), job.logs()
 
         group.set_limit(before["used_bytes"] * 100 // 91 // 4096 * 4096)
-        wait_until(lambda: job.memory()["warning"] != "", 60, job.logs)
+        wait_until(lambda: job.memory()["warning"] != "", job.logs)
         after = job.memory()
         assert re.search(r" are in use \((8[5-9]|9\d) %\)", after["warning"]) and group.limit in after["warning"] and \
             "start more ps tasks, or raise the limit" in after["warning"], after
@@ -101,14 +101,14 @@ def use_of_a_ps_approaches_the_limit_it_warns_once_and_lives():
         assert re.search(r"^memory      .* in use, limit: cgroup %s\n {12}memory: .* are in use" % re.escape(group.limit), text, re.M), text
         until_steps(job)
         assert len(warnings(ps, " are in use (")) == 1, job.logs()
-        wait_until(lambda: float(job.metrics()["trainerd_memory_limit_bytes"]) == after["limit_bytes"], 60, job.logs)
+        wait_until(lambda: float(job.metrics()["trainerd_memory_limit_bytes"]) == after["limit_bytes"], job.logs)
         assert float(job.metrics()["trainerd_memory_used_bytes"]) > 0.8 * after["limit_bytes"], job.metrics()
         assert "are in use" in job.status()["last_trouble"], job.status()
 
         group.set_limit(2 * TABLES)
-        wait_until(lambda: job.memory()["warning"] == "", 60, job.logs)
+        wait_until(lambda: job.memory()["warning"] == "", job.logs)
         group.set_limit(job.memory()["used_bytes"] * 100 // 91)
-        wait_until(lambda: len(warnings(ps, " are in use (")) == 2, 60, job.logs)
+        wait_until(lambda: len(warnings(ps, " are in use (")) == 2, job.logs)
         until_steps(job)
         assert ps.p.poll() is None, job.logs()
 
@@ -133,12 +133,12 @@ def tables_of_a_ps_exceed_the_limit_they_are_refused():
         group.set_limit(TABLES * 3 // 4)
         ps = job.start("ps")
         worker = job.start("worker")
-        assert await_process(ps.p, 120) == 138, job.logs()
+        assert await_process(ps.p) == 138, job.logs()
         ps.reader.join(5)
         end = ps.final_message()
         assert "the tables of this task need at least 208.0 MiB" in end and "exceeds the limit of 156.0 MiB: cgroup " + group.limit in end and \
             "start more ps tasks, or raise the limit" in end, end
-        wait_until(lambda: any("exceeds the limit of 156.0 MiB" in r["message"] for r in list(worker.records)), 60, job.logs)
+        wait_until(lambda: any("exceeds the limit of 156.0 MiB" in r["message"] for r in list(worker.records)), job.logs)
         worker.signal(signal.SIGTERM)
         assert worker.wait() in (138, 143), job.logs()
 
@@ -163,7 +163,7 @@ def dynamic_table_grows_it_warns_and_is_refused_before_a_row_changes():
         group.set_limit(256 << 20)
         ps = job.start("ps")
         worker = job.start("worker")
-        assert await_process(ps.p, 120) == 138, job.logs()
+        assert await_process(ps.p) == 138, job.logs()
         ps.reader.join(5)
         end = ps.final_message()
         assert "with its new rows table 'emb' needs more than this task may use" in end and group.limit in end and \

@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 
-from kit import SLOW, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
+from kit import GUARD, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
 
 def worker(addresses, index=0, kind="worker", **jobs):
     return {"cluster": {"worker": addresses, **jobs}, "task": {"type": kind, "index": index}}
@@ -185,7 +185,7 @@ def run_row(what, how, message, code):
             c = how["cluster"]
             env["TF_CONFIG"] = fill(c if isinstance(c, str) else json.dumps(c), "{}", port)
         env.update(how.get("env", {}))
-        p = subprocess.run([TRAINERD, *args], env=env, capture_output=True, text=True, timeout=30 * SLOW, cwd=folder)
+        p = subprocess.run([TRAINERD, *args], env=env, capture_output=True, text=True, timeout=GUARD, cwd=folder)
         if p.returncode != code or not re.search(message, p.stderr):
             return "%s: exit %d, expected %d; expected /%s/, found:\n%s" % (what, p.returncode, code, message, p.stderr[-900:])
     except subprocess.TimeoutExpired:
@@ -216,7 +216,7 @@ def each_difference_between_two_tasks_has_its_message_and_exit_code_2():
         if changes.get("has_ps"):
             config["cluster"]["ps"] = ["127.0.0.1:%d" % free_ports(1)[0]]
         second = Task(digits_job(other, **changes.get("job", {})), config, changes.get("args", ("--devices", "cpu:1")), theirs, "worker 1")
-        code = second.wait(20)
+        code = second.wait()
         first.kill()
         if code != 2 or not re.search(message, second.final_message()):
             wrong.append("%s: exit %d; expected /%s/, found:\n%s" % (what, code, message, second.final_message()))

@@ -12,14 +12,14 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 
-from kit import ROOT, SLOW, TRAINERCTL, Task, digits_job, expect_codes, main, test, workdir
+from kit import GUARD, TRAINERCTL, Task, digits_job, expect_codes, main, test, workdir
 
 
 def make(name, *sets, seed=0):
     path = os.path.join(workdir(), name + ".onnx")
     flags = [f for s in sets for f in ("--set", s)]
     p = subprocess.run([TRAINERCTL, "model", name, *flags, "--seed", str(seed), "-o", path], capture_output=True,
-                       text=True, timeout=60 * SLOW)
+                       text=True, timeout=GUARD)
     assert p.returncode == 0, p.stderr
     return path
 
@@ -57,7 +57,7 @@ def same_as_onnx_runtime(path, arrays):
     for name, a in arrays.items():
         np.save(os.path.join(folder, name + ".npy"), a)
         flags += ["--input", "%s=%s.npy" % (name, os.path.join(folder, name))]
-    p = subprocess.run([TRAINERCTL, "run", path, *flags, "-o", folder, "--inference"], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "run", path, *flags, "-o", folder, "--inference"], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 0, p.stderr
     name = s.get_outputs()[0].name
     want, got = s.run(None, arrays)[0], np.load(os.path.join(folder, name + ".npy"))
@@ -116,7 +116,7 @@ def model_command_unknown_name_is_refused_with_the_nearest_name():
                         (["mlp", "--set", "hidden=0"], "from 1 to"), (["gpt2", "--set", "heads=5"], "heads must divide"),
                         (["dlrm", "--set", "rows=1000000000"], "2 GiB"), ([], "the name of a network is missing")):
         p = subprocess.run([TRAINERCTL, "model", *args, "-o", os.path.join(workdir(), "m.onnx")], capture_output=True,
-                           text=True, timeout=60 * SLOW)
+                           text=True, timeout=GUARD)
         assert p.returncode in (2, 3) and words in p.stderr, (args, p.returncode, p.stderr)
 
 

@@ -5,8 +5,8 @@ import json
 import os
 import subprocess
 
-from kit import (SLOW, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, free_ports, has_namespaces, main, need_namespaces, start, test, tf_config,
-                 wait_until, workdir)
+from kit import (GUARD, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, free_ports, has_namespaces, main, need_namespaces,
+                 start, test, tf_config, workdir)
 
 NET = "10.82.0.%d"
 HOSTS, PER_RACK = 4, 2
@@ -67,7 +67,7 @@ def start_on_hosts(job, hosts):
 
 def netcheck(address, *args, prefix=(), env=None):
     e = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
-    return subprocess.run([*prefix, TRAINERCTL, "netcheck", *args, address], capture_output=True, text=True, timeout=120 * SLOW,
+    return subprocess.run([*prefix, TRAINERCTL, "netcheck", *args, address], capture_output=True, text=True, timeout=GUARD,
                           env={**e, **(env or {})})
 
 
@@ -101,7 +101,7 @@ def tasks_that_wait_for_others_are_measured_and_the_missing_ones_reported():
     job = digits_job(workdir(), **JOB)
     tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i) for i in range(2)]
     for t in tasks:
-        t.until(lambda t: t.events("group"), 30)
+        t.until(lambda t: t.events("group"))
     p = netcheck("127.0.0.1:%d" % ports[0])
     assert p.returncode == 1 and p.stderr.count("not measured: ") == 2 and "worker 2" in p.stderr, p
     line = [x for x in p.stdout.splitlines() if x.startswith("worker 0 ")][0].split()
@@ -112,7 +112,7 @@ def tasks_that_wait_for_others_are_measured_and_the_missing_ones_reported():
 def invalid_arguments_and_addresses_are_refused():
     for args, word in ((("--ms", "5", "127.0.0.1:1"), "--ms: expected a number from 20 to 2000"), ((), "expected one address"),
                        (("nonsense",), "nonsense")):
-        p = subprocess.run([TRAINERCTL, "netcheck", *args], capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "netcheck", *args], capture_output=True, text=True, timeout=GUARD)
         assert p.returncode in (1, 2) and word in p.stderr, (args, p)
 
 
@@ -120,7 +120,7 @@ def invalid_arguments_and_addresses_are_refused():
 def two_racks_with_a_slow_uplink_have_a_location_each():
     need_tbf()
     tasks = start_on_hosts(digits_job(workdir(), **JOB), range(HOSTS))
-    tasks[0].until_step(1, 60)
+    tasks[0].until_step(1)
     with Shaped("20mbit", (None, "up0"), (None, "up1")):
         p = check_hosts("--json")
         r = json.loads(p.stdout)
@@ -134,7 +134,7 @@ def two_racks_with_a_slow_uplink_have_a_location_each():
 def slow_cable_of_a_host_is_named_beside_the_median():
     need_tbf()
     tasks = start_on_hosts(digits_job(workdir(), **JOB), range(HOSTS))
-    tasks[0].until_step(1, 60)
+    tasks[0].until_step(1)
     with Shaped("20mbit", (None, "port2"), ("host2", "eth0")):
         p = check_hosts("--json")
         r = json.loads(p.stdout)

@@ -3,9 +3,8 @@
 # san: yes
 import os
 import subprocess
-import time
 
-from kit import SLOW, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces, read_tree, test, workdir
+from kit import Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces, read_tree, test, workdir
 
 HOSTS = {"east": "10.77.0.1", "west": "10.77.0.2"}
 ADDRESSES = ["10.77.0.1:2222", "10.77.0.1:2223", "10.77.0.2:2222", "10.77.0.2:2223"]
@@ -59,13 +58,12 @@ def weights_two_hosts_with_two_tasks_each_equal_those_of_one_task():
         assert last_checkpoint(folder) == last_checkpoint(alone), order
 
 
-def expect_message(task, *words, seconds=20):
-    task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
+def expect_message(task, *words):
+    task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")))
 
 
 def pull():
     ip("-n", "west", "link", "set", "cable", "down")
-    return time.monotonic()
 
 
 def plug():
@@ -77,12 +75,11 @@ def network_cut_is_detected_on_both_sides_and_all_continue_after_it():
     need_namespaces()
     tasks = start(digits_job(workdir(), train={"epochs": 100000, "lanes": 4, "log_every_steps": 1}), env=SLOWLY)
     tasks[0].until_step(5)
-    at = pull()
+    pull()
     try:
         for t in tasks:
             other = "worker 2 (10.77.0.2:2222)" if t.host == "east" else "worker 0 (10.77.0.1:2222)"
             expect_message(t, other, "was lost: ")
-        assert time.monotonic() - at < 2.5 * SLOW, time.monotonic() - at
         for t in (tasks[0], tasks[2]):
             expect_message(t, "waiting: 2 of 4 tasks are missing")
         held = max(tasks[0].steps())
@@ -100,13 +97,15 @@ def network_partition_half_with_the_lease_trains():
     expect_codes([Task(digits_job(alone, **steps), args=("--devices", "cpu:1"))], [0])
     tasks = start(digits_job(folder, **steps, elastic={"min_world": 2, "rejoin_seconds": 0}), env=SLOWLY)
     tasks[0].until_step(20)
-    at = pull()
+    tasks[0].until(lambda t: t.events("view")[-1]["tasks"] == 4)
+    before = [len(t.events("view")) for t in tasks]
+    pull()
     try:
-        tasks[0].until(lambda t: any(r["tasks"] == 2 and r["_at"] > at for r in t.events("view")))
+        tasks[0].until(lambda t: t.events("view")[-1]["tasks"] == 2)
         held = max(tasks[0].steps())
         tasks[0].until_step(held + 20)
         expect_message(tasks[2], "waiting: 2 of 4 tasks are missing", "less than a majority of the last group is present")
-        assert not [r for t in tasks[2:] for r in t.events("view") if r["_at"] > at]
+        assert [len(t.events("view")) for t in tasks[2:]] == before[2:], tasks[2].log()
     finally:
         plug()
     expect_codes(tasks, [0] * 4)

@@ -11,13 +11,14 @@ import urllib.error
 import urllib.request
 
 import browser
-from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, need_program, test, tf_config, wait_until, workdir
+from kit import (GUARD, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, need_program, test, tf_config, wait_until,
+                 workdir)
 
 SLOWER = {"TRAINERD_FAULT": "train.forward=delay:2@1+"}
 
 
 def get(port, path):
-    with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=10 * SLOW) as r:
+    with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=GUARD) as r:
         return r.read().decode()
 
 
@@ -39,15 +40,11 @@ def start(folder, n, **changes):
     return tasks
 
 
-def until(what):
-    return wait_until(what, 60)
-
-
 @test
 def status_leader_has_step_time_lanes_checkpoints_and_causes():
     tasks = start(workdir(), 3)
     tasks[0].until_step(150)
-    s = until(lambda: (lambda d: d if len(d["view"]) == 3 and all(t["step_time"] for t in d["tasks"]) and
+    s = wait_until(lambda: (lambda d: d if len(d["view"]) == 3 and all(t["step_time"] for t in d["tasks"]) and
                        d["checkpoints"] else None)(api(tasks[0].http, "status")))
     for t in s["tasks"]:
         parts = t["step_time"]
@@ -61,8 +58,8 @@ def status_leader_has_step_time_lanes_checkpoints_and_causes():
     assert set(remote) == set(s) and set(remote["tasks"][1]) == set(s["tasks"][1]), set(remote) ^ set(s)
     assert remote["job"] == s["job"] and remote["checkpoints"][0] == s["checkpoints"][0]
     tasks[2].kill()
-    until(lambda: len(api(tasks[0].http, "status")["view"]) == 2)
-    s = until(lambda: (lambda d: d if d["generation"] >= 2 and d["tasks"][2]["state"] == "missing" else None)(
+    wait_until(lambda: len(api(tasks[0].http, "status")["view"]) == 2)
+    s = wait_until(lambda: (lambda d: d if d["generation"] >= 2 and d["tasks"][2]["state"] == "missing" else None)(
         api(tasks[0].http, "status")))
     assert sum(t["lanes"] for t in s["tasks"]) == 6 and s["tasks"][2]["step_time"] is None, s["tasks"]
     views = [r for r in api(tasks[0].http, "events")["records"] if r["event"] == "view"]
@@ -90,8 +87,8 @@ def speed_is_zero_while_waiting_and_unknown_series_are_absent():
     ports, http = free_ports(2), free_ports(1)[0]
     job = digits_job(workdir(), train={"epochs": 100000})
     task = Task(job, tf_config(ports, 0), ("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % http))
-    until(lambda: task.events("group"))
-    text = until(lambda: (lambda t: t if 'trainerd_phase{phase="waiting"} 1' in t else None)(get(http, "/metrics")))
+    wait_until(lambda: task.events("group"))
+    text = wait_until(lambda: (lambda t: t if 'trainerd_phase{phase="waiting"} 1' in t else None)(get(http, "/metrics")))
     lines = text.splitlines()
     for line in ("trainerd_samples_per_second 0", "trainerd_members 0", "trainerd_tasks 2", "trainerd_steps_total 0",
                  'trainerd_task_present{task="worker 1"} 0'):
@@ -105,7 +102,7 @@ def speed_is_zero_while_waiting_and_unknown_series_are_absent():
     assert s["phase"] == "waiting" and s["samples_per_second"] == 0 and s["evaluation"] is None and s["checkpoints"] == []
     Task(job, tf_config(ports, 1), ("--devices", "cpu:1"), name="worker 1")
     task.until_step(10)
-    text = until(lambda: (lambda t: t if "trainerd_generation 1" in t.splitlines() else None)(get(http, "/metrics")))
+    text = wait_until(lambda: (lambda t: t if "trainerd_generation 1" in t.splitlines() else None)(get(http, "/metrics")))
     assert "trainerd_members 2" in text and 'trainerd_task_restarts_total{task="worker 1"} 0' in text
 
 
@@ -113,10 +110,10 @@ def speed_is_zero_while_waiting_and_unknown_series_are_absent():
 def restart_of_a_task_is_counted():
     tasks = start(workdir(), 2)
     tasks[0].until_step(50)
-    until(lambda: 'trainerd_task_restarts_total{task="worker 1"} 0' in get(tasks[0].http, "/metrics"))
+    wait_until(lambda: 'trainerd_task_restarts_total{task="worker 1"} 0' in get(tasks[0].http, "/metrics"))
     tasks[1].kill()
     Task(tasks[0].job, tf_config([t.port for t in tasks], 1), ("--devices", "cpu:1"), SLOWER, "worker 1")
-    text = until(lambda: (lambda t: t if 'trainerd_task_restarts_total{task="worker 1"} 1' in t else None)(
+    text = wait_until(lambda: (lambda t: t if 'trainerd_task_restarts_total{task="worker 1"} 1' in t else None)(
         get(tasks[0].http, "/metrics")))
     assert 'trainerd_task_restarts_total{task="worker 0"} 0' in text
 
@@ -127,7 +124,7 @@ def http_is_read_only_and_a_stalled_client_delays_no_other():
     tasks[0].until_step(10)
     before = api(tasks[0].http, "status")["step"]
     for method in ("POST", "PUT", "DELETE"):
-        c = http.client.HTTPConnection("127.0.0.1", tasks[0].http, timeout=10 * SLOW)
+        c = http.client.HTTPConnection("127.0.0.1", tasks[0].http, timeout=GUARD)
         c.request(method, "/api/v1/status", body=b"x")
         assert c.getresponse().status == 405
         c.close()
@@ -147,7 +144,7 @@ def http_is_read_only_and_a_stalled_client_delays_no_other():
         assert huge.recv(64).split(b" ")[1] in (b"413", b"414", b"431"), "a header of 64 KiB was accepted"
     except ConnectionResetError:
         pass
-    until(lambda: api(tasks[0].http, "status")["step"] > before)
+    wait_until(lambda: api(tasks[0].http, "status")["step"] > before)
     for s in stalled + [huge]:
         s.close()
 
@@ -157,14 +154,14 @@ def page_in_a_browser_is_legible_on_a_phone_and_a_desk_in_light_and_dark():
     program = need_program("chromium-headless-shell")
     tasks = start(workdir(), 3)
     tasks[0].until_step(150)
-    until(lambda: len(api(tasks[0].http, "status")["view"]) == 3)
+    wait_until(lambda: len(api(tasks[0].http, "status")["view"]) == 3)
     tasks[2].kill()
-    until(lambda: api(tasks[0].http, "status")["generation"] >= 2 and len(api(tasks[0].http, "status")["view"]) == 2)
+    wait_until(lambda: api(tasks[0].http, "status")["generation"] >= 2 and len(api(tasks[0].http, "status")["view"]) == 2)
     tasks[0].until(lambda t: t.events("checkpoint"))
     shots = os.environ.get("TRAINERD_SCREENSHOTS")
     address = "http://127.0.0.1:%d/" % tasks[0].http
     colors = set()
-    with browser.Browser(program, 120) as b:
+    with browser.Browser(program) as b:
         for width in (390, 1280):
             for scheme in ("light", "dark"):
                 b.open(address, width, scheme)

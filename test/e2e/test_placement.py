@@ -24,12 +24,12 @@ def without_labels_tasks_behind_a_slow_uplink_are_placed_together_and_send_half(
     limit("rack0", 250)
     try:
         tasks = start(job, PLACES, [""] * 4)
-        tasks[0].until(lambda t: any("tasks are placed" in r["message"] for r in t.events("view")), 60)
+        tasks[0].until(lambda t: any("tasks are placed" in r["message"] for r in t.events("view")))
         said = [r["message"] for r in tasks[0].events("view") if "tasks are placed" in r["message"]][0]
         first = int(tasks[0].events("step")[-1]["step"]) + 2
-        tasks[0].until(lambda t: has_step(t, first), 60)
+        tasks[0].until(lambda t: has_step(t, first))
         before = [sent("rack%d" % r) for r in range(2)]
-        tasks[0].until(lambda t: has_step(t, first + last), 60)
+        tasks[0].until(lambda t: has_step(t, first + last))
         after = [sent("rack%d" % r) for r in range(2)]
         expect_codes(tasks, [0] * 4)
     finally:
@@ -53,7 +53,7 @@ def group_whose_links_are_equal_is_never_placed():
             limit_hosts(PLACES, mbit)
         try:
             tasks = start(job, PLACES, [""] * 4)
-            expect_codes(tasks, [0] * 4, 120)
+            expect_codes(tasks, [0] * 4)
         finally:
             if mbit:
                 limit_hosts(PLACES, None)

@@ -9,11 +9,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import kit
-from kit import ROOT, SLOW, Task, digits_job, enter_namespaces, expect_codes, free_ports, has_namespaces, main, need_namespaces, \
-    read_tree, test, tf_config, workdir
+from kit import (GUARD, ROOT, Task, digits_job, disturb, enter_namespaces, expect_codes, free_ports, has_namespaces, main,
+                 need_namespaces, read_tree, test, tf_config, wait_until, workdir)
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 SLOWLY = "train.forward=delay:3@1+"
@@ -157,7 +156,7 @@ def check_replacement(lost):
     again.until(lambda t: t.records)  # the pod runs before DNS has its new address
     c.resolve(**{"digits_%d" % lost: address})
     stayed = tasks[1 - lost]
-    expect_codes([stayed, again], [0, 0], 90)
+    expect_codes([stayed, again], [0, 0])
     assert stayed.events("view")[-1]["tasks"] == 2 and len(stayed.events("start")) == 1, stayed.log()
     assert weights(folder) == undisturbed()
 
@@ -180,15 +179,13 @@ def pod_drained_saves_within_its_grace_period_and_its_replacement_continues():
     folder = workdir()
     c, (a, b) = start_both(job(folder))
     a.until_step(20)
-    began = time.monotonic()
     b.signal(signal.SIGTERM)
     assert b.wait() == 143
-    assert time.monotonic() - began < manifest()["template"]["spec"]["terminationGracePeriodSeconds"] / 2, time.monotonic() - began
     assert a.p.poll() is None and os.listdir(os.path.join(folder, "run", "checkpoints"))
     c.remove(1)
     again, address = c.start(1)
     c.resolve(digits_1=address)
-    expect_codes([a, again], [0, 0], 90)
+    expect_codes([a, again], [0, 0])
     assert weights(folder) == undisturbed()
 
 
@@ -205,7 +202,7 @@ def pods_all_evicted_continue_from_the_checkpoint_with_new_addresses():
         c.remove(i)
     again = [c.start(i) for i in (0, 1)]
     c.resolve(digits_0=again[0][1], digits_1=again[1][1])
-    expect_codes([t for t, _ in again], [0, 0], 90)
+    expect_codes([t for t, _ in again], [0, 0])
     assert min(again[0][0].steps()) > 10, min(again[0][0].steps())  # not from the beginning
     assert weights(folder) == undisturbed()
 
@@ -273,11 +270,11 @@ class Keep:
         with open(self.log, "w") as f:
             self.p = subprocess.Popen([KEEP, *args], env=self.env, stderr=f, start_new_session=True)
 
-    def until(self, words, seconds=30):
-        end = time.monotonic() + seconds * SLOW
-        while words not in self.text():
-            assert time.monotonic() < end and self.p.poll() is None, (words, self.p.poll(), self.text())
-            time.sleep(0.01)
+    def until(self, words):
+        def is_said():
+            assert self.p.poll() is None, (words, self.p.poll(), self.text())
+            return words in self.text()
+        wait_until(is_said, lambda: "%s: %s" % (words, self.text()))
 
     def text(self):
         with open(self.log) as f:
@@ -288,7 +285,7 @@ class Keep:
 
     def stop(self):
         self.p.terminate()
-        return self.p.wait(30 * SLOW)
+        return self.p.wait(GUARD)
 
     def kill(self):
         if self.p.poll() is None:
@@ -331,7 +328,7 @@ def keep_ends_on_a_sigterm_at_any_moment():
             open(os.path.join(folder, "ends"), "w").close()  # trainerd-keep itself waits then
         keep = Keep(folder, {})
         try:
-            time.sleep(i % 30 * 0.0007)
+            disturb(0.02)
             assert keep.stop() in (0, 143, -signal.SIGTERM), i
         finally:
             keep.kill()

@@ -6,7 +6,7 @@ import socket
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from kit import Task, digits_job, expect_codes, free_ports, main, start, test, tf_config, workdir
+from kit import digits_job, expect_codes, free_ports, main, start, test, workdir
 
 
 def free_range(n):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from kit import ROOT, SLOW, TRAINERCTL, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+from kit import GUARD, ROOT, TRAINERCTL, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
 
 sys.path.insert(0, os.path.join(ROOT, "test", "e2e", "networks"))
 
@@ -52,10 +52,10 @@ def bfloat16_on_a_processor_without_the_instructions_is_refused():
     refused(CAPPED)
     model = os.path.join(ROOT, "config", "digits", "digits_cnn.onnx")
     p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "bfloat16"], env={**os.environ, **CAPPED},
-                       capture_output=True, text=True, timeout=60 * SLOW)
+                       capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 3 and "bfloat16 needs a processor" in p.stdout, (p.returncode, p.stdout, p.stderr)
     p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "half"], capture_output=True, text=True,
-                       timeout=60 * SLOW)
+                       timeout=GUARD)
     assert p.returncode == 2 and "--precision: expected float32, tf32, bfloat16 or float16, found 'half'" in p.stderr, p.stderr
 
 
@@ -94,7 +94,7 @@ def bfloat16_activations_need_half_the_memory():
     bytes_of = {}
     for precision in ("float32", "bfloat16"):
         p = subprocess.run([TRAINERCTL, "inspect", model, "--batch", "64", "--precision", precision, "--plan", "--json"],
-                           capture_output=True, text=True, timeout=60 * SLOW)
+                           capture_output=True, text=True, timeout=GUARD)
         got = json.loads(p.stdout)
         assert p.returncode == 0 and got["precision"] == precision, (p.returncode, p.stderr)
         assert ("bfloat16" in got["plan"]) == (precision == "bfloat16")

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 
-from kit import (SLOW, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces, test,
-                 wait_until, workdir)
+from kit import (GUARD, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces,
+                 test, wait_until, workdir)
 from wire import Wire
 
 CONTROL, DATA = 2222, 7000
@@ -71,7 +71,7 @@ def shaped(host, **how):
 
 class Result:
     def __init__(self, p):
-        self.out, self.err = p.communicate(timeout=100 * SLOW)
+        self.out, self.err = p.communicate(timeout=GUARD)
         self.code = p.returncode
         self.json = json.loads(self.out) if self.out.startswith("{") else None
 
@@ -322,7 +322,7 @@ def invalid_input_exits_with_2():
     need_namespaces()
     job, _ = make_job()
     for args in ([job, "--seconds", "0"], [job, "--secnds", "3"], [], ["/nonexistent.json"], [job]):  # the last: no cluster
-        p = subprocess.run([TRAINERCTL, "preflight", *args], capture_output=True, text=True, timeout=60 * SLOW,
+        p = subprocess.run([TRAINERCTL, "preflight", *args], capture_output=True, text=True, timeout=GUARD,
                            env={k: v for k, v in os.environ.items() if k != "TF_CONFIG"})
         assert p.returncode == 2 and p.stderr.startswith("trainerctl: "), (args, p)
 
@@ -340,9 +340,9 @@ def trainerd_measures_before_it_trains_and_warns_of_the_outlier():
     with shaped(1, delay=0.015):
         tasks = start_training(job)
         for t in tasks:
-            t.until(lambda t: any("worker 1: latency: " in r["message"] and r["level"] == "warn" for r in t.events("preflight")), 60)
+            t.until(lambda t: any("worker 1: latency: " in r["message"] and r["level"] == "warn" for r in t.events("preflight")))
             assert not t.events("view"), t.log()
-    expect_codes(tasks, [0] * 3, 120)
+    expect_codes(tasks, [0] * 3)
 
 
 @test
@@ -350,9 +350,9 @@ def sigterm_ends_a_task_that_measures():
     need_namespaces()
     job, _ = make_job(preflight_seconds=600)
     task = start_training(job, [0])[0]
-    task.until(lambda t: t.events("preflight"), 20)
+    task.until(lambda t: t.events("preflight"))
     task.signal(signal.SIGTERM)
-    assert task.wait(20) == 143, task.log()
+    assert task.wait() == 143, task.log()
 
 
 @test
@@ -363,13 +363,13 @@ def task_that_joins_a_training_group_does_not_measure():
 
     def newest():  # the group may begin without the chief, and only its leader logs steps
         return max(max(t.steps(), default=0) for t in tasks[:2])
-    wait_until(lambda: newest() >= 5, 60)
+    wait_until(lambda: newest() >= 5)
     tasks[2].kill()
     held = newest()
-    wait_until(lambda: newest() >= held + 5, 60)
+    wait_until(lambda: newest() >= held + 5)
     again = start_training(job, [2])[0]
-    again.until(lambda t: any("not measured" in r["message"] for r in t.events("preflight")), 15)
-    again.until(lambda t: t.events("view"), 25)
+    again.until(lambda t: any("not measured" in r["message"] for r in t.events("preflight")))
+    again.until(lambda t: t.events("view"))
 
 
 if __name__ == "__main__":

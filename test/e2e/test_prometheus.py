@@ -8,7 +8,7 @@ import subprocess
 import urllib.request
 
 import clicks
-from kit import ROOT, SLOW, Task, digits_job, free_ports, main, need_program, test, wait_until, workdir
+from kit import GUARD, ROOT, Task, digits_job, free_ports, main, need_program, test, wait_until, workdir
 
 ALERTS = os.path.join(ROOT, "config", "prometheus-alerts.yml")
 DASHBOARD = os.path.join(ROOT, "config", "grafana-dashboard.json")
@@ -58,7 +58,7 @@ FAULTS = {
 
 
 def promtool(*args, **more):
-    return subprocess.run([need_program("promtool"), *args], capture_output=True, text=True, timeout=60 * SLOW, **more)
+    return subprocess.run([need_program("promtool"), *args], capture_output=True, text=True, timeout=GUARD, **more)
 
 
 def case(series, alerts, fires):
@@ -99,7 +99,7 @@ END = 30  # minute in which the group or a task ends
 
 def scrape(port):
     """Returns {(name, labels): value} of a task."""
-    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10 * SLOW) as r:
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=GUARD) as r:
         found = re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", r.read().decode(), re.M)
     return {(name, labels): float(value) for name, labels, value in found}
 
@@ -113,14 +113,14 @@ def record_each_role():
     cluster = {role: ["127.0.0.1:%d" % port] for role, port in zip(ROLES, ports)}
     tasks = {role: Task(job, {"cluster": cluster, "task": {"type": role, "index": 0}}, ("--devices", "cpu:1", "--metrics", str(http[role])),
                         {"TRAINERD_FAULT": "train.forward=delay:5@1+"}, role + " 0") for role in ROLES}
-    tasks["evaluator"].until(lambda t: t.events("eval"), 60)
+    tasks["evaluator"].until(lambda t: t.events("eval"))
     first = wait_until(lambda: (lambda s: s if all(s[r].get(("trainerd_steps_total", ""), 0) > 0 for r in ROLES[:2]) else None)(
-        {role: scrape(http[role]) for role in ROLES}), 60)
+        {role: scrape(http[role]) for role in ROLES}))
     steps = tasks["evaluator"].events("eval")[-1]["step"]
-    tasks["evaluator"].until(lambda t: t.events("eval")[-1]["step"] > steps, 60)
+    tasks["evaluator"].until(lambda t: t.events("eval")[-1]["step"] > steps)
     key = ("trainerd_steps_total", "")
     second = wait_until(lambda: (lambda s: s if all(s[r][key] > first[r][key] for r in ROLES[:2]) else None)(
-        {role: scrape(http[role]) for role in ROLES}), 60)
+        {role: scrape(http[role]) for role in ROLES}))
     for task in tasks.values():
         task.kill()
     assert key not in second["ps"] and key not in second["evaluator"]
@@ -241,8 +241,8 @@ def every_series_of_alerts_and_dashboard_is_served():
 
     def missing():  # a series appears with its first value
         return named - {name for name, _ in scrape(port)} - names_of_gpus() - {"up"}
-    wait_until(lambda: not missing(), 60, missing)
-    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10 * SLOW) as r:
+    wait_until(lambda: not missing(), missing)
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=GUARD) as r:
         text = r.read().decode()
     p = promtool("check", "metrics", input=text)
     assert p.returncode == 0, p.stdout + p.stderr

@@ -5,16 +5,15 @@ import glob
 import os
 import signal
 import subprocess
-import time
 
-from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, merge, test, tf_config, wait_until, workdir
+from kit import (GUARD, Gate, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, merge, test, tf_config,
+                 until_listening, wait_until, workdir)
 
 STEPS = 250
 JOB = {"train": {"epochs": None, "steps": STEPS, "lanes": 4, "global_batch_size": 64, "log_every_steps": 1,
                  "eval_every_epochs": 3, "deadline_seconds": 10},
        "checkpoint": {"every_steps": 50, "every_seconds": 0, "max_to_keep": 0}}
 ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
-GAP = 5  # seconds: a closed connection is detected at once, but acquiring the lease may take time on a busy machine
 PACE = "train.forward=delay:8@1+"  # for each lane: a step takes 8 ms with four tasks, 32 ms with one
 
 
@@ -26,9 +25,13 @@ class Group:
         self.job = digits_job(self.folder, **merge(merge(JOB, ELASTIC), changes))
         self.ports = free_ports(n)
         self.all = []  # all processes of the test
-        self.tasks = [None] * n
+        self.tasks, gate = [None] * n, Gate()
         for i in range(n):
-            self.start(i, (faults or {}).get(i, ""))
+            self.start(i, ",".join(f for f in ((faults or {}).get(i, ""), gate.fault("data.open") if i == 0 else "") if f))
+            if i == 0:
+                until_listening(self.ports[0])
+        if n > 0:
+            gate.open_when_joined(self.tasks, self.ports[0])  # the first group is complete
 
     def start(self, i, fault=""):
         # of two faults with the same name the first one that matches applies
@@ -52,16 +55,13 @@ class Group:
             self.tasks[i].until_step(k)
 
     def lose(self, *ranks, steps=30):
-        """Kills tasks; checks that the others train `steps` steps without a pause of more than GAP. Returns the time of the
-        kill."""
+        """Kills tasks; waits until the others have trained `steps` steps. Returns the views of the first of the others since
+        then."""
         left = [i for i in range(len(self.tasks)) if i not in ranks]
-        at = time.monotonic()
+        before = len(self.tasks[left[0]].events("view"))
         self.kill(*ranks)
         self.until_step(max(self.tasks[left[0]].steps()) + steps, left)
-        times = [at] + [r["_at"] for r in self.tasks[left[0]].events("step") if r["_at"] > at]
-        gap = max(b - a for a, b in zip(times, times[1:]))
-        assert gap < GAP * SLOW, "no step for %.2f s" % gap
-        return at
+        return lambda: sizes(self.tasks[left[0]], before)
 
     def complete(self):
         """Waits until all running tasks complete the job, and checks the result."""
@@ -96,7 +96,7 @@ class Group:
         for name in files:
             assert mine[name] == files[name], name
         out = subprocess.run([TRAINERCTL, "verify", os.path.join(self.folder, "run", "checkpoints")], capture_output=True,
-                             text=True, timeout=60 * SLOW)
+                             text=True, timeout=GUARD)
         assert out.returncode == 0, out.stdout
 
 
@@ -113,26 +113,26 @@ def undisturbed():
     return _reference[0]
 
 
-def sizes(task, since=0):
-    """Returns the number of tasks in each view after `since`. Tasks that start together may join one after the other."""
-    return [r["tasks"] for r in task.events("view") if r["_at"] > since]
+def sizes(task, before=0):
+    """Returns the number of tasks in each view after the first `before` views."""
+    return [r["tasks"] for r in task.events("view")[before:]]
 
 
-def expect_message(task, *words, seconds=20):
-    task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
+def expect_message(task, *words):
+    task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")))
 
 
 @test
 def worker_killed_group_continues_and_its_replacement_joins():
     g = Group(4)
     g.until_step(40)
-    at = g.lose(2)
-    assert sizes(g[0], at) == [3], sizes(g[0], at)
+    since = g.lose(2)
+    assert since() == [3], since()
     expect_message(g[0], "worker 2 (127.0.0.1:%d), step " % g.ports[2], "was lost: its connection closed")
     g.start(2)
     g.complete()
     assert g[2].events("resume")[0]["message"].endswith("state"), g[2].log()
-    assert min(g[2].steps()) > 70 and sizes(g[0], at) == [3, 4], sizes(g[0], at)
+    assert min(g[2].steps()) > 70 and since() == [3, 4], since()
 
 
 @test
@@ -154,11 +154,11 @@ def chief_killed_leads_again_after_its_restart():
 def two_of_four_tasks_killed_together_rejoin_together():
     g = Group(4)
     g.until_step(40)
-    at = g.lose(0, 2)
-    assert sizes(g[3], at)[-1] == 2, sizes(g[3], at)
+    since = g.lose(0, 2)
+    assert since()[-1] == 2, since()
     g.start(0), g.start(2)
     g.complete()
-    assert sizes(g[3], at)[-1] == 4, sizes(g[3], at)
+    assert since()[-1] == 4, since()
 
 
 @test
@@ -168,10 +168,10 @@ def either_of_two_tasks_continues_with_the_lease_and_the_other_rejoins():
     g.lose(1, steps=20)
     g.start(1)
     g[1].until_step(1)
-    at = g.lose(0)
+    since = g.lose(0)
     g.start(0)
     g.complete()
-    assert sizes(g[1], at) == [1, 2], sizes(g[1], at)
+    assert since() == [1, 2], since()
 
 
 @test
@@ -181,34 +181,30 @@ def group_below_min_world_waits_and_at_min_world_continues():
     g.kill(3)
     g.until_step(50, (0, 1, 2))
     g.kill(2)
-    g[0].until(lambda t: any("2 of 4 tasks are missing" in r["message"] for r in t.events("group")), 10)
-    assert min(sizes(g[0])) >= 3, sizes(g[0])
-
-    def no_step():  # lines of finished steps may follow the message
-        before = len(g[0].steps())
-        time.sleep(0.5)
-        return len(g[0].steps()) == before
-    wait_until(no_step, 5)
+    g[0].until(lambda t: any("2 of 4 tasks are missing" in r["message"] for r in t.events("group")))
     g.start(3)
     g.complete()
+    assert min(sizes(g[0])) >= 3, sizes(g[0])
 
 
 @test
 def lost_task_back_within_rejoin_seconds_is_waited_for():
-    rejoin = 4 * SLOW  # more than a task needs to start, and less than the deadline
-    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": rejoin}, train={"deadline_seconds": 4 * rejoin})
+    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": 60}, train={"deadline_seconds": 120})
     g.until_step(30)
     g.kill(1)
-    time.sleep(0.5)
+    expect_message(g[0], "worker 1 (127.0.0.1:%d)" % g.ports[1], "was lost: ")
     g.start(1)
-    g.until_step(60)
-    assert sizes(g[0]) == [4, 4], sizes(g[0])
-    at = time.monotonic()
-    g.kill(2)
-    g[0].until(lambda t: sizes(t, at))
-    assert rejoin - 0.1 < g[0].events("view")[-1]["_at"] - at < rejoin + 1.5 * SLOW, g[0].log()
-    assert sizes(g[0], at) == [3]
     g.complete()
+    assert sizes(g[0]) == [4, 4], sizes(g[0])
+
+
+@test
+def lost_task_not_back_within_rejoin_seconds_the_others_continue():
+    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": 1})
+    g.until_step(30)
+    g.kill(2)
+    g.complete()
+    assert sizes(g[0]) == [4, 3], sizes(g[0])
 
 
 @test
@@ -228,7 +224,7 @@ def minority_without_storage_waits_and_states_the_reason():
 def sigterm_on_one_task_ends_it_and_the_others_continue():
     g = Group(4)
     g.until_step(30)
-    at = time.monotonic()
+    before = len(g[2].events("view"))
     g[1].signal(signal.SIGTERM)
     expect_codes([g[1]], [143])
     left = [int(n[5:]) for n in g.checkpoints()]
@@ -237,7 +233,7 @@ def sigterm_on_one_task_ends_it_and_the_others_continue():
     g[0].signal(signal.SIGTERM)  # the chief
     expect_codes([g[0]], [143])
     expect_codes(g.tasks[2:], [0] * 2)
-    assert sizes(g[2], at) == [3, 2], sizes(g[2], at)
+    assert sizes(g[2], before) == [3, 2], sizes(g[2], before)
     g.nothing_is_lost()
 
 
@@ -254,25 +250,29 @@ def sigterm_on_all_tasks_writes_one_checkpoint_and_all_end_with_143():
     g.complete()
 
 
-def all_stop(g, grace, longest):
-    """Sends SIGTERM to all; checks that the state is saved once and that all end with 143 soon after the grace time."""
-    time.sleep(0.5)  # all tasks are inside a step
-    held = max(g[0].steps(), default=0)
-    at = time.monotonic()
+def all_stop(g, ranks):
+    """Sends SIGTERM to all while the tasks `ranks` are stopped inside step 2, which is then longer than the grace time; checks
+    that the state is saved once and that all end with 143."""
+    wait_until(lambda: all(state(g[i].p.pid) == "T" for i in ranks))
     for t in g.tasks:
         t.signal(signal.SIGTERM)
+    for i in ranks:
+        g[i].signal(signal.SIGCONT)
     expect_codes(g.tasks, [143] * len(g.tasks))
-    took = max(t.ended for t in g.tasks) - at
-    assert grace - 0.1 < took < grace + longest * SLOW, took
-    assert g.checkpoints() == ["step-%08d" % held] and held > 0, (g.checkpoints(), held)
+    assert g.checkpoints() == ["step-00000001"], g.checkpoints()
+
+
+def state(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
 
 
 @test
 def sigterm_in_a_long_step_ends_all_tasks_within_the_grace_time():
-    slow = "train.forward=delay:1500@2+"  # delays step 2 on all tasks, longer than the grace time and less than until exit 138
+    # the delay is longer than the grace time and less than until exit 138
+    slow = "train.forward=stop@2,train.forward=delay:800@2+"
     g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
-    g.until_step(1, (0,))
-    all_stop(g, 0.3, 2.5)
+    all_stop(g, range(4))
     expect_message(g[0], "the step is not complete after 0.3 s", "the step is aborted (train.grace_seconds)")
     for i in range(4):
         g.start(i)
@@ -283,11 +283,8 @@ def sigterm_in_a_long_step_ends_all_tasks_within_the_grace_time():
 
 @test
 def sigterm_with_one_task_stuck_ends_the_other_tasks():
-    g = Group(4, faults={1: "train.forward=delay:20000@2"}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
-    g.until_step(1, (0,))
-    all_stop(g, 0.3, 5)
-    others = max(t.events("end")[0]["_at"] for t in (g[0], g[2], g[3]))
-    assert others < g[1].ended, g[1].ended - others
+    g = Group(4, faults={1: "train.forward=stop@2,train.forward=delay:20000@2"}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
+    all_stop(g, [1])
 
 
 @test
@@ -296,10 +293,9 @@ def task_started_after_the_job_is_complete_exits_with_0():
     g.until_step(20)
     g.kill(1)
     expect_codes([g[0]], [0])
-    began = time.monotonic()
     g.start(1)
     expect_codes([g[1]], [0])
-    assert "the job is complete" in g[1].final_message() and g[1].ended - began < 10 * SLOW
+    assert "the job is complete" in g[1].final_message()
 
 
 @test

@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import subprocess
-import time
 
-from kit import (SLOW, TRAINERCTL, Task, checkpoint_names, digits_job, expect_codes, main, merge, read_tree, start, test,
-                 workdir)
+from kit import GUARD, TRAINERCTL, Task, checkpoint_names, digits_job, expect_codes, main, merge, read_tree, start, test, workdir
 
 SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:3@1+"}
 
@@ -146,7 +144,7 @@ def reload_log_level_flag_has_priority_over_the_job():
 
 
 def ctl_reload(task):
-    return subprocess.run([TRAINERCTL, "reload", "127.0.0.1:%d" % task.port], capture_output=True, text=True, timeout=60 * SLOW)
+    return subprocess.run([TRAINERCTL, "reload", "127.0.0.1:%d" % task.port], capture_output=True, text=True, timeout=GUARD)
 
 
 @test
@@ -174,7 +172,7 @@ def reload_by_trainerctl_returns_the_changes_or_the_refusal():
     task.until(lambda t: len(t.steps()) > at + 30)
     task.signal(signal.SIGTERM)
     expect_codes([task], [143])
-    text = waiting.communicate(timeout=30 * SLOW)[1]
+    text = waiting.communicate(timeout=GUARD)[1]
     assert waiting.returncode == 1 and text, text
 
 
@@ -190,9 +188,7 @@ def reload_with_hung_storage_blocks_neither_training_nor_exit():
     at = len(task.steps())
     task.until(lambda t: len(t.steps()) > at + 5)
     task.signal(signal.SIGTERM)
-    before = time.monotonic()
     expect_codes([task], [143])
-    assert time.monotonic() - before < 5 * SLOW
     assert not task.events("reload") and not task.events("reload_refused")
 
 

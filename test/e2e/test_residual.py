@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test,
-                 tf_config, workdir)
+from kit import (GUARD, Gate, ROOT, TRAINERCTL, TRAINERD, Task, awaits_checkpoint, digits_job, expect_codes, free_ports, main,
+                 read_tree, start, test, tf_config, with_faults, workdir, writes_every_checkpoint)
 from random_net import random_net
 
 sys.path.append(os.path.join(ROOT, "test", "data"))
@@ -256,8 +256,7 @@ def trained_step_by_step(code):
     changed["optimizer"] = {"type": "sgd", "learning_rate": RATE}
     with open(path, "w") as f:
         json.dump(changed, f)
-    # every checkpoint is written
-    expect_codes(start(path, 2, env={"TRAINERD_FAULT": "train.forward=delay:%d@1+" % (300 * SLOW)}), [0, 0])
+    expect_codes(start(path, 2, env=writes_every_checkpoint(folder, job["train"]["steps"])), [0, 0])
     first = {i.name: numpy_helper.to_array(i) for i in onnx.load(os.path.join(folder, "dense.onnx")).graph.initializer}
     return first, checkpoints(folder)
 
@@ -403,10 +402,8 @@ def smaller_group_after_a_death_has_the_bytes_of_the_full_group():
         folder = workdir()
         path = digits_job(folder, **over_tcp(job), elastic={"min_world": 3, "rejoin_seconds": 0.1})
         ports = free_ports(4)
-        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.forward=delay:%d@1+" % (30 * SLOW)}
-        tasks = [Task(path, tf_config(ports, i), ALONE, env, "worker %d" % i) for i in range(4)]
-        tasks[0].until_step(6)
-        tasks[2].signal(signal.SIGKILL)
+        tasks = start(path, 4, ports=ports, env={"TRAINERD_LOG_LEVEL": "debug"}, faults={2: "train.commit=kill@7"}, together=True)
+        assert tasks[2].wait() == -signal.SIGKILL, tasks[2].log()
         rest = [tasks[0], tasks[1], tasks[3]]
         expect_codes(rest, [0, 0, 0])
         same(run(1, job), (checkpoints(folder), losses(rest)), "after the death of worker 2")
@@ -415,14 +412,15 @@ def smaller_group_after_a_death_has_the_bytes_of_the_full_group():
 @test
 def task_that_joins_changes_no_bit():
     for code in CODES:
-        job = merge(job_with(code, 40), {"elastic": {"min_world": 1, "rejoin_seconds": 0.1}})
+        job = merge(job_with(code, 40), {"elastic": {"min_world": 1, "rejoin_seconds": 0.1}, "detection": {"stuck_factor": 0}})
         folder = workdir()
         path = digits_job(folder, **job)
         ports = free_ports(2)
-        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.forward=delay:%d@1+" % (50 * SLOW)}
-        first = Task(path, tf_config(ports, 0), ALONE, env, "worker 0")
+        env, gate = {"TRAINERD_LOG_LEVEL": "debug"}, Gate()
+        first = Task(path, tf_config(ports, 0), ALONE, with_faults(env, gate.holds_step(7)), "worker 0")
         first.until_step(6)
-        second = Task(path, tf_config(ports, 1), ALONE, {**env, "TRAINERD_FAULT": ""}, "worker 1")
+        second = Task(path, tf_config(ports, 1), ALONE, with_faults(env, gate.fault("data.open")), "worker 1")
+        gate.open_when_joined([first, second], ports[0], phases=("", "opening"))
         expect_codes([first, second], [0, 0])
         assert any("received the state after step" in r["message"] for r in second.events("note")), second.log()
         assert not any("returns from step" in r["message"] for r in first.events("note")), first.log()
@@ -453,11 +451,12 @@ def checkpoint_is_continued_by_another_number_of_tasks():
 @test
 def all_tasks_killed_continue_from_the_checkpoint():
     for code in CODES:
-        job = job_with(code, 20)
+        job = job_with(code, 20, detection={"stuck_factor": 0})
         folder = workdir()
         path = digits_job(folder, **over_tcp(job))
         ports = free_ports(2)
-        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.forward=delay:%d@1+" % (100 * SLOW)}
+        # step 11 ends when the checkpoint of step 5 is written
+        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "%s,train.forward=hang@14" % awaits_checkpoint(folder, 5, 11)}
         tasks = [Task(path, tf_config(ports, i), ALONE, env, "worker %d" % i) for i in range(2)]
         tasks[0].until_step(13)
         for t in tasks:
@@ -472,15 +471,18 @@ def all_tasks_killed_continue_from_the_checkpoint():
 @test
 def stopped_task_saves_its_residuals():
     for code in CODES:
-        job = job_with(code, 20, checkpoint={"every_steps": 1000})
+        job = job_with(code, 20, checkpoint={"every_steps": 1000}, detection={"stuck_factor": 0})
         folder = workdir()
         path = digits_job(folder, **over_tcp(job))
         ports = free_ports(2)
-        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.forward=delay:%d@1+" % (100 * SLOW)}
+        gate = Gate()
+        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": gate.fault("train.forward", 7)}
         tasks = [Task(path, tf_config(ports, i), ALONE, env, "worker %d" % i) for i in range(2)]
         tasks[0].until_step(6)
         for t in tasks:
             t.signal(signal.SIGTERM)
+            t.until(lambda t: t.events("signal"))
+        gate.open()
         expect_codes(tasks, [143, 143])
         saved = int(max(checkpoints(folder)).split("/")[0][5:])
         assert 5 < saved < 20, saved
@@ -589,7 +591,7 @@ def unsupported_jobs_are_refused_with_place_and_remedy():
                  "remove that phase"),
                 (ps, "/communication/compression/code", "remove that section")):
             path = digits_job(workdir(), **merge(job_with(code), changes))
-            shown = subprocess.run([TRAINERD, "--job", path, "--check", *ALONE], capture_output=True, text=True, timeout=60 * SLOW)
+            shown = subprocess.run([TRAINERD, "--job", path, "--check", *ALONE], capture_output=True, text=True, timeout=GUARD)
             assert shown.returncode == 2 and place in shown.stderr and remedy in shown.stderr, shown.stderr
     path = digits_job(workdir(), **job_with({**TOP_K, "groups": 2}))
     tasks = start(path, 4)
@@ -610,7 +612,7 @@ def status_has_the_bytes_of_the_formula():
     tasks = [Task(path, tf_config(ports, i), ALONE, name="worker %d" % i) for i in range(2)]
     tasks[0].until_step(5)
     shown = subprocess.run([TRAINERCTL, "status", "--json", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True,
-                           timeout=20 * SLOW)
+                           timeout=GUARD)
     for t in tasks:
         t.signal(signal.SIGTERM)
     expect_codes(tasks, [143, 143])

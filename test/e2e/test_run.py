@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from kit import SLOW, TRAINERCTL, main, test, workdir
+from kit import GUARD, TRAINERCTL, main, test, workdir
 
 F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 rng = np.random.default_rng(5)
@@ -57,7 +57,7 @@ def run(m, arrays, *args, fmt="npy"):
                 f.write(numpy_helper.from_array(a, name).SerializeToString())
         flags += ["--input", "%s=%s" % (name, file)]
     out = os.path.join(folder, "out")
-    p = subprocess.run([TRAINERCTL, "run", path, *flags, "-o", out, *args], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "run", path, *flags, "-o", out, *args], capture_output=True, text=True, timeout=GUARD)
     written = {}
     for file in sorted(os.listdir(out)) if os.path.isdir(out) else []:
         name, ending = file.rsplit(".", 1)
@@ -335,10 +335,10 @@ def run_invalid_input_is_named_and_ends_with_2():
             f.write(data)
         onnx.save(m, os.path.join(folder, "m.onnx"))
         p = subprocess.run([TRAINERCTL, "run", os.path.join(folder, "m.onnx"), "--input", "x=" + path, "-o", folder],
-                           capture_output=True, text=True, timeout=60 * SLOW)
+                           capture_output=True, text=True, timeout=GUARD)
         assert p.returncode in (2, 3) and words in p.stderr, (data, p.returncode, p.stderr)
     for args in ([], ["nothing.onnx", "-o", folder], ["m.onnx"], ["m.onnx", "-o", folder, "--what"]):
-        p = subprocess.run([TRAINERCTL, "run", *args], cwd=folder, capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "run", *args], cwd=folder, capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == 2 and p.stderr.startswith(("usage", "trainerctl")), (args, p.returncode, p.stderr)
 
 
@@ -376,9 +376,9 @@ def run_inputs_without_derivative_are_named():
     m = model(nodes, {"x": (F, ["batch", 4])}, {"y": F}, [const("w", normal(4, 3)), const("pads", np.int64([0, 0, 0, 1]))])
     path = os.path.join(workdir(), "cut.onnx")
     onnx.save(m, path)
-    p = subprocess.run([TRAINERCTL, "inspect", path], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "inspect", path], capture_output=True, text=True, timeout=GUARD)
     assert "note       Pad 'y' does not differentiate its input 2, 'top'" in p.stdout, p.stdout + p.stderr
-    p = subprocess.run([TRAINERCTL, "inspect", "--json", path], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "inspect", "--json", path], capture_output=True, text=True, timeout=GUARD)
     assert [n for n in json.loads(p.stdout)["notes"] if "input 2, 'top'" in n], p.stdout
 
 
@@ -390,7 +390,7 @@ def inspect_prints_a_network_and_its_unsupported_ops():
 
     def inspect(m, *args):
         onnx.save(m, path)
-        p = subprocess.run([TRAINERCTL, "inspect", path, "--json", *args], capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "inspect", path, "--json", *args], capture_output=True, text=True, timeout=GUARD)
         return p.returncode, json.loads(p.stdout) if p.stdout else p.stderr
 
     w = normal(3, 4)
@@ -408,7 +408,7 @@ def inspect_prints_a_network_and_its_unsupported_ops():
     assert code == 3 and "Det (1 node" in got["problem"] and not got["ops"][2]["supported"], got
     with open(path, "wb") as f:
         f.write(b"nothing")
-    p = subprocess.run([TRAINERCTL, "inspect", path], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "inspect", path], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 2 and "not a readable ONNX model" in p.stderr, p.stderr
 
 
@@ -420,8 +420,8 @@ def inspect_plans_with_a_trainable_batch_and_states_its_source():
 
     def inspect(m, *args):
         onnx.save(m, path)
-        p = subprocess.run([TRAINERCTL, "inspect", path, *args], capture_output=True, text=True, timeout=60 * SLOW)
-        q = subprocess.run([TRAINERCTL, "inspect", path, "--json", *args], capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "inspect", path, *args], capture_output=True, text=True, timeout=GUARD)
+        q = subprocess.run([TRAINERCTL, "inspect", path, "--json", *args], capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == q.returncode, (p.stdout, q.stdout)
         return p.returncode, json.loads(q.stdout), p.stdout
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from kit import ROOT, SLOW, main, need_program, test, wait_until, workdir
+from kit import GUARD, ROOT, main, need_program, test, wait_until, workdir
 
 MAKE = """#!/bin/sh
 case "$1" in
@@ -37,7 +37,7 @@ def ci(says, code, compiler="exit 0"):
     executable(os.path.join(folder, "bin", "cc"), "#!/bin/sh\n%s\n" % compiler)
     env = {**os.environ, "PATH": os.path.join(folder, "bin") + ":" + os.environ["PATH"], "CC": "cc", "TEST_SAYS": says,
            "TEST_CODE": str(code)}
-    p = subprocess.run([os.path.join(folder, ".ci", "run")], capture_output=True, text=True, env=env, timeout=60 * SLOW)
+    p = subprocess.run([os.path.join(folder, ".ci", "run")], capture_output=True, text=True, env=env, timeout=GUARD)
     return p.returncode, p.stdout.splitlines()
 
 
@@ -200,12 +200,12 @@ def run_that_is_ended_ends_its_programs():
     tree.unit("base/test_hang", "one_is_one", then="echo $$ >pid; while :; do read -r line <fifo; done")
     os.mkfifo(os.path.join(tree.folder, "fifo"))
     p = subprocess.Popen([os.path.join(tree.folder, "scripts", "test")], stdout=subprocess.DEVNULL, env={**os.environ, "BUILD": "build"})
-    wait_until(lambda: os.path.exists(os.path.join(tree.folder, "pid")) and os.path.getsize(os.path.join(tree.folder, "pid")), 60)
+    wait_until(lambda: os.path.exists(os.path.join(tree.folder, "pid")) and os.path.getsize(os.path.join(tree.folder, "pid")))
     with open(os.path.join(tree.folder, "pid")) as f:
         pid = int(f.read())
     p.terminate()
     assert p.wait() == 1
-    wait_until(lambda: not os.path.exists("/proc/%d" % pid), 60)
+    wait_until(lambda: not os.path.exists("/proc/%d" % pid))
 
 
 @test
@@ -299,7 +299,7 @@ def untimed_refuses_sleep_and_upper_limits_of_durations_with_place_and_remedy():
 
     def untimed(*args):
         p = subprocess.run([os.path.join(folder, "scripts", "untimed"), *args], capture_output=True, text=True,
-                           timeout=60 * SLOW)
+                           timeout=GUARD)
         assert p.stderr == "", p.stderr
         return p.returncode, p.stdout.splitlines()
 

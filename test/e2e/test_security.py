@@ -9,10 +9,9 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
-from kit import (BUILD, ROOT, SLOW, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
-                 test, tf_config, workdir)
+from kit import (BUILD, GUARD, ROOT, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
+                 test, tf_config, wait_until, workdir)
 
 CTL = os.path.join(BUILD, "trainerctl")
 SECRET = "a secret of this test"
@@ -21,7 +20,7 @@ READING = ("status", "--json"), ("top", "--once"), ("logs",), ("events",)
 
 def ctl(*args, **env):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
-    return subprocess.run([CTL, *args], capture_output=True, text=True, timeout=60 * SLOW, env={**clean, **env})
+    return subprocess.run([CTL, *args], capture_output=True, text=True, timeout=GUARD, env={**clean, **env})
 
 
 def long_job(folder=None, **changes):
@@ -55,7 +54,7 @@ def token_invalid_is_refused():
     for token, expected in (("short", "at least 16 characters, found 5"), ("sixteen chars \x01..", "found byte 1 at position 15"),
                             ("x" * 256, "at most 255 characters, found 256")):
         task = Task(digits_job(workdir()), tf_config(free_ports(1), 0), ("--devices", "cpu:1"), {"TRAINERD_TOKEN": token})
-        assert task.wait(20) == 2 and expected in task.final_message(), task.final_message()
+        assert task.wait() == 2 and expected in task.final_message(), task.final_message()
         out = ctl("status", "127.0.0.1:1", TRAINERD_TOKEN=token)
         assert out.returncode == 2 and expected in out.stderr, out
 
@@ -93,6 +92,13 @@ def commands_need_the_token():
     assert not any(SECRET in line for t in tasks for line in t.lines)
 
 
+def has_unread_bytes(port):
+    """Whether a connection to this port has bytes that its process has not read."""
+    with open("/proc/net/tcp") as f:
+        rows = [line.split() for line in f.readlines()[1:]]
+    return any(int(r[1].split(":")[1], 16) == port and r[3] == "01" and int(r[4].split(":")[1], 16) > 0 for r in rows)
+
+
 @test
 def task_killed_during_a_call_is_not_reported_as_a_wrong_token():
     """A connection that closes after an answered call is no failed handshake."""
@@ -104,7 +110,7 @@ def task_killed_during_a_call_is_not_reported_as_a_wrong_token():
         while "worker 0" not in top.stdout.readline():
             assert top.poll() is None, top.stderr.read()
         task.signal(signal.SIGSTOP)
-        time.sleep(1.5)  # top calls each second: a call is open
+        wait_until(lambda: has_unread_bytes(task.port))  # top calls again, and gets no answer
         task.signal(signal.SIGKILL)
         line = top.stderr.readline()
         assert line.startswith("trainerctl: Status of ") and "token" not in line, line
@@ -154,7 +160,7 @@ def certificates_replaced_are_used_without_restart():
     before = serial(port, folder)
     for t in tasks:
         out = subprocess.run([sys.executable, os.path.join(ROOT, "test", "rdzv", "client.py"), "127.0.0.1:%d" % t.port,
-                              own], capture_output=True, text=True, timeout=60 * SLOW)
+                              own], capture_output=True, text=True, timeout=GUARD)
         assert out.returncode == 0, out.stdout + out.stderr
     keys(folder, "127.0.0.1")
     tasks[0].until(lambda t: any("new certificates" in r["message"] for r in t.events("tls")))
@@ -220,16 +226,16 @@ class Eavesdropper:
         return self
 
     def run(self):
-        while not self.ends:
+        while True:
             try:
                 packet, source = self.socket.recvfrom(1 << 17)
                 if source[2] != 4:  # each packet comes twice: also as an outgoing one
                     self.bytes += packet[66:]  # without the headers of Ethernet, IP and TCP
             except TimeoutError:
-                pass
+                if self.ends:
+                    return
 
     def __exit__(self, *_):
-        time.sleep(0.2)
         self.ends = True
         self.thread.join()
         self.socket.close()

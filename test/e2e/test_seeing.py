@@ -13,7 +13,8 @@ import sys
 import termios
 import urllib.request
 
-from kit import BUILD, ROOT, SLOW, TRAINERCTL, Task, await_process, digits_job, expect_codes, free_ports, main, test, wait_until, workdir
+from kit import (BUILD, GUARD, ROOT, TRAINERCTL, Task, await_process, digits_job, expect_codes, free_ports, main, test, wait_until,
+                 workdir)
 
 
 @test
@@ -24,7 +25,7 @@ def metrics_prometheus_text_is_served_and_updated():
     task.until_step(20)
 
     def get(path):
-        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=5 * SLOW) as r:
+        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=GUARD) as r:
             return r.read().decode()
 
     def steps(text):
@@ -32,7 +33,7 @@ def metrics_prometheus_text_is_served_and_updated():
 
     text = get("/metrics")
     assert steps(text) > 0, text
-    wait_until(lambda: steps(get("/metrics")) > steps(text), 10)
+    wait_until(lambda: steps(get("/metrics")) > steps(text))
     for line in text.splitlines():
         assert re.match(r"^(# (HELP|TYPE) \w+ .+|\w+(\{[^}]*\})? (-?[0-9.e+-]+|\+Inf|-Inf|NaN))$", line), line
     status = json.loads(get("/status"))
@@ -78,7 +79,7 @@ def local_cluster_restarts_a_killed_task_and_completes():
                 pids = subprocess.run(["pgrep", "-P", str(p.pid)], capture_output=True, text=True).stdout.split()
                 os.kill(int(pids[1]), signal.SIGKILL)
                 killed = True
-        code = await_process(p, 60)
+        code = await_process(p)
     finally:
         p.kill()
     text = "".join(lines)
@@ -97,7 +98,7 @@ def local_cluster_ctrl_c_saves_and_ends_all_tasks():
                 break
         p.send_signal(signal.SIGINT)
         rest = p.stderr.read()
-        assert await_process(p, 30) == 143, rest
+        assert await_process(p) == 143, rest
     finally:
         p.kill()
     assert rest.count("state saved") >= 1, rest
@@ -115,7 +116,7 @@ def terminal_has_one_progress_line():
     seen = b""
     try:
         while True:
-            if not select.select([master], [], [], 30 * SLOW)[0]:
+            if not select.select([master], [], [], GUARD)[0]:
                 break
             data = os.read(master, 65536)
             if not data:
@@ -124,7 +125,7 @@ def terminal_has_one_progress_line():
     except OSError:  # the other end is closed
         pass
     finally:
-        assert await_process(p, 30) == 0
+        assert await_process(p) == 0
         os.close(master)
     text = seen.decode()
     assert re.search(r"step \d+/880  epoch \d+  loss [\d.e-]+  \d+ samples/s  ETA .+data \d+% compute \d+% reduction \d+%", text), text[-2000:]
@@ -143,7 +144,7 @@ def memory_over_ten_thousand_steps_stays_constant():
 
     task.until_step(1000)
     early = resident()
-    task.until_step(9500, 120)
+    task.until_step(9500)
     late = resident()
     assert late - early <= 256, "grew by %d KiB" % (late - early)
     expect_codes([task], [0])

@@ -10,14 +10,14 @@ import subprocess
 import threading
 import time
 
-from kit import (ROOT, SLOW, Skip, Task, checkpoint_names, digits_job, expect_codes, free_ports, main, need_program, test, tf_config,
+from kit import (ROOT, Skip, Task, checkpoint_names, digits_job, expect_codes, free_ports, main, need_program, test, tf_config,
                  wait_until, workdir)
 
 SLOWLY = "train.forward=delay:3@1+"
 
 
 class Manager:
-    """Receives messages; collects (time, {variable: value}) of each, in order."""
+    """Receives messages; collects {variable: value} of each, in order."""
 
     def __init__(self, watchdog_ms=None):
         self.path = os.path.join(workdir(), "notify")
@@ -33,17 +33,17 @@ class Manager:
         while True:
             text = self.socket.recv(65536).decode()
             assert all("=" in line for line in text.split("\n")), text
-            self.messages.append((time.monotonic(), dict(line.split("=", 1) for line in text.split("\n"))))
+            self.messages.append(dict(line.split("=", 1) for line in text.split("\n")))
 
     def all(self, key):
-        return [(at, m[key]) for at, m in list(self.messages) if key in m]
+        return [m[key] for m in list(self.messages) if key in m]
 
     def order(self, *keys):
         """Returns the messages that have one of the keys, as "KEY=value"."""
-        return ["%s=%s" % (k, m[k]) for _, m in list(self.messages) for k in keys if k in m]
+        return ["%s=%s" % (k, m[k]) for m in list(self.messages) for k in keys if k in m]
 
-    def until(self, what, seconds=20):
-        wait_until(lambda: what(self), seconds, lambda: self.messages[-20:])
+    def until(self, what):
+        wait_until(lambda: what(self), lambda: self.messages[-20:])
 
 
 @test
@@ -53,21 +53,16 @@ def service_ready_status_watchdog_reload_and_stop_are_sent_in_order():
     task = Task(path, args=("--devices", "cpu:1"), env={**manager.env, "TRAINERD_FAULT": SLOWLY})
     task.until_step(20)
     manager.until(lambda m: any(re.match(r"train: step \d+ of 220000 \(0 %\), loss [0-9.]+$", s)
-                                for _, s in m.all("STATUS")))
+                                for s in m.all("STATUS")))
     ready = manager.all("READY")
     assert len(ready) == 1, ready
     # a quarter of WATCHDOG_USEC, from the start
     manager.until(lambda m: len(m.all("WATCHDOG")) >= 10)
-    alive = [at for at, _ in manager.all("WATCHDOG")]
-    # at most one status text a second; the first may have arrived late
-    said = [at for at, _ in manager.all("STATUS")]
-    assert len(said) - 2 <= said[-1] - said[0], said
-    assert max(b - a for a, b in zip(alive, alive[1:])) < 0.8 * SLOW, alive
 
     before = time.clock_gettime(time.CLOCK_MONOTONIC)
     task.signal(signal.SIGHUP)
     manager.until(lambda m: len(m.all("READY")) == 2)
-    at = [int(m["MONOTONIC_USEC"]) / 1e6 for _, m in manager.messages if m.get("RELOADING") == "1"]
+    at = [int(m["MONOTONIC_USEC"]) / 1e6 for m in manager.messages if m.get("RELOADING") == "1"]
     assert len(at) == 1 and before <= at[0] <= time.clock_gettime(time.CLOCK_MONOTONIC), (before, at)
     with open(path, "a") as f:
         f.write("x")
@@ -79,7 +74,7 @@ def service_ready_status_watchdog_reload_and_stop_are_sent_in_order():
     manager.until(lambda m: m.all("STOPPING"))
     assert manager.order("READY", "RELOADING", "STOPPING") == [
         "READY=1", "RELOADING=1", "READY=1", "RELOADING=1", "READY=1", "STOPPING=1"], manager.messages
-    manager.until(lambda m: "stopped" in m.all("STATUS")[-1][1])
+    manager.until(lambda m: "stopped" in m.all("STATUS")[-1])
 
 
 @test
@@ -92,12 +87,10 @@ def service_waiting_task_extends_the_timeout_and_names_the_missing_tasks():
     manager.until(lambda m: m.all("STOPPING"))
     assert not manager.all("READY") and not manager.all("WATCHDOG")
     extended = manager.all("EXTEND_TIMEOUT_USEC")
-    assert len(extended) >= 2 and all(int(v) >= 10000000 for _, v in extended), extended
-    gaps = [b[0] - a[0] for a, b in zip(extended, extended[1:])]
-    assert all(2 - 0.5 * SLOW < g < 10 * SLOW for g in gaps), gaps
+    assert len(extended) >= 2 and all(int(v) >= 10000000 for v in extended), extended
     assert any(re.match(r"waiting for [34] s, 1 of 2 tasks present; last trouble: waiting: 1 of 2 tasks is missing: "
                         r"worker 1 \(127.0.0.1:\d+\): connect: Connection refused$", s)
-               for _, s in manager.all("STATUS")), manager.all("STATUS")
+               for s in manager.all("STATUS")), manager.all("STATUS")
 
 
 @test
@@ -110,13 +103,11 @@ def service_long_final_save_extends_the_timeout():
                 env={**manager.env, "TRAINERD_FAULT": SLOWLY + ",ckpt.sync=delay:3000@1"})
     task.until_step(10)
     manager.until(lambda m: m.all("READY"))
-    began = len(manager.all("EXTEND_TIMEOUT_USEC"))
     task.signal(signal.SIGTERM)
     expect_codes([task], [143])
     manager.until(lambda m: m.all("STOPPING"))
-    stopping = manager.all("STOPPING")[0][0]
-    behind = [at for at, _ in manager.all("EXTEND_TIMEOUT_USEC")[began:] if at >= stopping]
-    assert behind and behind[0] - stopping < 1 * SLOW, (stopping, behind)
+    stopping = [i for i, m in enumerate(manager.messages) if "STOPPING" in m][0]
+    assert any("EXTEND_TIMEOUT_USEC" in m for m in manager.messages[stopping:]), manager.messages
     assert len(checkpoint_names(os.path.join(folder, "run", "checkpoints"))) == 1
 
 
@@ -129,7 +120,7 @@ def service_complete_job_sends_ready_before_it_ends():
     expect_codes([Task(path, args=("--devices", "cpu:1"), env=manager.env)], [0])
     manager.until(lambda m: m.all("STOPPING"))
     assert manager.order("READY", "STOPPING") == ["READY=1", "STOPPING=1"], manager.messages
-    assert "complete" in manager.all("STATUS")[-1][1]
+    assert "complete" in manager.all("STATUS")[-1]
 
 
 @test
@@ -140,7 +131,7 @@ def service_error_is_the_last_status():
     expect_codes([Task(path, args=("--devices", "cpu:1"), env=manager.env)], [2])
     manager.until(lambda m: m.all("STOPPING"))
     assert not manager.all("READY")
-    assert "has no input 'y'" in manager.all("STATUS")[-1][1], manager.all("STATUS")
+    assert "has no input 'y'" in manager.all("STATUS")[-1], manager.all("STATUS")
 
 
 def unit():

@@ -4,7 +4,7 @@
 import json
 import subprocess
 
-from kit import SLOW, TRAINERCTL, TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
+from kit import GUARD, TRAINERCTL, TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
 
 
 def check(n, env=None, **changes):
@@ -13,7 +13,7 @@ def check(n, env=None, **changes):
     env = env or {}
     env |= {"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n > 0 else {}
     p = subprocess.run([TRAINERD, "--check", "--job", path, "--devices", "cpu:1"], env=env, capture_output=True, text=True,
-                       timeout=60 * SLOW)
+                       timeout=GUARD)
     return p.returncode, json.loads(p.stdout) if p.stdout else None, p.stderr
 
 
@@ -95,7 +95,7 @@ def lanes_of_a_task_with_a_location_depend_on_the_locations_of_the_others():
         assert ("in the order of locations" in plan["lanes"].get("unknown", "")) == (mine is None), plan["lanes"]
         path = digits_job(workdir(), train={"lanes": 4, "global_batch_size": 64})
         env = {**env, **({"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n else {})}
-        p = subprocess.run([TRAINERCTL, "data", path], env=env, capture_output=True, text=True, timeout=60 * SLOW)
+        p = subprocess.run([TRAINERCTL, "data", path], env=env, capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == 0 and "lanes 0 to %d" % (1 if n else 3) in p.stdout, p.stdout + p.stderr
         assert ("in the order of locations" in p.stdout) == (mine is None), p.stdout
 
@@ -117,7 +117,7 @@ def check_ps(task, n_ps=1, devices=None, section=True, **keys):
     path = digits_job(workdir(), **({"parameter_server": {"tables": "none", **keys}} if section else {}))
     env = {"TF_CONFIG": json.dumps({"cluster": {"worker": at[:2], "ps": at[2:]}, "task": {"type": task, "index": 0}})}
     p = subprocess.run([TRAINERD, "--check", "--job", path] + (["--devices", devices] if devices else []), env=env,
-                       capture_output=True, text=True, timeout=60 * SLOW)
+                       capture_output=True, text=True, timeout=GUARD)
     return p.returncode, json.loads(p.stdout) if p.stdout else None, p.stderr
 
 

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import urllib.request
 
-from kit import (SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, test, tf_config, wait_until, workdir)
+from kit import (GUARD, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, test, tf_config,
+                 wait_until, workdir)
 
 TASKS = 3
 LANES = 4 * TASKS  # the last two of each task are spare
-PAUSE = 400 * SLOW  # milliseconds
+PAUSE = 600  # milliseconds
 USES = re.compile(r"(.+) was late: this task computed lanes of it up to step \d+, (\d+) in its place, (\d+) to compare")
 
 
@@ -43,7 +44,7 @@ def results(job):
 
 def of_one_task(steps):
     job = make_job(steps)
-    expect_codes([Task(job, args=("--devices", "cpu:1"))], [0], 120)
+    expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
     return results(job)
 
 
@@ -73,7 +74,7 @@ def next_task_computes_the_lanes_of_a_late_one_and_the_weights_are_those_of_one_
     job = make_job(steps)
     # pauses in lanes of every kind: before the spare ones and, since spare ones that are left out shift the numbers, inside
     tasks = start(job, ["", pauses("train.lane", (21, 42, 63, 84)), ""])
-    expect_codes(tasks, [0] * TASKS, 120)
+    expect_codes(tasks, [0] * TASKS)
     helped, used, _ = uses(tasks[2])
     assert helped == {"worker 1"} and used >= 2, tasks[2].log()
     assert any("worker 2 computed" in m for m in given(tasks[1])), tasks[1].log()
@@ -89,7 +90,7 @@ def copies_are_compared_and_a_wrong_one_names_both_tasks():
         job = make_job(steps)
         # late between the lanes and the exchange, more often than necessary: the first copy is right, the second one wrong
         tasks = start(job, ["", pauses("train.reduce", (8, 12, 16, 20, 24)), "health.flip_spare=fail@2"])
-        expect_codes(tasks, [0] * TASKS, 120)
+        expect_codes(tasks, [0] * TASKS)
         if any(why in r.get("message", "") for t in tasks for r in t.records):
             break
     else:
@@ -99,7 +100,7 @@ def copies_are_compared_and_a_wrong_one_names_both_tasks():
 
 
 def shown(port, *options):
-    p = subprocess.run([TRAINERCTL, "status", *options, "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, "status", *options, "127.0.0.1:%d" % port], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 0, p.stderr
     return p.stdout
 
@@ -113,7 +114,7 @@ def lanes_of(port):
 
 def metrics_of(page):
     """The same in its metrics."""
-    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=60 * SLOW).read().decode()
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % page, timeout=GUARD).read().decode()
     return {what: float(n) for what, n in re.findall(r'^trainerd_spare_lanes_total\{what="(\w+)"\} (\S+)$', text, re.M)}
 
 
@@ -128,8 +129,8 @@ def status_and_metrics_count_copies_and_wrong_ones():
         late, helper = lanes_of(ports[1]), lanes_of(ports[2])
         # the first task adds up the element that differs
         return late["given"] >= 2 and helper["used"] >= 2 and helper["compared"] >= 2 and lanes_of(ports[0])["wrong"] >= 2
-    tasks[0].until_step(6, 60)
-    wait_until(is_counted, 120, lambda: str([lanes_of(p) for p in ports]))
+    tasks[0].until_step(6)
+    wait_until(is_counted, lambda: str([lanes_of(p) for p in ports]))
     for port, page in zip(ports, pages):
         before, metrics, after = lanes_of(port), metrics_of(page), lanes_of(port)
         assert metrics.keys() == before.keys(), (metrics, before)
@@ -142,17 +143,17 @@ def status_and_metrics_count_copies_and_wrong_ones():
     assert any(why in r["message"] for r in tasks[0].events("differs")), tasks[0].log()
     for t in tasks:
         t.signal(signal.SIGTERM)
-    expect_codes(tasks, [143] * TASKS, 120)
+    expect_codes(tasks, [143] * TASKS)
 
 
 def kill(steps, faults, victim):
     ports = free_ports(TASKS)
     job = make_job(steps)
     tasks = start(job, faults, ports)
-    code = tasks[victim].wait(60 * SLOW)
+    code = tasks[victim].wait()
     assert code == -signal.SIGKILL, (code, tasks[victim].log())
     tasks[victim] = Task(job, tf_config(ports, victim), ("--devices", "cpu:1"), {}, "worker %d" % victim)
-    expect_codes(tasks, [0] * TASKS, 120)
+    expect_codes(tasks, [0] * TASKS)
     assert results(job) == of_one_task(steps)
 
 
@@ -173,13 +174,13 @@ def check_and_log_state_where_spare_lanes_are_off():
     for elastic, train, why in (({"spare": "off"}, {}, 'off: /elastic/spare is "off"'), ({}, {"lanes": 3}, "off: each replica computes one lane"),
                                 ({}, {}, "auto, if each task is alone on its host"), ({"spare": "always"}, {}, "always, if each task is alone")):
         job = make_job(30, elastic=elastic, train=train)
-        p = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:1"], capture_output=True, text=True, timeout=60 * SLOW,
+        p = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:1"], capture_output=True, text=True, timeout=GUARD,
                            env={**os.environ, "TF_CONFIG": json.dumps(tf_config(free_ports(TASKS), 0))})
         assert p.returncode == 0, p.stderr
         assert json.loads(p.stdout)["spare"].startswith(why), p.stdout
     job = make_job(30, communication={"shared_memory": True})
     tasks = start(job, ["", ""])
-    expect_codes(tasks, [0, 0], 120)
+    expect_codes(tasks, [0, 0])
     assert any(r["message"] == "spare lanes are off: several replicas are on one host" for r in tasks[0].events("note")), tasks[0].log()
 
 
@@ -192,7 +193,7 @@ def lanes_that_have_moved_are_spare_too_and_the_weights_are_those_of_one_task():
     job = make_job(steps, **changes)
     lane = "train.lane=delay:%d@1+"
     tasks = start(job, [lane % 10, lane % 40, lane % 10 + "," + pauses("train.reduce", range(150, 210, 10))])
-    expect_codes(tasks, [0] * TASKS, 240)
+    expect_codes(tasks, [0] * TASKS)
     views = [r["message"] for r in tasks[0].events("view")]
     moved = [r["newest_step"] for r in tasks[0].events("view") if "lanes move: worker 1 computes a lane in" in r["message"]]
     assert len(views) >= 2 and moved and moved[0] < 150, views

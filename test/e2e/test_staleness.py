@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 
 import numpy as np
@@ -18,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import shards
 from clicks import OPTIMIZERS
-from kit import SLOW, TRAINERCTL, TRAINERD, Task, free_ports, main, merge, test, wait_until, workdir
+from kit import GUARD, TRAINERCTL, TRAINERD, Task, disturb, free_ports, main, merge, test, wait_until, workdir
 from test_ps import GOES_ON, LONG, PS, SLOWLY, WAITS, Group, checkpoints, ended, expect_equal, expect_no_rollback, expect_part, job_file, last, \
     lose_all_holders, move_shards, reference, status, until_steps
 
@@ -241,11 +240,11 @@ def random_tasks_are_killed_all_files_are_equal():
         for _ in range(8):
             running = [name for name in group.names if group.now(name).p.poll() is None]
             group.kill(*r.sample(running, min(len(running), r.choice((1, 1, 1, 2, 3)))))
-            time.sleep(r.choice((0, 0.05, 0.3)))  # the moment of the next kill is random
+            disturb(r.choice((0, 0.05, 0.3)))
             for name in group.names:
                 if group.now(name).p.poll() not in (None, 0):
                     group.start(name)
-            time.sleep(r.uniform(0, 0.5))
+            disturb(0.5)
         try:
             group.finish(supervised=True)
             group.verify()
@@ -258,7 +257,7 @@ def random_tasks_are_killed_all_files_are_equal():
 
 def check(k):
     job = job_file(workdir(), **stale(k))
-    p = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:1"], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:1"], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 0, p.stderr
     return json.loads(p.stdout), p.stderr
 
@@ -285,14 +284,14 @@ def status_and_metrics_of_a_ps_count_rows_by_their_age():
     server = status(group, "ps 0")["server"]
     assert server["staleness"] == 2 and len(server["rows_stale"]) == 17 and server["rows_stale"][2] > 1000, server
     assert not any(server["rows_stale"][3:]) and sum(server["rows_stale"]) <= server["rows_read"], server
-    text = subprocess.run([TRAINERCTL, "status", group.address("ps 0")], capture_output=True, text=True, timeout=60 * SLOW).stdout
+    text = subprocess.run([TRAINERCTL, "status", group.address("ps 0")], capture_output=True, text=True, timeout=GUARD).stdout
     assert "staleness   steps read rows that are 2 steps older" in text, text
 
     def series():
-        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=60 * SLOW) as f:
+        with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=GUARD) as f:
             lines = f.read().decode().splitlines()
         return {line.split("{", 1)[-1].rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("trainerd_staleness_steps")}
-    wait_until(lambda: series().get('le="2"}', 0) > 1000, 60, group.logs)
+    wait_until(lambda: series().get('le="2"}', 0) > 1000, group.logs)
     found = series()
     assert [label for label in found if label.startswith("le=")] == ['le="%s"}' % x for x in (0, 1, 2, 4, 8, 16, "+Inf")], found
     assert found['le="1"}'] < found['le="2"}'] == found['le="4"}'] == found['le="+Inf"}'], found

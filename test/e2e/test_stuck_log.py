@@ -21,7 +21,7 @@ def stderr_blocked_job_completes_and_written_lines_are_whole():
                          stderr=writer)
     os.close(writer)
     try:
-        assert await_process(p, 120) == 0
+        assert await_process(p) == 0
     finally:
         if p.poll() is None:
             p.kill()
@@ -46,7 +46,7 @@ def stderr_unblocked_log_states_the_number_of_lost_lines():
     begins = threading.Timer(2, lambda: [chunks.append(c) for c in iter(lambda: os.read(reader, 65536), b"")])
     begins.start()
     try:
-        assert await_process(p, 120) == 0
+        assert await_process(p) == 0
     finally:
         if p.poll() is None:
             p.kill()

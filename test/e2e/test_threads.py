@@ -16,7 +16,7 @@ def refusals(in_cluster):
     for nth in range(1, MOST):
         env, path = {"TRAINERD_FAULT": "thread.start@%d" % nth}, digits_job(workdir(), **JOB)
         task = start(path, 1, "cpu:2", env=env)[0] if in_cluster else Task(path, args=("--devices", "cpu:2"), env=env)
-        code = task.wait(60)
+        code = task.wait()
         found = re.search("start the thread that ([a-z A-Z]+): Resource temporarily unavailable", task.log())
         if found is None:
             assert code == 0, (nth, code, task.log())

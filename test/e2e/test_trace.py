@@ -8,7 +8,7 @@ import subprocess
 
 import onnx
 
-from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, merge, start, test, workdir
+from kit import GUARD, ROOT, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, merge, start, test, workdir
 from trace_file import EPSILON, check_profile, read, steps_of, tree
 
 INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # parts of a step
@@ -175,7 +175,7 @@ def trace_job_with_few_steps_left_has_the_remaining_steps():
 def trace_table_in_a_text_log_has_a_line_for_each_part():
     d = workdir()
     p = subprocess.run([TRAINERD, "--job", digits_job(d, train={"epochs": 1}), "--devices", "cpu:1", "--trace",
-                        os.path.join(d, "t.json")], capture_output=True, text=True, timeout=60 * SLOW)
+                        os.path.join(d, "t.json")], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 0, p.stderr
     shares = [float(line.split(" %  ")[0].split()[-1]) for line in p.stderr.splitlines() if " %  " in line]
     assert len(shares) > 10 and abs(sum(shares) - 100) <= 0.005 * len(shares) + 1e-9, p.stderr
@@ -204,7 +204,7 @@ def trace_impossible_request_is_refused_before_the_first_step():
         assert not t.events("step")
     assert not os.path.exists(where)
     p = subprocess.run([TRAINERD, "--job", job, "--trace", where, "--check"], capture_output=True, text=True,
-                       timeout=60 * SLOW)
+                       timeout=GUARD)
     assert p.returncode == 0 and not os.path.exists(where), p.stderr
 
 

@@ -88,7 +88,7 @@ def refused(program, expected):
     tasks = [task(job, ports, i) for i in range(2)]
     tasks[0].until_step(3)
     other = task(job, ports, 2, program)
-    assert other.wait(30) == 2 and re.search(expected, other.final_message()), other.final_message()
+    assert other.wait() == 2 and re.search(expected, other.final_message()), other.final_message()
     before = max(tasks[0].steps())
     tasks[0].until_step(before + 5)
     assert len(tasks[0].events("view")) == 1, "the refused task interrupted the group"

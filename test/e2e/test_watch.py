@@ -7,9 +7,9 @@ import re
 import select
 import signal
 import subprocess
-import time
 
-from kit import SLOW, TRAINERCTL, TRAINERD, Limit, Skip, Task, digits_job, expect_codes, free_ports, main, test, tf_config, workdir
+from kit import (GUARD, Skip, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, test, tf_config, wait_until,
+                 workdir)
 from trace_file import EPSILON, tree
 
 SLOWER = {"TRAINERD_FAULT": "train.forward=delay:2@1+"}
@@ -17,7 +17,7 @@ AHEAD = 5000  # seconds by which the clock of a task in a time namespace is ahea
 
 
 def ctl(*args, codes=(0,)):
-    p = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=60 * SLOW)
+    p = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode in codes, (args, p.returncode, p.stdout, p.stderr)
     return p
 
@@ -32,16 +32,6 @@ def start(folder, n, args=None, prefix=lambda i: (), **changes):
         tasks.append(Task(job, tf_config(ports, i), ("--devices", "cpu:1", *more), SLOWER, "worker %d" % i, prefix=prefix(i)))
         tasks[i].address, tasks[i].job, tasks[i].ports = "127.0.0.1:%d" % ports[i], job, ports
     return tasks
-
-
-def until(what, seconds=30):
-    limit = Limit(seconds)
-    while True:
-        value = what()
-        if value:
-            return value
-        assert not limit.expired(), "did not happen within %.1f s" % limit.allowed
-        time.sleep(0.05)
 
 
 def own_messages(task, shown):
@@ -62,7 +52,7 @@ def logs_of_all_tasks_are_those_of_their_logs_in_the_order_of_time():
     assert {r["task"] for r in shown} == {"worker 0", "worker 1"}
     for t in tasks:
         mine = own_messages(t, shown)
-        until(lambda: len(t.records) >= len(mine))
+        wait_until(lambda: len(t.records) >= len(mine))
         written = [r["message"] for r in t.records]
         assert mine == written[:len(mine)], (mine, written[:len(mine)])  # ... so each is a beginning of the log
     assert any(r["event"] == "step" for r in shown)
@@ -86,15 +76,15 @@ def events_follow_shows_the_loss_of_a_task_and_its_next_process():
             seen.append(p.stdout.read() or b"")
             return re.search(pattern, b"".join(seen).decode())
 
-        until(lambda: has(r"worker 2: generation \d+: 3 of 3 tasks"))
+        wait_until(lambda: has(r"worker 2: generation \d+: 3 of 3 tasks"))
         tasks[2].kill()
-        until(lambda: has(r"WARN  worker 0: worker 2 .* was lost: its connection closed"))
+        wait_until(lambda: has(r"WARN  worker 0: worker 2 .* was lost: its connection closed"))
         Task(tasks[0].job, tf_config(tasks[0].ports, 2), ("--devices", "cpu:1"), SLOWER, "worker 2")
-        until(lambda: has(r"worker 2: trainerd .*\n(.*\n)*.*worker 2: trainerd "))  # the new process numbers from 1
+        wait_until(lambda: has(r"worker 2: trainerd .*\n(.*\n)*.*worker 2: trainerd "))  # the new process numbers from 1
         lines = b"".join(seen).decode().splitlines()
         assert len(lines) == len(set(lines)), "a record was printed twice"
         p.send_signal(signal.SIGINT)
-        p.wait(10 * SLOW)
+        p.wait(GUARD)
         errors = p.stderr.read().decode()
         # The loss is reported once, unless the next process answered before it was asked again.
         assert errors.count("worker 2: Logs of ") <= 1 and "worker 0" not in errors, errors
@@ -111,7 +101,7 @@ def top_shows_every_task_from_any_task():
     tasks[0].until_step(60)
     tasks[0].until(lambda t: any(r["tasks"] == 3 for r in t.events("view")))
     tasks[2].kill()
-    text = until(lambda: (lambda s: s if re.search(r"worker 2 +missing .*Connection refused", s) and "2 of 3 tasks" in s and
+    text = wait_until(lambda: (lambda s: s if re.search(r"worker 2 +missing .*Connection refused", s) and "2 of 3 tasks" in s and
                           len(re.findall(r"^worker [01] .* % .* % ", s, re.M)) == 2 else None)(ctl("top", "--once", tasks[1].address).stdout))
     assert "\x1b" not in text and re.match(r"digits  generation \d+: 2 of 3 tasks, leading", text), text
     rows = {m.group(1): m.group(0) for m in re.finditer(r"^(worker \d) .*$", text, re.M)}
@@ -131,13 +121,12 @@ def top_on_a_terminal_draws_until_q_and_restores_it():
         os.execv(TRAINERCTL, [TRAINERCTL, "top", tasks[0].address])
     try:
         seen = b""
-        limit = Limit(30)
         while seen.count(b"\x1b[H") < 2:
-            assert not limit.expired() and select.select([fd], [], [], 30 * SLOW)[0], seen
+            assert select.select([fd], [], [], GUARD)[0], seen
             seen += os.read(fd, 65536)
         os.write(fd, b"q")
         while b"\x1b[?1049l" not in seen:
-            assert select.select([fd], [], [], 30 * SLOW)[0], seen
+            assert select.select([fd], [], [], GUARD)[0], seen
             seen += os.read(fd, 65536)
         assert os.waitpid(pid, 0)[1] == 0
         pid = 0

@@ -18,10 +18,9 @@ import time
 import grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
-from kit import SLOW, Limit  # noqa: E402
+from kit import GUARD, wait_until  # noqa: E402
 
 PROTO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "proto")
-DEADLINE_S = 10
 failed = 0
 
 
@@ -59,19 +58,19 @@ class Client:
             response_deserializer=reply.FromString)
         try:
             metadata = self.metadata if metadata is None else metadata
-            return grpc.StatusCode.OK, "", call(request, timeout=DEADLINE_S * SLOW, metadata=metadata)
+            return grpc.StatusCode.OK, "", call(request, timeout=GUARD, metadata=metadata)
         except grpc.RpcError as e:
             return e.code(), e.details(), None
 
     def stream(self, path, request, reply):
         call = self.channel.unary_stream(path, request_serializer=lambda m: m.SerializeToString(),
                                          response_deserializer=reply.FromString)
-        return call(request, timeout=DEADLINE_S * SLOW, metadata=self.metadata)
+        return call(request, timeout=GUARD, metadata=self.metadata)
 
     def bidi(self, path, requests, reply):
         call = self.channel.stream_stream(path, request_serializer=lambda m: m.SerializeToString(),
                                           response_deserializer=reply.FromString)
-        return list(call(iter(requests), timeout=DEADLINE_S * SLOW))
+        return list(call(iter(requests), timeout=GUARD))
 
 
 class Link:
@@ -83,7 +82,7 @@ class Link:
             "/trainerd.v1.Rendezvous/Join",
             request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
             response_deserializer=pb.LeaderMessage.FromString)
-        self.down = call(iter(self.up.get, None), timeout=DEADLINE_S * SLOW,
+        self.down = call(iter(self.up.get, None), timeout=GUARD,
                          metadata=c.metadata if metadata is None else metadata)
 
     def say(self, message):
@@ -272,11 +271,17 @@ def check_who(c, pb, identity):
     me = pb.Where(task=pb.Task(type=identity["type"], index=identity["index"]), incarnation=7)
     code, details, _ = c.unary(who, pb.WhoRequest(where=me, cluster_hash="x"), pb.WhoReply)
     check("Who of a task of another cluster is refused", code == refused and details, (code, details))
-    limit, request = Limit(DEADLINE_S), pb.WhoRequest(where=me, cluster_hash=identity["cluster_hash"])
-    code, details, reply = c.unary(who, request, pb.WhoReply)
-    while reply and not reply.where.has_view and not limit.expired():  # a busy machine loses members for a moment
+    request = pb.WhoRequest(where=me, cluster_hash=identity["cluster_hash"])
+    answer = [c.unary(who, request, pb.WhoReply)]
+
+    def has_view():  # a busy machine loses members for a moment
+        if answer[0][2] is None or answer[0][2].where.has_view:
+            return True
         stay_below_the_limit()
-        code, details, reply = c.unary(who, request, pb.WhoReply)
+        answer[0] = c.unary(who, request, pb.WhoReply)
+        return False
+    wait_until(has_view)
+    code, details, reply = answer[0]
     check("Who says who leads", code == grpc.StatusCode.OK and reply.where.has_view and
           reply.where.task.index == self_of(c, pb).index and reply.where.leader.index == 0 and
           reply.where.generation > 0, (code, details, reply))
@@ -314,9 +319,10 @@ def check_member(c, pb, identity):
     check("and beats", link.hear("beat") is not None)
     for step in range(3000):
         link.say(dict(beat=pb.Beat(generation=view.generation, step=step, phase="flood")))
-    until, status = time.monotonic() + DEADLINE_S / 2 * SLOW, None
-    while status is None or (status.tasks[2].step < 2999 and time.monotonic() < until):
-        status = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
+    def shown():
+        return c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
+    wait_until(lambda: shown().tasks[2].step >= 2999)
+    status = shown()
     check("its beats are in the Status", status.tasks[2].step == 2999 and
           status.tasks[2].phase == "flood" and status.tasks[2].state == "active", status)
 
