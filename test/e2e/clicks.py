@@ -46,7 +46,7 @@ def job_file(folder, source, **changes):
            "data": {"format": "npy", "train": os.path.join(source, "train-{feature}.npy"), "eval": os.path.join(source, "eval-{feature}.npy"),
                     "features": {"dense": {"dtype": "float32", "shape": [13]}, "sparse": {"dtype": "int64", "shape": [26]},
                                  "click": {"dtype": "float32", "shape": [1]}}},
-           "train": {"seed": 1, "epochs": 2, "global_batch_size": BATCH, "lanes": 4, "log_every_steps": 1, "deadline_seconds": 60},
+           "train": {"seed": 1, "epochs": 2, "global_batch_size": BATCH, "lanes": 4, "log_every_steps": 1, "deadline_seconds": 60}, "detection": {"stuck_factor": 0},
            "optimizer": OPTIMIZERS["adagrad"],
            "checkpoint": {"directory": "checkpoints", "every_steps": 8, "every_seconds": 0, "max_to_keep": 1000},
            "export": {"onnx": "clicks.onnx"}}

@@ -58,7 +58,7 @@ def job_file(folder, source, **changes):
                      "loss": {"type": "binary_cross_entropy", "logits": "logit", "labels": "click"}},
            "data": {"format": "npy", "train": os.path.join(source, "train-{feature}.npy"), "shuffle": False,
                     "features": {"ids": {"dtype": "int64", "shape": [IDS]}, "click": {"dtype": "float32", "shape": [1]}}},
-           "train": {"seed": SEED, "epochs": 1, "global_batch_size": BATCH, "lanes": 4, "log_every_steps": 1, "deadline_seconds": 60},
+           "train": {"seed": SEED, "epochs": 1, "global_batch_size": BATCH, "lanes": 4, "log_every_steps": 1, "deadline_seconds": 60}, "detection": {"stuck_factor": 0},
            "optimizer": {"type": "adagrad", "learning_rate": RATE},
            "parameter_server": {"replicas": 2}}
     path = os.path.join(folder, "job.json")

@@ -157,7 +157,7 @@ def slow_cable_of_a_host_is_named():
     shape(2, "1mbit")
     try:
         tasks = start_on_hosts(make_job(3, window_steps=2), 3, works(20))
-        first = until_advice(tasks, "reduce_share", 120)
+        first = until_advice(tasks, "reduce_share")
         assert first["culprit"] == "network of worker 2", first
         assert "MB/s" in first["message"], first
     finally:

@@ -24,6 +24,7 @@ import sample_log  # noqa: E402
 
 WAITS = {"min_world": 4, "rejoin_seconds": 10}  # no step while a task is missing
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
+STUCK = {"stuck_factor": 10}  # of jobs whose subject is the limit of a phase
 ALL = {"min_world": 4, "rejoin_seconds": 0}
 ALL_BUT_ONE = {"min_world": 3, "rejoin_seconds": 0}
 SAMPLES = 719  # in the data file of the job
@@ -389,7 +390,7 @@ def task_that_hangs_is_named_and_ends_and_the_others_continue():
     places = {1: ("train.forward=hang@12", "begin"), 2: ("train.update=hang@40", "update"),
               3: ("train.reduce=hang@70", "forward and backward"), 0: ("train.commit=hang@100", "check the gradient")}
     run = Run({rank: [fault] for rank, (fault, _) in places.items()}, elastic=GOES_ON, steps=300,
-              always="train.forward=delay:15@1+").start_all()
+              always="train.forward=delay:15@1+", detection=STUCK).start_all()
     run.relay().is_as_undisturbed()
     for rank, (_, phase) in places.items():
         seen = [t for r in range(4) for life in run.tasks[r] for t in lost(life, "worker %d" % rank, "makes no progress")]
@@ -409,7 +410,7 @@ def loss_records(task):
 
 def expect_named_during_all_reduce(rank, fault, elastic=GOES_ON, **changes):
     """Lets a task hang by `fault`: all others name it, by the limit of its phase and not by the deadline, and the job continues."""
-    run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
+    run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", detection=STUCK, **changes).start_all()
     first, others = run.now(rank), [r for r in range(4) if r != rank]
     for other in others:
         run.now(other).until(loss_records)

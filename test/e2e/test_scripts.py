@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The scripts that choose and run tests and add their results, in copies with a repository, programs or a `make` of the test."""
 import os
+import re
 import shutil
 import subprocess
 
@@ -211,12 +212,12 @@ def run_that_is_ended_ends_its_programs():
 @test
 def nightly_list_names_existing_tests_with_a_reason():
     with open(os.path.join(ROOT, "test", "nightly")) as f:
-        rows = [line.split(None, 2) for line in f if not line.startswith("#")]
-    for row in rows:
-        assert len(row) == 3, "no reason: %s" % row
-        source = os.path.join(ROOT, row[0] if row[0].endswith((".py", ".sh")) else row[0].replace(" on gpu", "") + ".c")
-        with open(source) as f:
-            assert row[1] == "*" or row[1] in f.read(), "no such test: %s" % row[:2]
+        lines = [line for line in f if not line.startswith("#")]
+    for line in lines:
+        m = re.fullmatch(r"(test/\S+)(?: on gpu)? (\S+) .+\n", line)
+        assert m, "expected PROGRAM TEST REASON: " + line
+        with open(os.path.join(ROOT, m[1] if m[1].startswith("test/e2e/") else m[1] + ".c")) as f:
+            assert m[2] == "*" or m[2] in f.read() or m[1].endswith("test_examples.py"), "no such test: " + line
 
 
 @test
