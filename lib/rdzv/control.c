@@ -249,10 +249,11 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
 
 /* ---- calls that wait ---- */
 
-static void on_closed(void *arg, struct rdzv_in *call)
+static void on_closed(void *arg, struct rdzv_in *call, const char *why)
 {
     struct waiting **list = arg;
 
+    (void)why;
     for (struct waiting **at = list; *at != NULL; at = &(*at)->next) {
         struct waiting *w = *at;
 

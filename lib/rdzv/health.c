@@ -58,10 +58,11 @@ void rdzv_health_check(struct rdzv *r, struct rdzv_in *call, void *request)
         rdzv_in_reply(call, &a.base);
 }
 
-static void on_closed(void *arg, struct rdzv_in *call)
+static void on_closed(void *arg, struct rdzv_in *call, const char *why)
 {
     struct rdzv_health *h = arg;
 
+    (void)why;
     for (struct watcher **at = &h->watchers; *at != NULL; at = &(*at)->next) {
         struct watcher *w = *at;
 

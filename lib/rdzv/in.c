@@ -5,7 +5,10 @@
  *
  * The tags of a call: `arrived` (requested from the server), `gone` (RECV_CLOSE: the call has ended
  * in any way, which is how the owner of a waiting call learns that the client died), `sent` (one
- * message at a time), `read` (streams only). */
+ * message at a time), `read` (streams only). gRPC may return `gone` before a `read` that has a message.
+ *
+ * The owner of a call (its handler, or the code that kept it) has a reference until the call is finished, by
+ * the owner, or by this file, which then calls on_closed. A finished call is passed to no handler. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdarg.h>
@@ -58,7 +61,7 @@ struct rdzv_in {
     const struct rdzv_method *method; /* NULL: an unknown method */
     struct rdzv_in *next, **link;     /* in server->all, after the call was accepted */
     grpc_call *call;
-    uint32_t refs; /* tags in use by gRPC */
+    uint32_t refs; /* tags in use by gRPC, and the owner of an accepted call that is not finished */
     struct rdzv_tag arrived, gone, sent, read;
 
     struct rdzv_in_received received;
@@ -66,12 +69,12 @@ struct rdzv_in {
     grpc_slice unsent[UNSENT_MAX]; /* oldest first */
     uint32_t n_unsent;
     bool is_sending, has_sent; /* a batch is in progress; the initial metadata was sent */
-    bool is_finished;          /* a status was sent or is queued */
+    bool is_finished;          /* it has no owner: a status was sent or is queued, or it is gone */
     bool is_status_sent, is_gone;
     grpc_status_code status;
     grpc_slice status_text;
 
-    void (*on_closed)(void *arg, struct rdzv_in *c);
+    rdzv_closed_fn *on_closed;
     void *arg;
     void *context; /* of the handler */
 };
@@ -174,6 +177,7 @@ void rdzv_in_send(struct rdzv_in *c, const ProtobufCMessage *m)
     grpc_slice_unref(s);
 }
 
+/* Releases the reference of the owner. */
 static void finish(struct rdzv_in *c, grpc_status_code code, const char *text)
 {
     CHECK(!c->is_finished);
@@ -182,6 +186,20 @@ static void finish(struct rdzv_in *c, grpc_status_code code, const char *text)
     c->status = code;
     c->status_text = grpc_slice_from_copied_string(text);
     pump(c);
+    unref(c);
+}
+
+/* Finishes a call that its owner has not finished, and tells the owner. The caller has a reference. */
+static void finish_for_owner(struct rdzv_in *c, grpc_status_code code, const char *text,
+                             const char *why)
+{
+    rdzv_closed_fn *fn = c->on_closed;
+
+    if (c->is_finished)
+        return;
+    finish(c, code, text);
+    if (fn != NULL)
+        fn(c->arg, c, why);
 }
 
 void rdzv_in_finish(struct rdzv_in *c, grpc_status_code code, const char *fmt, ...)
@@ -205,7 +223,7 @@ void rdzv_in_reply(struct rdzv_in *c, const ProtobufCMessage *m)
     finish(c, GRPC_STATUS_OK, "");
 }
 
-void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *c), void *arg)
+void rdzv_in_on_closed(struct rdzv_in *c, rdzv_closed_fn *fn, void *arg)
 {
     c->on_closed = fn;
     c->arg = arg;
@@ -221,25 +239,13 @@ void *rdzv_in_context(const struct rdzv_in *c)
     return c->context;
 }
 
-/* The client has ended its side: calls on_closed once. */
-static void notify_closed(struct rdzv_in *c)
-{
-    void (*fn)(void *, struct rdzv_in *) = c->on_closed;
-
-    c->on_closed = NULL;
-    if (fn != NULL)
-        fn(c->arg, c);
-}
-
 static void on_gone(void *arg, bool ok)
 {
     struct rdzv_in *c = arg;
 
     (void)ok; /* this batch always succeeds */
     c->is_gone = true;
-    if (c->on_closed != NULL)
-        c->is_finished = true; /* the owner must not use it any more */
-    notify_closed(c);
+    finish_for_owner(c, GRPC_STATUS_CANCELLED, "", "its connection closed");
     unref(c);
 }
 
@@ -331,12 +337,17 @@ static void handle(struct rdzv_in *c)
     struct wire w = { 0 };
     void *request =
         wire_unpack(&w, c->method->request, GRPC_SLICE_START_PTR(bytes), GRPC_SLICE_LENGTH(bytes));
+    char text[256];
 
-    if (request != NULL)
+    if (request != NULL) {
         c->method->handle(c->server->r, c, request);
-    else
-        rdzv_in_finish(c, GRPC_STATUS_INVALID_ARGUMENT, "%zu bytes are not a valid %s",
-                       GRPC_SLICE_LENGTH(bytes), c->method->request->name);
+        /* only a stream has no owner between two messages */
+        CHECK(c->is_finished || c->on_closed != NULL || c->method->is_bidi);
+    } else {
+        snprintf(text, sizeof(text), "%zu bytes are not a valid %s", GRPC_SLICE_LENGTH(bytes),
+                 c->method->request->name);
+        finish_for_owner(c, GRPC_STATUS_INVALID_ARGUMENT, text, text);
+    }
     wire_fini(&w);
     grpc_slice_unref(bytes);
 }
@@ -354,16 +365,13 @@ static void on_read(void *arg, bool ok)
 
     (void)ok;                          /* if false, there is no message */
     if (c->received.payload == NULL) { /* the client has half-closed */
-        if (!c->is_finished) {
-            notify_closed(c);
-            finish(c, GRPC_STATUS_OK, "");
-        }
+        finish_for_owner(c, GRPC_STATUS_OK, "", "its connection closed");
     } else {
         if (!c->is_finished)
             handle(c);
         grpc_byte_buffer_destroy(c->received.payload);
         c->received.payload = NULL;
-        if (!c->is_finished && !c->is_gone)
+        if (!c->is_finished)
             read_next(c);
     }
     unref(c);
@@ -382,6 +390,7 @@ static void accept_call(struct rdzv_in *c)
         s->all->link = &c->next;
     s->all = c;
     s->n_calls++;
+    c->refs++; /* of the owner */
     batch(c, &op, 1, &c->gone);
 
     if (s->is_closing) { /* the data of the handlers may have been freed */

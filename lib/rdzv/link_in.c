@@ -13,7 +13,7 @@
 #include "base/err.h"
 
 struct seat {
-    struct rdzv_in *call; /* NULL: no link. The context of the call is this seat */
+    struct rdzv_in *call; /* owned; NULL: no link. The context of the call is this seat */
     uint64_t n_calls;     /* number of the call with the last JOIN */
     struct rdzv_figures figures; /* of the last BEAT; all zero before the first */
 };
@@ -85,7 +85,7 @@ void rdzv_links_close(struct rdzv_links *l, uint32_t rank)
 
 /* ---- in ---- */
 
-static void on_closed(void *arg, struct rdzv_in *call)
+static void on_closed(void *arg, struct rdzv_in *call, const char *why)
 {
     struct rdzv_links *l = arg;
     struct seat *seat = rdzv_in_context(call);
@@ -94,7 +94,7 @@ static void on_closed(void *arg, struct rdzv_in *call)
     CHECK(seat->call == call);
     seat->call = NULL;
     rdzv_trace(l->r, "link of %s: closed by the peer", l->r->cluster.tasks[rank].name);
-    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = "its connection closed" });
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = why });
 }
 
 /* Rejects a JOIN that cannot belong to a link of this task, and returns true. Returns false if it

@@ -110,8 +110,8 @@ bool rdzv_server_is_closing(const struct rdzv_server *s);
 bool rdzv_server_is_down(void *server);
 void rdzv_server_free(struct rdzv_server *s); /* the server must be down; NULL is allowed */
 
-/* The owner of a call (its handler, or the code that kept it) ends it once with one of these
- * functions, and does not use it afterwards. */
+/* The owner of a call (its handler, or the code that kept it) has a reference. It ends the call once with one
+ * of these functions, which release the reference, and does not use it afterwards. */
 void rdzv_in_reply(struct rdzv_in *c, const ProtobufCMessage *m); /* the only message, then OK */
 void rdzv_in_finish(struct rdzv_in *c, grpc_status_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* after the messages that were sent; the text for OK is
@@ -119,9 +119,11 @@ void rdzv_in_finish(struct rdzv_in *c, grpc_status_code code, const char *fmt, .
 /* Sends a further message of a stream. A client that does not read is disconnected. */
 void rdzv_in_send(struct rdzv_in *c, const ProtobufCMessage *m);
 void rdzv_in_send_slice(struct rdzv_in *c, grpc_slice s); /* borrowed */
-/* Calls fn(arg, call) when the call ends without rdzv_in_reply() or rdzv_in_finish(): the client
- * disconnected or half-closed. The call must not be used afterwards. */
-void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *c), void *arg);
+/* A handler that keeps the call calls this function before it returns. Calls fn(arg, call, why) if the call
+ * ends without rdzv_in_reply() or rdzv_in_finish(): the client disconnected, half-closed, or sent bytes that are
+ * not a request. The reference of the owner has been released; the call must not be used after fn. */
+typedef void rdzv_closed_fn(void *arg, struct rdzv_in *c, const char *why);
+void rdzv_in_on_closed(struct rdzv_in *c, rdzv_closed_fn *fn, void *arg);
 /* Whether the caller may speak for the task with this address: the certificate of the caller names
  * its host, or was derived from the token, or the cluster has no certificates. If not, writes the
  * names in the certificate. */

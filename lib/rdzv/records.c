@@ -144,11 +144,11 @@ static void *reader(void *arg)
     return NULL;
 }
 
-static void on_closed(void *arg, struct rdzv_in *call)
+static void on_closed(void *arg, struct rdzv_in *call, const char *why)
 {
     struct rdzv_traces *t = arg;
 
-    (void)call;
+    (void)call, (void)why;
     t->call = NULL;
 }
 

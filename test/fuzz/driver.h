@@ -2,10 +2,10 @@
  *
  *     fuzz_x [-runs=N] [-seconds=N] [-seed=S] [-accepted=DIR] [corpus files...]
  *
- * Runs every seed and corpus file unchanged, then N mutations of them (default 20000), or as many
- * as possible in N seconds. The same arguments give the same inputs. An input for which the target
- * calls fuzz_accept() is written to a file in DIR. After a crash, or an input that takes longer
- * than FUZZ_SLOW_S, the input is written to a file whose path is printed. The including program
+ * Runs every seed and corpus file unchanged, then N / FUZZ_COST mutations of them (default N: 20000), or as many
+ * as possible in N seconds. A program whose inputs take long defines FUZZ_COST; the default is 1. The same arguments give
+ * the same inputs. An input for which the target calls fuzz_accept() is written to a file in DIR. After a crash, or an
+ * input that takes longer than FUZZ_SLOW_S, the input is written to a file whose path is printed. The including program
  * defines LLVMFuzzerTestOneInput() and its seeds, so libFuzzer or AFL can use it too
  * (-DFUZZ_NO_MAIN). With FUZZ_HAS_MUTATOR it also defines LLVMFuzzerCustomMutator(), which replaces
  * the mutations of bytes. */
@@ -41,6 +41,10 @@ static inline void fuzz_accept(void)
 {
 }
 #else
+
+#ifndef FUZZ_COST
+#define FUZZ_COST 1
+#endif
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -398,7 +402,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < fuzz.n_inputs; i++)
         fuzz_one(fuzz.inputs[i].data, fuzz.inputs[i].n);
     end = fuzz_now() + (double)seconds;
-    for (uint64_t i = 0; seconds > 0 ? i % 64 != 0 || fuzz_now() < end : i < runs; i++)
+    for (uint64_t i = 0; seconds > 0 ? i % 64 != 0 || fuzz_now() < end : i < runs / FUZZ_COST; i++)
         fuzz_mutate(scratch);
     printf("fuzz %s: %" PRIu64 " runs, no crash\n", fuzz.name, fuzz.run);
 
