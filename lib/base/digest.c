@@ -8,6 +8,16 @@
 
 #include "base/check.h"
 
+/* libcrypto would free its tables in a handler of exit(), while threads that cannot be joined, because a name
+ * service or a storage may block them, still use it: a process that ends with such a thread could crash instead of
+ * returning its exit code. So the handler is not registered, and the end of the process releases the memory. The
+ * first use of libcrypto by any library of the process decides; therefore this function runs before main(). */
+__attribute__((constructor)) static void omit_exit_handler(void)
+{
+    /* fails only without memory; then the handler is registered by the next use */
+    (void)OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+}
+
 void digest_sha256(const void *data, size_t n, uint8_t out[DIGEST_BYTES])
 {
     unsigned n_out = 0;

@@ -4,7 +4,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/digest.h"
@@ -67,13 +70,50 @@ static void digest_equal_detects_any_bit_difference(void **state)
     }
 }
 
-int main(void)
+/* ---- the end of a process ---- */
+
+static void compute_at_exit(void)
+{
+    uint8_t d[DIGEST_BYTES];
+
+    digest_sha256("abc", 3, d);
+}
+
+/* Handlers of exit() run in the reverse order of their registration: a handler of libcrypto, which the digest below
+ * would register, would run before this one, as it would run beside a thread that computes. */
+static void run_child(void)
+{
+    CHECK(atexit(compute_at_exit) == 0);
+    compute_at_exit();
+    exit(138);
+}
+
+static void digest_during_exit_is_computed_and_keeps_the_exit_code(void **state)
+{
+    pid_t child = fork();
+    int status = 0;
+
+    (void)state;
+    if (child == 0) {
+        execl("/proc/self/exe", "test_digest", "child", (char *)NULL);
+        _exit(99);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 138);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sha256_matches_the_published_values),
         cmocka_unit_test(hmac_matches_the_published_values),
         cmocka_unit_test(digest_equal_detects_any_bit_difference),
+        cmocka_unit_test(digest_during_exit_is_computed_and_keeps_the_exit_code),
     };
 
+    (void)argv;
+    if (argc > 1)
+        run_child();
     return cmocka_run_group_tests_name("base/digest", tests, NULL, NULL);
 }
