@@ -231,7 +231,8 @@ static void step(struct admission *a, struct relay *r, bool is_alive, uint64_t n
         has_more = is_alive && relay_has_bytes(r);
         if (has_more)
             is_alive = read_client(a, r, now_ms);
-        has_more = has_more && r->up.bytes != NULL; /* else a part of a record or of the preface */
+        /* else a part of a record or of the preface. At the end of the stream the flush closes the relay. */
+        has_more = has_more && (r->up.bytes != NULL || r->up.is_over);
     }
     if (is_alive)
         update(a, r);

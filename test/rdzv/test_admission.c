@@ -11,8 +11,12 @@
 #include <arpa/inet.h>
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,6 +36,7 @@ struct place {
     bool is_secure; /* the last one has a certificate */
     uint16_t port;
     struct admission *a;
+    struct tls *tls; /* NULL: clear text alone */
 };
 
 static void on_accept(void *arg, int fd, struct tls_peer *peer)
@@ -57,15 +62,15 @@ static uint32_t n_handed(struct place *p)
 }
 
 /* A port that was free a moment ago: another process may take it, so several ports are tried. */
-static void open_place(struct place *p, uint32_t tasks)
+static void open_place_with(struct place *p, uint32_t tasks, struct tls *tls)
 {
     struct err err = { 0 };
     int tries, rc = -1;
 
-    memset(p, 0, sizeof(*p));
+    *p = (struct place){ .tls = tls };
     pthread_mutex_init(&p->lock, NULL);
     for (tries = 0; tries < 20 && rc < 0; tries++) {
-        struct admission_opts opts = { .tasks = tasks, .accept = on_accept, .arg = p };
+        struct admission_opts opts = { .tasks = tasks, .tls = tls, .accept = on_accept, .arg = p };
         char listen[32];
 
         p->port =
@@ -78,9 +83,15 @@ static void open_place(struct place *p, uint32_t tasks)
         fail_msg("%s", err.text);
 }
 
+static void open_place(struct place *p, uint32_t tasks)
+{
+    open_place_with(p, tasks, NULL);
+}
+
 static void close_place(struct place *p)
 {
     admission_close(p->a);
+    tls_close(p->tls);
     for (uint32_t i = 0; i < p->n; i++)
         close(p->handed[i]);
     pthread_mutex_destroy(&p->lock);
@@ -209,6 +220,41 @@ static void end_of_either_side_reaches_the_other_after_its_last_bytes(void **sta
     close_place(&p);
 }
 
+/* The client keeps its TCP connection open: only its close_notify ends the stream. The bytes and the close_notify
+ * arrive in one segment, so one read of OpenSSL has both. */
+static void end_of_tls_in_the_segment_of_the_last_bytes_reaches_the_other_side(void **state)
+{
+    static const char *const hosts[] = { "127.0.0.1" };
+    uint8_t got[FRAMES_PREFACE_BYTES + FRAMES_HEAD_BYTES + 1], ping[FRAMES_HEAD_BYTES] = { 0 };
+    int client, on = 1, off = 0, rc = 0;
+    struct tls_stream *stream;
+    struct tls *tls;
+    struct place p;
+
+    (void)state;
+    assert_int_equal(tls_open_token("t0ken", hosts, 1, &tls, NULL), 0);
+    open_place_with(&p, 2, tls);
+    client = dial(&p);
+    assert_int_equal(fcntl(client, F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(tls_stream_new(tls, TLS_CLIENT, client, NULL, &stream, NULL), 0);
+    while ((rc = tls_stream_handshake(stream, NULL)) == 0) {
+        struct pollfd poll_fd = { .fd = client, .events = tls_stream_events(stream) };
+
+        assert_int_equal(poll(&poll_fd, 1, WAIT_GUARD_MS), 1);
+    }
+    assert_int_equal(rc, 1);
+    assert_int_equal(tls_stream_send(stream, frames_preface, FRAMES_PREFACE_BYTES), FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 1);
+    assert_int_equal(read_all(p.handed[0], got, FRAMES_PREFACE_BYTES), FRAMES_PREFACE_BYTES);
+    assert_int_equal(setsockopt(client, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)), 0);
+    assert_int_equal(tls_stream_send(stream, ping, sizeof(ping)), sizeof(ping));
+    tls_stream_free(stream);
+    assert_int_equal(setsockopt(client, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)), 0);
+    assert_int_equal(read_all(p.handed[0], got, sizeof(ping) + 1), sizeof(ping));
+    close(client);
+    close_place(&p);
+}
+
 static void other_protocol_is_closed_and_not_passed_to_grpc(void **state)
 {
     uint8_t got[8];
@@ -301,11 +347,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent),
         cmocka_unit_test(end_of_either_side_reaches_the_other_after_its_last_bytes),
+        cmocka_unit_test(end_of_tls_in_the_segment_of_the_last_bytes_reaches_the_other_side),
         cmocka_unit_test(other_protocol_is_closed_and_not_passed_to_grpc),
         cmocka_unit_test(connection_limit_reached_silent_connections_are_closed_first),
         cmocka_unit_test(flood_of_resets_waits_and_another_client_is_served),
         cmocka_unit_test(address_of_another_host_is_refused),
     };
 
+    (void)signal(SIGPIPE, SIG_IGN); /* as tls.h demands */
     return cmocka_run_group_tests_name("rdzv/admission", tests, NULL, NULL);
 }
