@@ -37,6 +37,7 @@ extern char **environ;
 
 enum {
     MAX_TASKS = 256,
+    DOUBLED_MS = 1000, /* stop signals within this time count as one, as in run.c */
     LINE_BYTES = 16384,
     /* before a restart; doubles up to MAX_PAUSE_MS while a task lives less than YOUNG_MS */
     FIRST_PAUSE_MS = 200,
@@ -76,6 +77,7 @@ struct local {
     struct task tasks[MAX_TASKS];
     uint32_t max_restarts;
     int signals;       /* signalfd */
+    uint64_t signal_ms; /* of the last stop signal that counted (clock_ms()); 0: none */
     bool stopping;
     uint64_t kill_ms;  /* time of SIGKILL (clock_ms()), valid while stopping */
     int code;          /* exit code of the command */
@@ -355,6 +357,9 @@ static void on_signal(struct local *l)
     while (read(l->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD)
             continue; /* wait_once() calls reap() after every wake-up */
+        if (l->signal_ms > 0 && clock_ms() - l->signal_ms < DOUBLED_MS)
+            continue; /* timeout(1) signals the process and its group */
+        l->signal_ms = clock_ms();
         if (l->stopping) {
             log_warn("stop", "second signal: killing the tasks");
             stop_all(l, SIGKILL);

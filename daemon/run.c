@@ -36,7 +36,7 @@ enum {
     SHUTDOWN_SECONDS = 10,        /* maximum duration of the shutdown */
     SHUTDOWN_STOPPED_SECONDS = 3, /* after a stop signal, when the state is saved */
     SHUTDOWN_NOW_SECONDS = 1,     /* after a second stop signal */
-    DOUBLED_MS = 1000, /* a launcher may send its stop signal more than once within this time */
+    DOUBLED_MS = 1000, /* stop signals within this time count as one */
 };
 
 /* A task allocates memory when a generation begins: `at_once` there. */
@@ -272,9 +272,9 @@ static void on_signal(void *arg, int signum)
     struct run *r = arg;
     const char *name = signum == SIGINT ? "SIGINT" : "SIGTERM";
 
-    /* mpirun signals the process and its group; srun and a shell both pass on the interrupt of a
-     * terminal */
-    if (r->signals > 0 && r->launcher.pid != 0 && clock_ms() - r->stop.since_ms < DOUBLED_MS)
+    /* mpirun and timeout(1) signal the process and its group; srun and a shell both pass on the interrupt of
+     * a terminal */
+    if (r->signals > 0 && clock_ms() - r->signal_ms < DOUBLED_MS)
         return;
     if (r->signals++ > 0) {
         log_warn("signal", "a second %s: leaving at once, without saving", name);
@@ -286,6 +286,7 @@ static void on_signal(void *arg, int signum)
                                                        : "saving at the next step, then leaving");
     if (!r->stop.is_requested)
         begin_stop(r);
+    r->signal_ms = clock_ms();
 }
 
 static void on_hangup(void *arg, int signum)

@@ -98,7 +98,8 @@ struct run {
     struct launcher launcher; /* this task ends with it */
     struct loop *loop;
     struct loop_timer *tick;
-    uint32_t signals, ticks;
+    uint32_t signals, ticks; /* stop signals that counted; ticks of the loop */
+    uint64_t signal_ms;      /* clock_ms() of the first stop signal; valid if signals > 0 */
     uint32_t idle_ticks; /* without a generation since training was opened; IDLE_TICKS at most */
 
     struct run_http http;

@@ -139,9 +139,23 @@ def sigterm_repeated_while_a_save_hangs_ends_the_task_at_once():
     task.signal(signal.SIGTERM)
     task.until(lambda t: t.events("signal"))
     wait_until(lambda: has_open(task.p.pid, "/run/checkpoints/"))  # the save, which hangs
-    task.signal(signal.SIGTERM)
+
+    def is_repeated():  # signals within a second count as one
+        task.signal(signal.SIGTERM)
+        return len(task.events("signal")) > 1
+    wait_until(is_repeated, explain=task.log)
     expect_codes([task], [138])
     assert "second signal" in task.final_message()
+
+
+@test
+def sigterm_of_timeout_to_the_process_and_its_group_saves_the_state():
+    job = digits_job(workdir(), train=LONG, checkpoint={"every_steps": 0, "every_seconds": 0})
+    task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY}, prefix=("timeout", "600"))
+    task.until_step(20)
+    task.signal(signal.SIGTERM)  # timeout passes it on, as at its limit
+    expect_codes([task], [143])
+    assert task.final_message() == "exit 143: stopped, state saved", task.log()
 
 
 @test

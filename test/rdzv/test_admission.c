@@ -243,7 +243,8 @@ static void end_of_tls_in_the_segment_of_the_last_bytes_reaches_the_other_side(v
         assert_int_equal(poll(&poll_fd, 1, WAIT_GUARD_MS), 1);
     }
     assert_int_equal(rc, 1);
-    assert_int_equal(tls_stream_send(stream, frames_preface, FRAMES_PREFACE_BYTES), FRAMES_PREFACE_BYTES);
+    assert_int_equal(tls_stream_send(stream, frames_preface, FRAMES_PREFACE_BYTES),
+                     FRAMES_PREFACE_BYTES);
     wait_handed(&p, 1);
     assert_int_equal(read_all(p.handed[0], got, FRAMES_PREFACE_BYTES), FRAMES_PREFACE_BYTES);
     assert_int_equal(setsockopt(client, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)), 0);
