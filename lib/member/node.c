@@ -259,6 +259,7 @@ static void extend_deadlines(struct member_node *n, uint64_t slept_ms, uint64_t 
     n->straggler.rank = MEMBER_NO_RANK;
     n->out.called_ms = shifted(n->out.called_ms, slept_ms, now_ms);
     n->out.heard_ms = shifted(n->out.heard_ms, slept_ms, now_ms);
+    n->out.moved_ms = shifted(n->out.moved_ms, slept_ms, now_ms);
     n->own.abort_ms = shifted(n->own.abort_ms, slept_ms, now_ms);
     n->adopted_ms = shifted(n->adopted_ms, slept_ms, now_ms);
     for (uint32_t i = 0; i < n->opts.world; i++) {
@@ -379,6 +380,7 @@ static node_event_fn *const handlers[] = {
     [MEMBER_EV_COMPLETE] = node_complete,   [MEMBER_EV_FAILED] = node_failed,
     [MEMBER_EV_SAVED] = node_saved,         [MEMBER_EV_LEASE] = node_lease,
     [MEMBER_EV_STORAGE] = node_storage,     [MEMBER_EV_REGROUP] = node_regroup,
+    [MEMBER_EV_OUT_PROGRESS] = node_out_progress,
 };
 
 void member_node_handle(struct member_node *n, const struct member_event *e, uint64_t now_ms)

@@ -129,8 +129,10 @@ enum {
     MEMBER_HEARTBEAT_MS = 200,    /* interval of heartbeats, in both directions of every link */
     MEMBER_SILENCE_MS = 1200, /* default for the loss of a silent link: six heartbeats, because an
                                 overloaded machine delays a thread by tenths of a second */
-    MEMBER_CALL_MS = 300,     /* a candidate must answer within this time; then the next is
-                                 called */
+    MEMBER_CALL_MS = 300,     /* a call that makes no progress for this time is given up, and the next
+                                 candidate is called. Doubles with each call that was given up after
+                                 progress, because its host lives and is slow ... */
+    MEMBER_CALL_MS_MAX = 2400, /* ... and with each complete round of calls, up to this */
     MEMBER_RETRY_MS = 20,    /* delay before a leader that answered "try again" is called again */
     MEMBER_PROBE_MS = 25,    /* interval of the probes of missing tasks: a tenth of the time spent
                                 without a view, at least this ... */
@@ -376,6 +378,8 @@ enum member_event_kind {
     MEMBER_EV_RECEIVED_IN,    /* rank, msg: message on the link in of `rank` */
     MEMBER_EV_IN_CLOSED,      /* rank, text */
     MEMBER_EV_RECEIVED_OUT,   /* msg: message on the link out */
+    MEMBER_EV_OUT_PROGRESS,   /* the link out makes progress: it is connected, or the other side
+                                 continued the handshake */
     MEMBER_EV_OUT_CLOSED,     /* closed, text */
     MEMBER_EV_PROBE_ANSWERED, /* rank, status: answer to a PROBE */
     MEMBER_EV_PROBE_FAILED,   /* rank, closed, text: a PROBE failed */

@@ -105,12 +105,22 @@ static void seek_again(struct member_node *n, uint64_t now_ms)
     n->seek.retry_ms = now_ms + MEMBER_RETRY_MS;
 }
 
-/* Returns the limit for the answer of a candidate. It grows with each complete round of calls,
- * because a slow machine may answer late to every caller. */
+/* Returns the limit for a call without progress. It grows with each complete round of calls, and with each slow
+ * call: a slow machine may answer late to every caller, and each further call costs it a handshake. */
 static uint64_t call_ms(const struct member_node *n)
 {
-    return (uint64_t)MEMBER_CALL_MS
-           << (n->seek.tries / (n->opts.self + 1) < 3 ? n->seek.tries / (n->opts.self + 1) : 3);
+    uint32_t rounds = n->seek.tries / (n->opts.self + 1);
+    uint32_t doublings = rounds > n->seek.slow ? rounds : n->seek.slow;
+    uint64_t ms = (uint64_t)MEMBER_CALL_MS << (doublings < 8 ? doublings : 8);
+
+    return ms < MEMBER_CALL_MS_MAX ? ms : MEMBER_CALL_MS_MAX;
+}
+
+void node_out_progress(struct member_node *n, const struct member_event *e, uint64_t now_ms)
+{
+    (void)e;
+    n->out.moved_ms = now_ms; /* without a link the next call sets both fields */
+    n->out.has_moved = true;
 }
 
 void node_seek_tick(struct member_node *n, uint64_t now_ms)
@@ -120,10 +130,11 @@ void node_seek_tick(struct member_node *n, uint64_t now_ms)
         n->clock.logged_ms = now_ms;
         node_log(n, false, node_print(n, "waiting: %s", node_missing_text(n)));
     }
-    if (n->out.rank != MEMBER_NO_RANK && now_ms - n->out.called_ms > call_ms(n)) {
+    if (n->out.rank != MEMBER_NO_RANK && now_ms - n->out.moved_ms > call_ms(n)) {
         snprintf(n->peers[n->out.rank].absence.last_error,
                  sizeof(n->peers[n->out.rank].absence.last_error), "no answer for %.1f s",
                  (double)(now_ms - n->out.called_ms) / 1e3);
+        n->seek.slow += n->out.has_moved;
         close_out(n);
         next_candidate(n, now_ms);
     } else if (n->out.rank == MEMBER_NO_RANK && now_ms >= n->seek.retry_ms) {
@@ -189,7 +200,7 @@ void node_out_closed(struct member_node *n, const struct member_event *e, uint64
 static void on_wait(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
     (void)now_ms;
-    n->seek.hops = n->seek.tries = n->seek.refusals = 0;
+    n->seek.hops = n->seek.tries = n->seek.slow = n->seek.refusals = 0;
     n->seek.successor = MEMBER_NO_RANK;
     n->out.is_accepted = true;
     if (n->state == MEMBER_SEEKING) {
@@ -220,7 +231,7 @@ static void on_view(struct member_node *n, const struct member_msg *m, uint64_t 
     if (n->state == MEMBER_SEEKING)
         node_redirect_links(n, n->out.rank);
     n->state = MEMBER_FOLLOWING;
-    n->seek.hops = n->seek.tries = 0;
+    n->seek.hops = n->seek.tries = n->seek.slow = 0;
     n->seek.successor = MEMBER_NO_RANK;
     n->out.is_accepted = true;
     node_adopt_view(n, m->view, m->text, now_ms);

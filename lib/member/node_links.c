@@ -70,7 +70,8 @@ void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint
     n->out.rank = rank;
     n->peers[rank].absence.asked_event = n->clock.events;
     n->out.is_accepted = is_attaching;
-    n->out.called_ms = n->out.heard_ms = now_ms;
+    n->out.called_ms = n->out.heard_ms = n->out.moved_ms = now_ms;
+    n->out.has_moved = false;
     node_add_action(n, MEMBER_OPEN_OUT)->rank = rank;
     node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_JOIN,
                                               .incarnation = n->opts.incarnation,

@@ -35,10 +35,10 @@
 
 /* Handles one kind of event; node_begin_event() has returned true. */
 typedef void node_event_fn(struct member_node *n, const struct member_event *e, uint64_t now_ms);
-node_event_fn node_out_closed, node_received_out;                 /* node_follow.c */
-node_event_fn node_probe_answered, node_probe_failed, node_saved; /* node_gather.c */
-node_event_fn node_received_in, node_in_closed;                   /* node_lead.c */
-node_event_fn node_lease, node_storage;                           /* node_storage.c */
+node_event_fn node_out_progress, node_out_closed, node_received_out; /* node_follow.c */
+node_event_fn node_probe_answered, node_probe_failed, node_saved;    /* node_gather.c */
+node_event_fn node_received_in, node_in_closed;                      /* node_lead.c */
+node_event_fn node_lease, node_storage;                              /* node_storage.c */
 
 /* ---- node_action.c ---- */
 

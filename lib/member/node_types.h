@@ -169,6 +169,8 @@ struct node_out {
     uint32_t rank;                /* rank of the called task; NO_RANK: no link */
     bool is_accepted;             /* the called task accepted the JOIN */
     uint64_t called_ms, heard_ms; /* time of the call; of the last message */
+    uint64_t moved_ms;            /* time of the call, or of its last progress */
+    bool has_moved;               /* the call has made progress */
 };
 
 /* Which task is called next. */
@@ -176,6 +178,7 @@ struct node_seek {
     uint64_t retry_ms;      /* SEEKING without a link: time of the next call; 0: at once */
     uint32_t candidate;     /* index of the next task to call */
     uint32_t hops, tries;   /* REDIRECTs in a row; calls without an answer in a row */
+    uint32_t slow;          /* calls that were given up after progress, since an answer */
     uint32_t refusals;      /* REFUSEs without an exit code since a leader accepted this task */
     uint64_t refused_until; /* this task joins no leader before this time */
     uint32_t

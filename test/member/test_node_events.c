@@ -516,6 +516,77 @@ static void lease_acquired_after_joining_a_leader_does_not_count(void **state)
     member_node_free(r.node);
 }
 
+/* ---- calls that make progress ---- */
+
+/* Returns a node with the highest rank of three, which calls worker 0 at once. */
+static struct rig rig_that_calls(void)
+{
+    static const char *const names[WORLD] = { "worker 0", "worker 1", "worker 2" };
+    static const char *const addresses[WORLD] = { "a:1", "b:1", "c:1" };
+    struct rig r = { .now_ms = 1000 };
+
+    r.node = member_node_new(&(struct member_node_opts){ .world = WORLD,
+                                                         .self = 2,
+                                                         .incarnation = 1,
+                                                         .names = names,
+                                                         .addresses = addresses,
+                                                         .ident = &ident,
+                                                         .n_devices = 1,
+                                                         .min_world = 2,
+                                                         .rejoin_ms = 100,
+                                                         .deadline_ms = 60000,
+                                                         .grace_ms = 5000 },
+                             r.now_ms);
+    assert_non_null(r.node);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_START });
+    assert_int_equal(r.n[MEMBER_OPEN_OUT], 1);
+    return r;
+}
+
+static void call_that_makes_progress_is_not_given_up(void **state)
+{
+    struct rig r = rig_that_calls();
+
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        tick(&r, MEMBER_CALL_MS - MEMBER_TICK_MS);
+        handle(&r, (struct member_event){ .kind = MEMBER_EV_OUT_PROGRESS });
+    }
+    assert_int_equal(r.n[MEMBER_OPEN_OUT], 1);
+    assert_int_equal(r.n[MEMBER_CLOSE_OUT], 0);
+    tick(&r, MEMBER_CALL_MS + MEMBER_TICK_MS);
+    assert_int_equal(r.n[MEMBER_CLOSE_OUT], 1);
+    member_node_free(r.node);
+}
+
+/* Worker 0 has answered nothing, but its host has accepted the call: worker 1 gets twice the time. */
+static void limit_of_calls_grows_after_the_first_slow_call(void **state)
+{
+    struct rig r = rig_that_calls();
+
+    (void)state;
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OUT_PROGRESS });
+    tick(&r, MEMBER_CALL_MS + MEMBER_TICK_MS);
+    assert_int_equal(r.n[MEMBER_OPEN_OUT], 2);
+    tick(&r, 2 * MEMBER_CALL_MS);
+    assert_int_equal(r.n[MEMBER_CLOSE_OUT], 1);
+    tick(&r, 2 * MEMBER_TICK_MS);
+    assert_int_equal(r.n[MEMBER_CLOSE_OUT], 2);
+    member_node_free(r.node);
+}
+
+/* A host that is off says nothing about the speed of the others. */
+static void limit_of_calls_stays_after_a_call_without_progress(void **state)
+{
+    struct rig r = rig_that_calls();
+
+    (void)state;
+    tick(&r, 2 * (MEMBER_CALL_MS + MEMBER_TICK_MS));
+    assert_int_equal(r.n[MEMBER_CLOSE_OUT], 2);
+    assert_int_equal(member_node_state(r.node), MEMBER_LEADING);
+    member_node_free(r.node);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -533,6 +604,9 @@ int main(void)
         cmocka_unit_test(new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once),
         cmocka_unit_test(member_ends_the_job_while_the_leader_opens_its_data),
         cmocka_unit_test(lease_acquired_after_joining_a_leader_does_not_count),
+        cmocka_unit_test(call_that_makes_progress_is_not_given_up),
+        cmocka_unit_test(limit_of_calls_grows_after_the_first_slow_call),
+        cmocka_unit_test(limit_of_calls_stays_after_a_call_without_progress),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

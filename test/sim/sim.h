@@ -37,6 +37,7 @@ struct sim_opts {
     uint64_t steps;                            /* length of the job; 0: no end */
     uint64_t step_ms;                          /* duration of a step; 0: 20 */
     uint64_t delay_ms;                         /* a message takes 1 ms to this long; 0: 1 */
+    uint64_t handshake_ms;  /* each of the two parts of a handshake takes up to this; 0: there is none */
     uint64_t store_ms;      /* an operation on the storage takes up to twice this; 0: 2 */
     uint64_t transfer_ms;   /* a transfer of the state takes up to this; 0: 10 */
     uint64_t tick_ms;       /* 0: MEMBER_TICK_MS */

@@ -165,6 +165,7 @@ enum sim_arrival sim_link_arrival(const struct sim *s, const struct sim_event *e
             return VANISHES;
         /* fall through */
     case EV_CALL_FAILED:
+    case EV_CALL_MOVES:
     case EV_NO_ANSWER:
         if (!is_there(s, e->to, e->serial))
             return VANISHES;
@@ -182,6 +183,31 @@ void sim_link_bounce(struct sim *s, const struct sim_event *e)
 
     if (l->open[!to_caller])
         send(s, e->link, !to_caller, to_caller ? EV_IN_END : EV_OUT_END, NULL);
+}
+
+/* The host accepts the call also while the process is suspended; the process continues the handshake. Returns
+ * true if the handshake is not complete: the call arrives again. */
+static bool shakes(struct sim *s, const struct sim_event *e)
+{
+    enum { PARTS = 2 };
+    struct sim_link *l = &s->links.at[e->link];
+    struct sim_event again = *e;
+
+    if (s->opts.handshake_ms == 0 || l->n_parts > PARTS)
+        return false;
+    again.at_ms = s->now_ms + CALL_AGAIN_MS;
+    if (l->n_parts == 0 || !s->tasks[e->to].is_stopped) {
+        l->n_parts++;
+        again.at_ms = s->now_ms + 1 + sim_random(s, s->opts.handshake_ms);
+        sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_delay(s),
+                                        .kind = EV_CALL_MOVES,
+                                        .from = e->to,
+                                        .to = e->from,
+                                        .serial = l->from_serial,
+                                        .link = e->link });
+    }
+    sim_push(s, again);
+    return true;
 }
 
 static void called(struct sim *s, const struct sim_event *e)
@@ -213,6 +239,8 @@ static void called(struct sim *s, const struct sim_event *e)
         sim_release_held(s);
         return;
     }
+    if (t->node != NULL && shakes(s, e))
+        return;
     l->state = t->node != NULL ? LINK_UP : LINK_FAILED;
     l->to_serial = t->serial;
     if (t->node == NULL)
@@ -292,6 +320,10 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         sim_print(s, e->to, "cannot reach %s: %s", s->names[e->from],
                   e->b == MEMBER_REFUSED ? "refused" : "timed out");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out" });
+        return;
+    case EV_CALL_MOVES:
+        if (l->open[1] && t->out == e->link)
+            sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_PROGRESS });
         return;
     case EV_IN:
         heard_in(s, e);

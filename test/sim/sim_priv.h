@@ -39,6 +39,7 @@ enum sim_kind {
     EV_TICK,
     EV_CALL,        /* a call arrives at the host */
     EV_CALL_FAILED, /* the call failed; at the caller */
+    EV_CALL_MOVES,  /* the call is connected, or its handshake continued; at the caller */
     EV_IN,
     EV_OUT, /* a message arrives at the called task (IN), at the caller (OUT) */
     EV_IN_END,
@@ -75,7 +76,7 @@ struct sim_link {
                              caller */
     uint64_t lost_before; /* events with a smaller number are lost */
     uint64_t give_up_ms;  /* CALLING: end of the timeout */
-    uint8_t state;
+    uint8_t state, n_parts; /* n_parts: parts of the handshake that are done */
     bool open[2]; /* the side still receives: [0] the called task, [1] the caller */
 };
 enum { LINK_CALLING, LINK_UP, LINK_FAILED };

@@ -350,6 +350,7 @@ static struct sim_opts draw(uint64_t seed, bool tell)
     o.save_every = below(&die, 2) * (5 + below(&die, 20));
     o.drift = (uint32_t)below(&die, 2) * (uint32_t)below(&die, 11);
     o.probe_trouble = below(&die, 2) == 0 ? 0 : 2 + (uint32_t)below(&die, 10);
+    o.handshake_ms = below(&die, 3) == 0 ? 1 + below(&die, 200) : 0;
     return o;
 }
 
