@@ -35,10 +35,12 @@ enum {
 };
 
 struct rdzv_dial {
+    uint32_t refs; /* under `lock`: the attempt, and each report of its progress that the loop has not run */
     struct loop *loop;
     struct tls *tls;
     uint64_t wait_ms;
     rdzv_dialled_fn *fn;
+    rdzv_progress_fn *on_progress; /* NULL: not called */
     void *arg;
     bool is_cancelled; /* under `lock`; no callback is wanted */
     int fd;            /* -1: no connection */
@@ -50,6 +52,41 @@ struct rdzv_dial {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t n_threads; /* under `lock` */
+
+/* ---- between the threads ---- */
+
+static void unref(struct rdzv_dial *d)
+{
+    bool is_last;
+
+    pthread_mutex_lock(&lock);
+    is_last = --d->refs == 0;
+    pthread_mutex_unlock(&lock);
+    if (!is_last)
+        return;
+    tls_close(d->tls);
+    free(d);
+}
+
+static void progress(void *arg)
+{
+    struct rdzv_dial *d = arg;
+
+    if (!d->is_cancelled) /* set by this thread only */
+        d->on_progress(d->arg);
+    unref(d);
+}
+
+/* Called by the thread of the attempt. The loop runs the report before the result. */
+static void report_progress(struct rdzv_dial *d)
+{
+    pthread_mutex_lock(&lock);
+    if (!d->is_cancelled && d->on_progress != NULL) { /* else the loop may have ended */
+        d->refs++;
+        loop_post(d->loop, progress, d);
+    }
+    pthread_mutex_unlock(&lock);
+}
 
 /* ---- the attempt, in its thread ---- */
 
@@ -155,6 +192,7 @@ static int shake(struct rdzv_dial *d, struct err *err)
 {
     uint64_t until_ms = clock_ms() + SECURE_MS;
     int rc = tls_stream_handshake(d->stream, err);
+    int n_ready;
 
     while (rc == 0) {
         struct pollfd p = { .fd = d->fd, .events = tls_stream_events(d->stream) };
@@ -162,7 +200,9 @@ static int shake(struct rdzv_dial *d, struct err *err)
 
         if (now_ms >= until_ms)
             return err_set(err, ERR_TIMEOUT, "TLS: no answer for %d s", SECURE_MS / 1000);
-        (void)poll(&p, 1, (int)(until_ms - now_ms)); /* a failure shows in the handshake */
+        n_ready = poll(&p, 1, (int)(until_ms - now_ms)); /* a failure shows in the handshake */
+        if (n_ready > 0 && (p.revents & POLLIN) != 0)
+            report_progress(d);
         rc = tls_stream_handshake(d->stream, err);
     }
     return rc;
@@ -213,24 +253,20 @@ static void dial(struct rdzv_dial *d)
     }
     try_all(d, found);
     freeaddrinfo(found);
+    if (d->fd >= 0)
+        report_progress(d);
     if (d->fd >= 0 && d->tls != NULL)
         secure(d, host);
 }
 
-/* ---- between the threads ---- */
-
-static void free_dial(struct rdzv_dial *d)
-{
-    tls_close(d->tls);
-    free(d);
-}
+/* ---- the result ---- */
 
 static void discard(struct rdzv_dial *d)
 {
     tls_stream_free(d->stream);
     if (d->fd >= 0)
         close(d->fd);
-    free_dial(d);
+    unref(d);
 }
 
 static void deliver(void *arg)
@@ -246,7 +282,7 @@ static void deliver(void *arg)
                                           .is_refused = d->is_refused,
                                           .is_rejected = d->is_rejected,
                                           .why = d->why });
-    free_dial(d);
+    unref(d);
 }
 
 static void *run(void *arg)
@@ -283,17 +319,20 @@ static bool start_thread(struct rdzv_dial *d)
 }
 
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, struct tls *tls,
-                                  uint64_t wait_ms, rdzv_dialled_fn *fn, void *arg)
+                                  uint64_t wait_ms, rdzv_dialled_fn *fn,
+                                  rdzv_progress_fn *on_progress, void *arg)
 {
     size_t n = strlen(address) + 1;
     struct rdzv_dial *d = calloc(1, sizeof(*d) + n);
     bool is_room;
 
     CHECK(d != NULL);
+    d->refs = 1;
     d->loop = loop;
     d->tls = tls != NULL ? tls_ref(tls) : NULL;
     d->wait_ms = wait_ms;
     d->fn = fn;
+    d->on_progress = on_progress;
     d->arg = arg;
     d->fd = -1;
     memcpy(d->address, address, n);

@@ -26,6 +26,13 @@ static void store_advice(struct rdzv_client *c, const Trainerd__V1__Beat *m)
         wire_read_advice(m->advice[i], &c->advice[i]);
 }
 
+static void on_progress(void *arg)
+{
+    struct rdzv_client *c = arg;
+
+    rdzv_group_event(c->r->group, &(struct member_event){ .kind = MEMBER_EV_OUT_PROGRESS });
+}
+
 static void on_message(void *arg, const void *data, size_t n)
 {
     struct rdzv_client *c = arg;
@@ -93,6 +100,7 @@ void rdzv_client_open(struct rdzv_client *c, uint32_t rank)
                                                      .address = r->cluster.tasks[rank].address,
                                                      .method = "/trainerd.v1.Rendezvous/Join",
                                                      .arg = c,
+                                                     .on_progress = on_progress,
                                                      .on_message = on_message,
                                                      .on_end = on_end });
 }

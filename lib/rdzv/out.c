@@ -217,6 +217,14 @@ static void begin(struct rdzv_out *o, int fd)
     cut_if_overrun(o);
 }
 
+static void on_progress(void *arg)
+{
+    struct rdzv_out *o = arg;
+
+    if (o->opts.on_progress != NULL)
+        o->opts.on_progress(o->opts.arg);
+}
+
 static void on_dialled(void *arg, const struct rdzv_dialled *d)
 {
     struct rdzv_out *o = arg;
@@ -262,7 +270,8 @@ struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts)
         o->unsent[o->n_unsent++] = rdzv_pack(opts->request);
         o->is_closing = true;
     }
-    o->dial = rdzv_dial_start(r->opts.loop, opts->address, r->opts.tls, CONNECT_MS, on_dialled, o);
+    o->dial = rdzv_dial_start(r->opts.loop, opts->address, r->opts.tls, CONNECT_MS, on_dialled,
+                              on_progress, o);
     return o;
 }
 

@@ -144,11 +144,15 @@ struct rdzv_dialled {
     const char *why;        /* the reason, if fd is -1 */
 };
 typedef void rdzv_dialled_fn(void *arg, const struct rdzv_dialled *d);
+typedef void rdzv_progress_fn(void *arg);
 /* Connects to "host:port" within `wait_ms`, then secures the connection if tls is not NULL. Calls fn once, from the loop, never
- * inside this call. The dial is freed then. */
+ * inside this call. The dial is freed then. Before fn, on_progress (NULL: not needed) is called from the loop when the
+ * connection is made, and when the callee continues the handshake. */
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, struct tls *tls,
-                                  uint64_t wait_ms, rdzv_dialled_fn *fn, void *arg);
-void rdzv_dial_cancel(struct rdzv_dial *d); /* fn will not be called. NULL is allowed */
+                                  uint64_t wait_ms, rdzv_dialled_fn *fn,
+                                  rdzv_progress_fn *on_progress, void *arg);
+/* Neither function will be called. NULL is allowed. */
+void rdzv_dial_cancel(struct rdzv_dial *d);
 
 /* ---- out.c ---- */
 
@@ -159,6 +163,7 @@ struct rdzv_out_opts {
     const ProtobufCMessage *request; /* of a unary call; NULL: a stream, see rdzv_out_send() */
     uint64_t deadline_ms;            /* limit after the connection is made; 0: none */
     void *arg;
+    rdzv_progress_fn *on_progress; /* before the connection is made, see rdzv_dial_start(); NULL: not called */
     void (*on_message)(void *arg, const void *data, size_t n);
     /* Called exactly once. code 0: OK. is_refused: as in rdzv_dial_fn. */
     void (*on_end)(void *arg, int code, bool is_refused, const char *text);

@@ -3,15 +3,29 @@
 #include "harness/lacking.h"
 #include "rdzv/kit.h"
 
+#include <fcntl.h>
+#include <poll.h>
+
 #include "rdzv/rdzv_priv.h"
+#include "tls/tls.h"
 
 struct result {
     struct loop *loop;
     uint32_t n; /* number of calls of fn */
+    uint32_t n_progress;
     int fd;
+    struct tls_stream *tls;
     bool is_refused;
     char why[256];
 };
+
+static void on_progress(void *arg)
+{
+    struct result *r = arg;
+
+    assert_int_equal(r->n, 0); /* before the result */
+    r->n_progress++;
+}
 
 static void on_dialled(void *arg, const struct rdzv_dialled *d)
 {
@@ -19,6 +33,7 @@ static void on_dialled(void *arg, const struct rdzv_dialled *d)
 
     r->n++;
     r->fd = d->fd;
+    r->tls = d->tls;
     r->is_refused = d->is_refused;
     snprintf(r->why, sizeof(r->why), "%s", d->why);
     loop_stop(r->loop);
@@ -29,7 +44,7 @@ static struct result dial(const char *address, uint64_t wait_ms)
     struct result r = { .fd = -1 };
 
     assert_int_equal(loop_open(&r.loop, NULL), 0);
-    assert_non_null(rdzv_dial_start(r.loop, address, NULL, wait_ms, on_dialled, &r));
+    assert_non_null(rdzv_dial_start(r.loop, address, NULL, wait_ms, on_dialled, on_progress, &r));
     assert_int_equal(r.n, 0); /* never called inside rdzv_dial_start() */
     loop_run(r.loop);
     loop_close(r.loop);
@@ -76,9 +91,68 @@ static void dial_listening_address_connects(void **state)
         r = dial(address, 1000);
         assert_true(r.fd >= 0);
         assert_false(r.is_refused);
+        assert_int_equal(r.n_progress, 1);
         close(r.fd);
     }
     close(fd);
+}
+
+struct callee {
+    int fd;
+    struct tls_stream *stream;
+    bool is_complete;
+};
+
+static void *accept_handshake(void *arg)
+{
+    struct callee *c = arg;
+    int rc = 0;
+
+    while ((rc = tls_stream_handshake(c->stream, NULL)) == 0) {
+        struct pollfd p = { .fd = c->fd, .events = tls_stream_events(c->stream) };
+
+        if (poll(&p, 1, WAIT_GUARD_MS) != 1)
+            return NULL;
+    }
+    c->is_complete = rc == 1;
+    return NULL;
+}
+
+/* The callee accepts the connection, and later continues the handshake: each is progress. */
+static void dial_under_tls_reports_the_connection_and_the_handshake(void **state)
+{
+    static const char *const hosts[] = { "127.0.0.1" };
+    uint16_t port = 0;
+    int fd = listen_on("127.0.0.1", &port, 8);
+    struct result r = { .fd = -1 };
+    struct callee c = { .fd = -1 };
+    struct tls *tls;
+    char address[64];
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(tls_open_token("t0ken", hosts, 1, &tls, NULL), 0);
+    assert_int_equal(loop_open(&r.loop, NULL), 0);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", port);
+    assert_non_null(
+        rdzv_dial_start(r.loop, address, tls, WAIT_GUARD_MS, on_dialled, on_progress, &r));
+    c.fd = accept(fd, NULL, NULL);
+    assert_true(c.fd >= 0);
+    assert_int_equal(fcntl(c.fd, F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(tls_stream_new(tls, TLS_SERVER, c.fd, NULL, &c.stream, NULL), 0);
+    assert_int_equal(pthread_create(&thread, NULL, accept_handshake, &c), 0);
+    loop_run(r.loop);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(c.is_complete);
+    assert_true(r.fd >= 0);
+    assert_true(r.n_progress >= 2);
+    tls_stream_free(r.tls);
+    tls_stream_free(c.stream);
+    close(r.fd);
+    close(c.fd);
+    close(fd);
+    loop_close(r.loop);
+    tls_close(tls);
 }
 
 static void dial_port_without_listener_is_refused(void **state)
@@ -174,7 +248,8 @@ static void dial_cancelled_callback_is_not_called(void **state)
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     assert_int_equal(loop_open(&r.loop, NULL), 0);
     for (int i = 0; i < 100; i++) {
-        struct rdzv_dial *d = rdzv_dial_start(r.loop, address, NULL, 1000, on_dialled, &r);
+        struct rdzv_dial *d =
+            rdzv_dial_start(r.loop, address, NULL, 1000, on_dialled, on_progress, &r);
 
         if (i % 2 == 0)
             wait_disturb(1000000); /* the result usually waits in the loop by now */
@@ -190,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dial_listening_address_connects),
+        cmocka_unit_test(dial_under_tls_reports_the_connection_and_the_handshake),
         cmocka_unit_test(dial_port_without_listener_is_refused),
         cmocka_unit_test(dial_ipv6_address_connects_or_is_refused),
         cmocka_unit_test(dial_silent_address_times_out_and_is_not_refused),
@@ -197,5 +273,6 @@ int main(void)
         cmocka_unit_test(dial_cancelled_callback_is_not_called),
     };
 
+    (void)signal(SIGPIPE, SIG_IGN); /* as tls.h demands */
     return cmocka_run_group_tests_name("rdzv/dial", tests, NULL, NULL);
 }
