@@ -13,8 +13,8 @@
  *   it may call.
  * - A connection is passed to gRPC after its HTTP/2 preface has arrived. A connection that does not
  *   send it within 5 s is closed.
- * - Frames cost units (frames.h). A connection spends its own allowance first, and then the
- *   allowance that all connections of its source address share, in turns. Without an allowance its
+ * - Frames cost units (frames.h), and so does a connection in clear text, or whose handshake fails. A connection
+ *   spends its own allowance first, and then the allowance that all connections of its source address share, in turns. Without an allowance its
  *   bytes stay in the kernel, so the client waits. No connection is closed because of what it
  *   sends.
  * - The number of connections is limited, by the size of the cluster and by the limit of

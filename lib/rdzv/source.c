@@ -68,6 +68,11 @@ void allowance_refill(struct allowance *a, uint64_t now_ms, double per_second, d
         a->saved = max;
 }
 
+void source_refund(struct source *s, double units)
+{
+    s->shared.saved = s->shared.saved + units < shared_max ? s->shared.saved + units : shared_max;
+}
+
 void source_pay(struct source *s, struct allowance *own, uint64_t now_ms)
 {
     allowance_refill(&s->shared, now_ms, shared_rate, shared_max);

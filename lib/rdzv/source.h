@@ -39,5 +39,7 @@ void source_print(const struct source *s, char *out, size_t size);
 void allowance_refill(struct allowance *a, uint64_t now_ms, double per_second, double max);
 /* Pays the debt of *own from the shared allowance of the source, as far as that suffices. */
 void source_pay(struct source *s, struct allowance *own, uint64_t now_ms);
+/* Returns units that were paid to the shared allowance. */
+void source_refund(struct source *s, double units);
 
 #endif

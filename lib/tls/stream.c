@@ -20,44 +20,10 @@
 
 uint64_t tls_key_bytes_max = (uint64_t)1 << 36;
 
-/* ---- PSK (RFC 8446, section 4.2.11) ---- */
+/* ---- the key of the data plane ---- */
 
-static const unsigned char identity[] = "trainerd";
 static SSL_CTX *psk_context; /* after psk_once; NULL: out of memory */
 static pthread_once_t psk_once = PTHREAD_ONCE_INIT;
-
-static SSL_SESSION *session_of(SSL *ssl)
-{
-    static const unsigned char aes_128_gcm_sha256[] = { 0x13, 0x01 };
-    const struct tls_stream *s = SSL_get_app_data(ssl);
-    SSL_SESSION *session = SSL_SESSION_new();
-
-    if (session != NULL && SSL_SESSION_set1_master_key(session, s->key, sizeof(s->key)) == 1 &&
-        SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, aes_128_gcm_sha256)) == 1 &&
-        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
-        SSL_SESSION_set1_id_context(session, tls_session_context, TLS_SESSION_CONTEXT_BYTES) == 1)
-        return session;
-    SSL_SESSION_free(session);
-    return NULL;
-}
-
-static int offer_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id, size_t *n_id,
-                     SSL_SESSION **session)
-{
-    (void)digest; /* after a retry request; SHA-256, as there is one cipher */
-    *id = identity;
-    *n_id = sizeof(identity) - 1;
-    *session = session_of(ssl);
-    return *session != NULL;
-}
-
-static int find_key(SSL *ssl, const unsigned char *id, size_t n_id, SSL_SESSION **session)
-{
-    *session = NULL; /* an unknown identity: the handshake fails, because there is no certificate */
-    if (n_id == sizeof(identity) - 1 && memcmp(id, identity, n_id) == 0)
-        *session = session_of(ssl);
-    return 1;
-}
 
 /* A peer that offers a certificate instead fails, because no authority is trusted. */
 static void make_psk_context(void)
@@ -68,8 +34,7 @@ static void make_psk_context(void)
         SSL_CTX_free(c);
         return;
     }
-    SSL_CTX_set_psk_use_session_callback(c, offer_key);
-    SSL_CTX_set_psk_find_session_callback(c, find_key);
+    tls_use_keys(c);
     psk_context = c;
 }
 
@@ -122,6 +87,7 @@ int tls_stream_new(struct tls *t, enum tls_side side, int fd, const char *host,
         return openssl_err(err, ERR_NOMEM, "TLS stream");
     }
     s->awaits_ticket = side == TLS_CLIENT;
+    s->has_token_key = tls_token_key(t, s->key);
     *out = s;
     return 0;
 }
@@ -206,7 +172,7 @@ int tls_stream_handshake(struct tls_stream *s, struct err *err)
     ERR_clear_error();
     errno = 0;
     rc = SSL_do_handshake(s->ssl);
-    if (rc == 1 && s->awaits_ticket)
+    if (rc == 1 && s->awaits_ticket && !SSL_session_reused(s->ssl)) /* else the server knows the key */
         rc = await_ticket(s);
     if (rc != 1 && must_wait(s, rc))
         return 0;
@@ -285,7 +251,12 @@ static X509 *certificate_of(const struct tls_peer *p)
 
 struct tls_peer *tls_stream_peer(const struct tls_stream *s)
 {
-    return (struct tls_peer *)SSL_get1_peer_certificate(s->ssl);
+    X509 *x = SSL_get1_peer_certificate(s->ssl);
+
+    if (x != NULL || !s->has_token_key || !SSL_session_reused(s->ssl))
+        return (struct tls_peer *)x;
+    x = SSL_get_certificate(s->ssl); /* all certificates of a token have the same rights */
+    return x != NULL && X509_up_ref(x) == 1 ? (struct tls_peer *)x : NULL;
 }
 
 void tls_peer_free(struct tls_peer *p)

@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/fs.h"
@@ -28,6 +29,7 @@ static const char common_host[] = "task.trainerd";
 struct tls {
     _Atomic uint32_t refs;
     char *paths[PARTS];    /* owned, constant; NULL: derived from a token */
+    uint8_t token_key[TLS_KEY_BYTES]; /* constant; only if derived from a token */
     _Atomic int reading;   /* the part whose file tls_refresh() reads; PARTS: none */
     pthread_mutex_t lock;  /* protects the fields below; only tls_refresh() changes them */
     struct buf texts[PARTS]; /* PEM text in use */
@@ -36,8 +38,6 @@ struct tls {
 };
 
 /* ---- contexts ---- */
-
-const unsigned char tls_session_context[TLS_SESSION_CONTEXT_BYTES] = { 't', 'r', 'a', 'i', 'n', 'e', 'r', 'd' };
 
 SSL_CTX *tls_context_new(void)
 {
@@ -83,7 +83,7 @@ static int on_ticket(SSL *ssl, SSL_SESSION *session)
 
 /* The server confirms that it accepts the certificate of the client: it sends a session ticket, for
  * which a client of this folder waits. (Without it, a client of TLS 1.3 would consider the handshake
- * complete and never see why it was rejected.) Sessions are not resumed. */
+ * complete and never see why it was rejected.) Clients of this folder do not resume sessions. */
 static void confirm(SSL_CTX *c)
 {
     (void)SSL_CTX_set_num_tickets(c, 1);
@@ -182,6 +182,8 @@ static int build(const struct tls *t, const struct buf texts[PARTS], SSL_CTX **o
         confirm(c);
         (void)SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS); /* 34 KiB of a silent connection */
         SSL_CTX_set_alpn_select_cb(c, select_protocol, NULL);
+        if (!tls_has_files(t))
+            tls_use_keys(c);
         *expires = unix_time(X509_get0_notAfter(sk_X509_value(chain, 0)));
         *out = c;
     } else {
@@ -288,10 +290,12 @@ int tls_open(const struct tls_files *files, struct tls **out, struct err *err)
 int tls_open_token(const char *token, const char *const *hosts, uint32_t n_hosts, struct tls **out,
                    struct err *err)
 {
+    static const char info[] = "key of a token, version 1";
     struct tls *t = new_tls(err);
 
     if (t == NULL)
         return ERR_NOMEM;
+    digest_hmac(token, strlen(token), info, sizeof(info) - 1, t->token_key);
     return finish_open(t, make_texts(token, hosts, n_hosts, t->texts, err), out, err);
 }
 
@@ -347,6 +351,7 @@ void tls_close(struct tls *t)
         return;
     SSL_CTX_free(t->context);
     free_texts(t->texts);
+    OPENSSL_cleanse(t->token_key, sizeof(t->token_key));
     for (int i = 0; i < PARTS; i++)
         free(t->paths[i]);
     (void)pthread_mutex_destroy(&t->lock);
@@ -364,6 +369,12 @@ SSL_CTX *tls_context(struct tls *t)
     (void)SSL_CTX_up_ref(c); /* cannot fail: the counter is far below its limit */
     pthread_mutex_unlock(&t->lock);
     return c;
+}
+
+bool tls_token_key(const struct tls *t, uint8_t out[TLS_KEY_BYTES])
+{
+    memcpy(out, t->token_key, TLS_KEY_BYTES);
+    return !tls_has_files(t);
 }
 
 int64_t tls_expires(struct tls *t)

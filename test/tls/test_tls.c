@@ -114,6 +114,34 @@ static void token_equal_streams_carry_bytes(void **state)
     tls_close(b);
 }
 
+/* The key of the token takes the place of the certificates, unless one of the ends, as another library, has none. */
+static void token_equal_handshake_uses_its_key_or_the_certificates(void **state)
+{
+    struct tls *t = of_token(token);
+    struct ends e;
+
+    (void)state;
+    for (int without = -1; without < 2; without++) {
+        memset(&e, 0, sizeof(e));
+        connect_fds(&e);
+        assert_int_equal(tls_stream_new(t, TLS_CLIENT, e.fd[0], "any.name", &e.s[0], NULL), 0);
+        assert_int_equal(tls_stream_new(t, TLS_SERVER, e.fd[1], NULL, &e.s[1], NULL), 0);
+        if (without >= 0)
+            e.s[without]->has_token_key = false;
+        shake(&e);
+        for (int i = 0; i < 2; i++) {
+            struct tls_peer *peer = tls_stream_peer(e.s[i]);
+
+            assert_int_equal(e.rc[i], 1);
+            assert_int_equal(SSL_session_reused(e.s[i]->ssl), without < 0);
+            assert_non_null(peer);
+            tls_peer_free(peer);
+        }
+        close_ends(&e);
+    }
+    tls_close(t);
+}
+
 static void token_different_is_rejected(void **state)
 {
     struct tls *a = of_token(token), *b = of_token("another secret of 32 characters!");
@@ -532,6 +560,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(token_equal_streams_carry_bytes),
+        cmocka_unit_test(token_equal_handshake_uses_its_key_or_the_certificates),
         cmocka_unit_test(token_different_is_rejected),
         cmocka_unit_test(server_name_other_than_expected_is_rejected),
         cmocka_unit_test(server_address_other_than_expected_is_rejected),
