@@ -298,17 +298,24 @@ static bool has_time_to_connect(const struct member_node *n, uint64_t now_ms)
            now_ms - moved_ms <= n->opts.deadline_ms + n->opts.deadline_ms / 2;
 }
 
+/* Returns true if all tasks have joined this leader, which has no view, and none is in quarantine:
+ * the leader waits only for tasks that open model and data, which may take long, or whose training
+ * stops, which has a limit of its own. */
+static bool has_all_tasks(const struct member_node *n)
+{
+    if (n->state != MEMBER_LEADING || n->lead.phase != NODE_GATHERING)
+        return false;
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        if (!n->peers[i].is_joined || n->peers[i].quarantine.until != 0)
+            return false;
+    return true;
+}
+
 static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t now_ms)
 {
-    uint32_t joined = 0;
-
     /* A member leaves the deadline to its leader, which decides for all tasks. */
-    if ((n->is_alive && n->own.is_connected) || n->state == MEMBER_FOLLOWING)
+    if ((n->is_alive && n->own.is_connected) || n->state == MEMBER_FOLLOWING || has_all_tasks(n))
         return;
-    for (uint32_t i = 0; n->state == MEMBER_LEADING && i < n->opts.world; i++)
-        joined += n->peers[i].is_joined;
-    if (joined == n->opts.world && n->lead.phase == NODE_GATHERING)
-        return; /* all tasks have joined, and open model and data */
     n->deadline.no_step_ms += passed_ms;
     if (!has_time_to_connect(n, now_ms))
         (void)node_deadline_expired(n);

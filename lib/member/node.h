@@ -81,7 +81,8 @@
  * the members. The task joins the next view after every test has succeeded; until then the tests
  * are repeated while the members train. A leader with the most dead paths hands leadership over. An
  * evicted task names its dead paths in its next JOIN, so another leader continues the quarantine. A
- * process that is lost several times in a row is quarantined, too.
+ * task that is lost several times in a row is quarantined, too. A new process of a task in quarantine
+ * continues it: only successful tests end a quarantine.
  *
  * State transfer. READY names the step that a task holds; VIEW names the newest step and one owner
  * of it. Tasks with an older step receive the state from that owner. The state after step k has the

@@ -139,10 +139,10 @@ static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
     struct peer *p = &n->peers[rank];
 
     p->quarantine.until = 0;
+    p->quarantine.loss_ms = now_ms;
     p->quarantine.dead.n = 0;
-    if (p->is_joined)
-        p->absence.last_error[0] = '\0'; /* a task that has left keeps that reason */
-    if (n->lead.phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_in_view)
+    p->absence.last_error[0] = '\0';
+    if (n->lead.phase == NODE_LIVE && p->is_ready && !p->is_in_view)
         node_start_pause(
             n,
             node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
@@ -156,12 +156,8 @@ void node_watch_quarantine(struct member_node *n, uint64_t now_ms)
         struct peer *p = &n->peers[i];
         uint64_t pause_ms = MEMBER_RETEST_MS;
 
-        if (p->quarantine.until == 0 || now_ms < p->quarantine.until)
+        if (p->quarantine.until == 0 || now_ms < p->quarantine.until || !p->is_joined)
             continue;
-        if (!p->is_joined) {
-            end_quarantine(n, i, now_ms);
-            continue;
-        }
         if (p->quarantine.round.id == 0)
             node_test_quarantined(n, i, now_ms);
         if (p->quarantine.round.n_open > 0 && now_ms < p->quarantine.round.until_ms)

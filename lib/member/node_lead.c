@@ -122,6 +122,7 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
                     uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
+    bool is_new = p->incarnation != m->incarnation;
     bool was_in_view =
         p->is_in_view && n->state == MEMBER_LEADING && n->lead.phase != NODE_GATHERING;
 
@@ -130,8 +131,6 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
         p->absence.is_silent = p->is_attaching = false;
     p->is_in_view = p->is_in_view && m->is_attaching;
     p->absence.has_lost_leader = false;
-    if (p->incarnation != m->incarnation)
-        node_reset_reach(n, rank);
     p->incarnation = m->incarnation;
     p->n_servers = m->n_servers;
     p->joined_ms = now_ms;
@@ -154,7 +153,7 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
         return;
     }
     node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = "" });
-    node_join_quarantine(n, rank, m->ranks, m->n_ranks, now_ms);
+    node_join_quarantine(n, rank, is_new, m->ranks, m->n_ranks, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
     if (was_in_view) { /* the task came back before its loss was noticed */

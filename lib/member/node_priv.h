@@ -154,13 +154,12 @@ void node_trouble(struct member_node *n, uint32_t from, const struct member_loss
 /* Tests the data paths of this task to `ranks`. */
 void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *ranks,
                      uint32_t n_ranks);
-/* The task joined and names the dead paths for which another leader evicted it. */
-void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead,
+/* The task joined and names the dead paths for which another leader evicted it. is_new: its process
+ * is not the one that was last seen. */
+void node_join_quarantine(struct member_node *n, uint32_t rank, bool is_new, const uint32_t *dead,
                           uint32_t n_dead, uint64_t now_ms);
-/* Counts a loss of the task; a process that is lost several times in a row goes into quarantine. */
+/* Counts a loss of the task; a task that is lost several times in a row goes into quarantine. */
 void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms);
-/* Resets all counts: another process runs as the task. */
-void node_reset_reach(struct member_node *n, uint32_t rank);
 /* Called when this task starts to lead: the quarantines of tasks that named dead paths in their
  * JOIN continue, others end. */
 void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms);

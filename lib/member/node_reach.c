@@ -15,7 +15,11 @@
  * An evicted task is in quarantine: it is joined and in no view. After a delay the leader orders
  * tests of the paths between the task and the members, in both directions. If all succeed, the task
  * joins the next view; else the tests are repeated. A path that stays dead therefore costs the
- * group one interruption. */
+ * group one interruption.
+ *
+ * Quarantines, losses and accusations belong to the task, not to its process: a host whose data port
+ * is unreachable would otherwise interrupt the group with each process that starts there. Only
+ * successful tests end a quarantine, so it also lasts while the task is absent. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -32,16 +36,6 @@ void node_reset_trouble(struct member_node *n)
         n->peers[i].trouble.suspect = MEMBER_NO_RANK;
         n->peers[i].trouble.is_tested = false;
     }
-}
-
-void node_reset_reach(struct member_node *n, uint32_t rank)
-{
-    struct peer *p = &n->peers[rank];
-
-    p->quarantine.count = p->quarantine.losses = p->quarantine.accusations = 0;
-    p->quarantine.until = 0;
-    p->quarantine.round = (struct node_round){ 0 };
-    p->quarantine.dead.n = 0;
 }
 
 bool node_is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
@@ -197,8 +191,9 @@ void node_quarantine(struct member_node *n, uint32_t rank, const char *why, uint
     p->quarantine.until = now_ms + ms;
     text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3,
                       why);
-    snprintf(p->absence.last_error, sizeof(p->absence.last_error),
-             "in quarantine for %.3g s: %.200s", (double)ms / 1e3, why);
+    snprintf(p->quarantine.why, sizeof(p->quarantine.why), "%s", why);
+    snprintf(p->absence.last_error, sizeof(p->absence.last_error), "in quarantine for %.3g s: %s",
+             (double)ms / 1e3, p->quarantine.why);
     node_log(n, true, text);
     if (p->is_joined)
         node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = text });
@@ -224,13 +219,30 @@ static const char *no_path_text(struct member_node *n, uint32_t rank)
                       dead->n > 1 ? " and other tasks" : "");
 }
 
-void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead,
+/* A new process of a task in quarantine may run on a repaired host, or on another one. Its dead paths
+ * are tested at once, unless the task was in quarantine before. */
+static void continue_quarantine(struct member_node *n, uint32_t rank, bool is_new, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    snprintf(p->absence.last_error, sizeof(p->absence.last_error), "in quarantine: %s",
+             p->quarantine.why);
+    if (!is_new)
+        return;
+    p->quarantine.round = (struct node_round){ 0 }; /* its answers were of the previous process */
+    if (p->quarantine.dead.n > 0 && p->quarantine.count == 1)
+        p->quarantine.until = now_ms;
+}
+
+void node_join_quarantine(struct member_node *n, uint32_t rank, bool is_new, const uint32_t *dead,
                           uint32_t n_dead, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
 
-    if (n->state == MEMBER_LEADING && p->quarantine.until != 0)
+    if (n->state == MEMBER_LEADING && p->quarantine.until != 0) {
+        continue_quarantine(n, rank, is_new, now_ms);
         return;
+    }
     p->quarantine.dead.n = 0;
     for (uint32_t i = 0; i < n_dead; i++)
         if (dead[i] < n->opts.world && dead[i] != rank)

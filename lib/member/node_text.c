@@ -121,7 +121,7 @@ const char *node_missing_text(struct member_node *n)
         if (i == n->opts.self || node_is_present(n, i))
             continue;
         buf_printf(&b, "%s %s", named++ == 0 ? ":" : ";", node_name(n, i));
-        if (p->is_joined)
+        if (p->is_joined && p->quarantine.until == 0) /* else the last error is the quarantine */
             buf_str(&b, node_is_stopping(n, i) ? ": its training is stopping"
                                                : ": it is opening model and data");
         else if (p->absence.last_error[0] != '\0')
@@ -193,7 +193,7 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
                                  .incarnation = p->incarnation,
                                  .held = p->held,
                                  .heard_ms = p->heard_ms,
-                                 .quarantine_until_ms = p->quarantine.until,
+                                 .quarantine_until_ms = p->is_joined ? p->quarantine.until : 0,
                                  .progress = p->progress.last,
                                  .last_error = p->absence.last_error };
     if (rank == n->opts.self) {

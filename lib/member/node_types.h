@@ -66,18 +66,20 @@ struct peer_trouble {
     bool is_tested;   /* its paths were tested since this generation broke */
 };
 
-/* Losses and quarantines of its process, in a row. */
+/* Losses and quarantines of the task, in a row, whichever process ran as it. */
 struct peer_quarantine {
-    uint64_t until;           /* time of the next tests of its paths; 0: not in quarantine */
+    uint64_t until;           /* time of the next tests of its paths; 0: not in quarantine. In the past
+                                 while the task is absent */
     uint64_t since_ms;        /* begin of the last quarantine */
-    uint32_t count;           /* quarantines of this process */
+    char why[200];            /* its reason */
+    uint32_t count;           /* quarantines */
     struct node_ranks dead;   /* in quarantine: its dead data paths */
     struct node_round round;  /* in quarantine: the tests of its paths */
     uint32_t n_failed_rounds; /* since its quarantine began */
     uint32_t accusations;     /* evictions of other tasks for a dead path to this one, since its
                                  own */
-    uint32_t losses;          /* losses of this process */
-    uint64_t loss_ms;         /* time of the last loss */
+    uint32_t losses;          /* losses */
+    uint64_t loss_ms;         /* time of the last loss, or of the end of the last quarantine */
 };
 
 struct peer_progress {

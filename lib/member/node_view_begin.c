@@ -15,7 +15,10 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
         const struct group_member *member = group_view_find(&n->view, i);
 
         p->is_in_view = member != NULL;
-        p->quarantine.dead.n = member != NULL ? 0 : p->quarantine.dead.n;
+        if (member != NULL) {
+            p->quarantine.until = 0; /* of an earlier time as the leader */
+            p->quarantine.dead.n = 0;
+        }
         /* a task in quarantine stays ready: it sends READY only once */
         p->is_ready = p->is_ready && p->quarantine.until != 0 && member == NULL;
         p->is_complete = false;

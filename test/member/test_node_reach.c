@@ -164,6 +164,81 @@ static void group_that_needs_all_waits_for_the_path_and_no_task_ends(void **stat
     sim_free(s);
 }
 
+static void task_without_data_path_that_is_needed_all_end_at_the_deadline_with_the_reason(
+    void **state)
+{
+    (void)state;
+    for (uint32_t victim = 0; victim < 4; victim++)
+        for (uint32_t late = 0; late < 2; late++) {
+            struct sim *s = sim_new(&(struct sim_opts){
+                .tell = true, .world = 4, .min_world = 4, .seed = 1 + victim, .rejoin_ms = 500 });
+            char name[40];
+
+            if (late > 0)
+                EXPECT(s, sim_until_step(s, 5, 60000));
+            isolate(s, victim, 4);
+            if (!sim_until_ended(s, 100000))
+                log_and_fail(s, "the tasks wait without an end");
+            snprintf(name, sizeof(name), "worker %u (10.0.0.%u:1): in quarantine", victim, victim);
+            for (uint32_t i = 0; i < 4; i++)
+                expect_exit(s, i, 138, name);
+            sim_free(s);
+        }
+}
+
+/* Each new process joins, and its data path is dead: the group must not try it again each time. */
+static void host_without_data_path_that_restarts_interrupts_the_group_once(void **state)
+{
+    (void)state;
+    for (uint32_t absent_ms = 100; absent_ms <= 6000; absent_ms += 5900) {
+        struct sim *s = START_CLUSTER(.seed = 3);
+        uint64_t step, healthy, generation;
+
+        step = sim_newest(s);
+        sim_advance(s, 2000);
+        healthy = sim_newest(s) - step;
+        isolate(s, 3, 4);
+        sim_advance(s, GOES_ON_MS);
+        step = sim_newest(s);
+        generation = sim_generation(s, 0);
+        EXPECT(s, generation > 0 && sim_generation(s, 3) == 0);
+        for (int i = 0; i < 12; i++) {
+            sim_kill(s, 3);
+            sim_advance(s, absent_ms);
+            sim_start(s, 3);
+            sim_advance(s, 5000);
+        }
+        EXPECT(s, sim_generation(s, 0) == generation);
+        EXPECT(s, sim_newest(s) - step > healthy * 30 * 9 / 10);
+        sim_heal(s);
+        EXPECT(s, sim_until_together(s, 4, MEMBER_RETEST_MS_MAX + 2000));
+        sim_free(s);
+    }
+}
+
+/* The data path of each new process passes its tests, and the process dies a moment later. */
+static void task_whose_processes_die_is_quarantined_for_longer_each_time(void **state)
+{
+    struct sim *s = START_CLUSTER(.restart_ms = 100);
+    uint64_t generation = sim_generation(s, 0), first, second;
+
+    (void)state;
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint32_t i = 0; i < 120; i++) {
+            sim_advance(s, 1000);
+            if (sim_generation(s, 3) > 0)
+                sim_kill(s, 3);
+        }
+        first = half == 0 ? sim_generation(s, 0) - generation : first;
+        second = sim_generation(s, 0) - generation;
+    }
+    second -= first;
+    EXPECT(s, first <= 2 * (MEMBER_LOSSES + 6)); /* without a quarantine more than 200 */
+    EXPECT(s, second <= 2 * 4);
+    EXPECT(s, sim_until_together(s, 4, MEMBER_QUARANTINE_MS_MAX + 5000));
+    sim_free(s);
+}
+
 static void two_tasks_dead_path_one_continues_alone(void **state)
 {
     struct sim *s = START_CLUSTER(.world = 2, .min_world = 1);
@@ -179,7 +254,7 @@ static void two_tasks_dead_path_one_continues_alone(void **state)
     sim_free(s);
 }
 
-static void new_process_of_a_quarantined_task_joins_at_once(void **state)
+static void new_process_of_a_quarantined_task_with_repaired_paths_joins_at_once(void **state)
 {
     struct sim *s = START_CLUSTER();
 
@@ -291,8 +366,11 @@ int main(void)
         cmocka_unit_test(dead_path_in_one_direction_evicts_one_task),
         cmocka_unit_test(dead_path_to_the_leader_ambiguous_end_the_leader_stays),
         cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),
+        cmocka_unit_test(task_without_data_path_that_is_needed_all_end_at_the_deadline_with_the_reason),
+        cmocka_unit_test(host_without_data_path_that_restarts_interrupts_the_group_once),
+        cmocka_unit_test(task_whose_processes_die_is_quarantined_for_longer_each_time),
         cmocka_unit_test(two_tasks_dead_path_one_continues_alone),
-        cmocka_unit_test(new_process_of_a_quarantined_task_joins_at_once),
+        cmocka_unit_test(new_process_of_a_quarantined_task_with_repaired_paths_joins_at_once),
         cmocka_unit_test(status_reports_a_quarantine_only_while_it_lasts),
         cmocka_unit_test(suspended_leader_blames_itself),
         cmocka_unit_test(leader_that_receives_nothing_blames_itself),

@@ -28,6 +28,7 @@ enum fault {
     DEVICE,
     STORAGE_RELEASED,
     REGROUP,
+    SICK_HOST,
     FAULTS,
 };
 /* Relative frequencies of the faults. */
@@ -51,6 +52,7 @@ static const uint8_t weights[FAULTS] = {
     [DEVICE] = 2,
     [STORAGE_RELEASED] = 3,
     [REGROUP] = 4,
+    [SICK_HOST] = 2,
 };
 
 static uint64_t below(struct sim *s, uint64_t n)
@@ -82,6 +84,18 @@ static enum fault choose(struct sim *s)
     for (f = 0; n >= weights[f]; f++)
         n -= weights[f];
     return (enum fault)f;
+}
+
+/* The data path of a host is dead, and processes of its task start there one after the other. */
+static void sick_host(struct sim *s, uint32_t rank)
+{
+    sim_cut(s, SIM_ALL, rank, SIM_DATA);
+    for (uint64_t n = 1 + below(s, 3); n > 0; n--) {
+        sim_advance(s, below(s, 5000));
+        sim_kill(s, rank);
+        sim_advance(s, below(s, 500));
+        sim_start(s, rank);
+    }
 }
 
 static void one_fault(struct sim *s)
@@ -148,6 +162,9 @@ static void one_fault(struct sim *s)
     case REGROUP:
         for (uint32_t i = 0; i < world; i++)
             sim_regroup(s, i); /* the leader, or two that believe to lead */
+        break;
+    case SICK_HOST:
+        sick_host(s, a);
         break;
     case FAULTS:
         break;
@@ -362,7 +379,8 @@ static bool is_quarantined(const struct sim *s)
     for (uint32_t i = 0; i < s->opts.world; i++)
         for (uint32_t k = 0; s->tasks[i].node != NULL && k < s->opts.world; k++) {
             member_node_peer(s->tasks[i].node, k, &p);
-            if (p.quarantine_until_ms != 0 && member_node_state(s->tasks[i].node) == MEMBER_LEADING)
+            if (p.is_present && p.quarantine_until_ms != 0 &&
+                member_node_state(s->tasks[i].node) == MEMBER_LEADING)
                 return true;
         }
     return false;
