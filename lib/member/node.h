@@ -168,6 +168,8 @@ enum {
     MEMBER_GATHER_LEAVE_MS = 250, /* a leaving leader, after its save, waits this long for other
                                      tasks that were asked to leave, too */
     MEMBER_SERVERS_MAX = 64,     /* service threads of a parameter server */
+    MEMBER_GENERATIONS_AHEAD = 1 << 30, /* a task may know of a generation this much higher than
+                                           another task does: 30 a second for a year */
     MEMBER_LOG_MS = 2000,        /* interval of the log lines about missing tasks */
     MEMBER_PS_PATIENCE_MS = 5000, /* a parameter server joins another leader that probes it, if its
                                      own leader has published no view for this long */

@@ -219,6 +219,7 @@ static bool is_valid_view(const struct member_node *n, const struct group_view *
 
     return n->own.training == NODE_STOPPED && v->n_members > 0 && self != NULL &&
            self->incarnation == n->opts.incarnation && v->generation > n->view.generation &&
+           node_is_credible(n, v->generation) &&
            node_is_large_enough(n, n_trainers, v->n_members - n_trainers);
 }
 

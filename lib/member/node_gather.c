@@ -14,12 +14,32 @@ static void join_leader(struct member_node *n, uint32_t leader, uint64_t now_ms)
     node_open_out(n, leader, false, now_ms);
 }
 
+/* Returns false if the status names a generation that no task can have reached; it is then ignored. */
+static bool is_credible_status(struct member_node *n, uint32_t rank, const struct member_status *w,
+                               uint64_t now_ms)
+{
+    const char *why;
+
+    if (node_is_credible(n, w->generation))
+        return true;
+    why = node_credible_text(n, w->generation);
+    if (!n->peers[rank].is_joined)
+        snprintf(n->peers[rank].absence.last_error, sizeof(n->peers[rank].absence.last_error),
+                 "its status was ignored: %s", why);
+    if (now_ms - n->clock.refusal_logged_ms >= MEMBER_LOG_MS) {
+        n->clock.refusal_logged_ms = now_ms;
+        node_log(n, true,
+                 node_print(n, "the status of %s was ignored: %s", node_name(n, rank), why));
+    }
+    return false;
+}
+
 void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w,
                           uint64_t now_ms)
 {
     uint32_t to = MEMBER_NO_RANK;
 
-    if (w->generation > n->highest_generation && w->generation < UINT64_MAX / 2)
+    if (w->generation > n->highest_generation)
         n->highest_generation = w->generation;
     if (n->state != MEMBER_LEADING || n->lead.phase != NODE_GATHERING || n->save.is_open ||
         (n->leave.is_requested && n->save.is_done) || n->peers[rank].is_joined ||
@@ -77,7 +97,8 @@ void member_node_probed(struct member_node *n, uint32_t rank, const struct membe
                         struct member_status *ours, uint64_t now_ms)
 {
     member_node_status(n, ours);
-    if (!node_begin_event(n) || rank == n->opts.self)
+    if (!node_begin_event(n) || rank == n->opts.self ||
+        !is_credible_status(n, rank, theirs, now_ms))
         return;
     n->peers[rank].absence.is_dead = n->peers[rank].absence.is_silent = false;
     if (!n->peers[rank].is_joined)
@@ -95,7 +116,7 @@ void node_probe_answered(struct member_node *n, const struct member_event *e, ui
     struct peer *p = &n->peers[rank];
 
     p->absence.is_probed = false;
-    if (rank == n->opts.self || p->is_joined)
+    if (rank == n->opts.self || p->is_joined || !is_credible_status(n, rank, w, now_ms))
         return;
     p->absence.is_dead = p->absence.is_silent = false;
     p->incarnation = w->incarnation;

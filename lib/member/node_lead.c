@@ -137,6 +137,13 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
     p->absence.last_error[0] = '\0';
     if (!node_check_identity(n, rank, m, now_ms))
         return;
+    if (!node_is_credible(n, m->generation)) {
+        const char *why = node_credible_text(n, m->generation);
+
+        node_refuse(n, rank, MEMBER_CONTINUE, why);
+        snprintf(p->absence.last_error, sizeof(p->absence.last_error), "refused: %s", why);
+        return;
+    }
     if (m->generation > n->highest_generation)
         n->highest_generation = m->generation;
     if (m->is_attaching) {

@@ -81,6 +81,9 @@ bool node_is_stopping(const struct member_node *n, uint32_t rank);
 bool node_has_leaving_task(const struct member_node *n);
 /* Returns true if the view has every training task: then no other group can train. */
 bool node_has_all_trainers(const struct member_node *n, const struct group_view *v);
+/* Returns whether another task may know of this generation: it is at most MEMBER_GENERATIONS_AHEAD
+ * higher than the highest that this task knows. An invented number would otherwise end the numbers. */
+bool node_is_credible(const struct member_node *n, uint64_t generation);
 
 /* ---- node_text.c; the texts are valid until the next event ---- */
 
@@ -90,6 +93,8 @@ const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.
 const char *node_missing_text(struct member_node *n);
 /* "worker 1 (...), step 12, in forward for 0.3 s,": in the present view, or the last one */
 const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t now_ms);
+/* "it names generation 77; expected at most ...": node_is_credible() is false */
+const char *node_credible_text(struct member_node *n, uint64_t generation);
 const char *node_print(struct member_node *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

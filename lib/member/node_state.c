@@ -94,6 +94,11 @@ bool node_is_stopping(const struct member_node *n, uint32_t rank)
            member->incarnation == p->incarnation;
 }
 
+bool node_is_credible(const struct member_node *n, uint64_t generation)
+{
+    return generation <= n->highest_generation + MEMBER_GENERATIONS_AHEAD;
+}
+
 bool node_has_all_trainers(const struct member_node *n, const struct group_view *v)
 {
     return group_view_n_trainers(v) == node_n_trainers(n);

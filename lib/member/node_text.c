@@ -53,6 +53,13 @@ const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t no
                       g.phase, (double)g.phase_ms / 1e3);
 }
 
+const char *node_credible_text(struct member_node *n, uint64_t generation)
+{
+    return node_print(n, "it names generation %" PRIu64 "; expected at most %" PRIu64
+                      ": end the process that sends such numbers, and start it again",
+                      generation, n->highest_generation + MEMBER_GENERATIONS_AHEAD);
+}
+
 /* Returns the present phase of each member of a view that does not connect. */
 static const char *unconnected_text(struct member_node *n)
 {

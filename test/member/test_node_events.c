@@ -482,6 +482,52 @@ static struct rig rig_that_takes_the_lease(void)
     return r;
 }
 
+static const uint64_t INVENTED = (uint64_t)1 << 62;
+
+/* Without the limit this task would publish a generation that no message can carry. */
+static void probe_that_invents_a_generation_changes_nothing(void **state)
+{
+    struct rig r = rig_new();
+    struct member_status ours,
+        theirs = { .incarnation = 9, .generation = INVENTED, .leader = 1, .has_view = true };
+
+    (void)state;
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
+    tick(&r, MEMBER_LOG_MS);
+    member_node_probed(r.node, 1, &theirs, &ours, r.now_ms);
+    perform(&r);
+    assert_int_equal(member_node_state(r.node), MEMBER_LEADING);
+    assert_non_null(strstr(r.said, "the status of worker 1 (b:1) was ignored: it names generation "
+                                   "4611686018427387904; expected at most "));
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = 1, .status = &theirs });
+    assert_int_equal(member_node_state(r.node), MEMBER_LEADING);
+    theirs = (struct member_status){ .incarnation = 9, .generation = 5000, .leader = MEMBER_NO_RANK };
+    member_node_probed(r.node, 1, &theirs, &ours, r.now_ms);
+    perform(&r);
+    join(&r, 1);
+    join(&r, 2);
+    assert_int_equal(r.generation, 5001);
+    member_node_free(r.node);
+}
+
+static void join_that_invents_a_generation_is_refused(void **state)
+{
+    struct rig r = rig_new();
+
+    (void)state;
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
+    hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_JOIN,
+                                     .incarnation = 9,
+                                     .generation = INVENTED,
+                                     .ident = &ident,
+                                     .n_devices = 1 });
+    assert_int_equal(r.refused[1], MEMBER_CONTINUE);
+    join(&r, 1);
+    join(&r, 2);
+    assert_int_equal(r.generation, 1);
+    member_node_free(r.node);
+}
+
 /* Worker 1 leads a view: this task sends it JOIN and READY. */
 static void join_worker_1(struct rig *r)
 {
@@ -590,6 +636,8 @@ static void limit_of_calls_stays_after_a_call_without_progress(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(probe_that_invents_a_generation_changes_nothing),
+        cmocka_unit_test(join_that_invents_a_generation_is_refused),
         cmocka_unit_test(probe_open_no_second_probe_is_started),
         cmocka_unit_test(leader_asked_to_regroup_pauses_once_and_publishes_the_same_members),
         cmocka_unit_test(task_that_leaves_has_priority_over_a_regrouping),

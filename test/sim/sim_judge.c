@@ -28,6 +28,8 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v)
         sim_fail_run(s, "%s publishes generation %" PRIu64 " of %u tasks", name, g, v->n_members);
         return;
     }
+    if (g >= UINT32_MAX)
+        sim_fail_run(s, "%s publishes generation %" PRIu64 ", which no task has reached", name, g);
     if (n_trainers < s->opts.min_world)
         sim_fail_run(s, "%s publishes a view of %u training tasks, below min_world %u", name,
                      n_trainers, s->opts.min_world);

@@ -29,6 +29,7 @@ enum fault {
     STORAGE_RELEASED,
     REGROUP,
     SICK_HOST,
+    GENERATION,
     FAULTS,
 };
 /* Relative frequencies of the faults. */
@@ -53,6 +54,7 @@ static const uint8_t weights[FAULTS] = {
     [STORAGE_RELEASED] = 3,
     [REGROUP] = 4,
     [SICK_HOST] = 2,
+    [GENERATION] = 1,
 };
 
 static uint64_t below(struct sim *s, uint64_t n)
@@ -96,6 +98,20 @@ static void sick_host(struct sim *s, uint32_t rank)
         sim_advance(s, below(s, 500));
         sim_start(s, rank);
     }
+}
+
+/* A process that is no task of the job claims to be `from`. */
+static void invent_generation(struct sim *s, uint32_t from, uint32_t to)
+{
+    struct member_status ours, theirs = { .incarnation = 1 + below(s, 1000),
+                                          .generation = (uint64_t)1 << (32 + below(s, 31)),
+                                          .leader = MEMBER_NO_RANK };
+
+    if (s->tasks[to].node == NULL || s->tasks[to].is_stopped)
+        return;
+    sim_print(s, to, "is told generation %" PRIu64, theirs.generation);
+    member_node_probed(s->tasks[to].node, from, &theirs, &ours, sim_clock(s, to));
+    sim_drain(s, to);
 }
 
 static void one_fault(struct sim *s)
@@ -165,6 +181,9 @@ static void one_fault(struct sim *s)
         break;
     case SICK_HOST:
         sick_host(s, a);
+        break;
+    case GENERATION:
+        invent_generation(s, a, b);
         break;
     case FAULTS:
         break;
