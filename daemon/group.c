@@ -73,7 +73,7 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
 {
     struct group *g = r->group;
     struct member_loss loss = loss_of(g);
-    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH ||
+    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH || code == ERR_AUTH ||
                                          code == ERR_CANCELED || code == ERR_TIMEOUT);
     bool is_of_files = code == ERR_NOENT || code == ERR_CORRUPT; /* those of other hosts may be good */
     enum member_failure kind = is_symptom                          ? MEMBER_FAIL_PEER

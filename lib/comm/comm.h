@@ -64,7 +64,8 @@ struct comm_loss {
     uint32_t member;                          /* the culprit; this member: unknown */
     uint32_t dead_paths[COMM_DEAD_PATHS_MAX]; /* members whose kernel acknowledges nothing that this
                                                  member sends, according to the connections of this
-                                                 generation */
+                                                 generation, or whose data port rejected all attempts
+                                                 to connect */
     uint32_t n_dead_paths;
 };
 
@@ -136,7 +137,7 @@ void comm_listener_close(struct comm_listener *l); /* NULL is allowed; no comm m
 void comm_listener_sweep(struct comm_listener *l);
 
 /* Tests the data paths to n listeners ("ip:port") at the same time (path.c). Sets is_dead[i] if no
- * answer arrived within limit_ms, or not all bytes were acknowledged. Blocks for at most limit_ms;
+ * answer arrived within limit_ms, the connection was refused, or not all bytes were acknowledged. Blocks for at most limit_ms;
  * any thread. Errors: ERR_NOMEM. */
 int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms, bool *is_dead,
                     struct err *err);
@@ -152,9 +153,10 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err);
  * comm_abort() ends it at once, as does the death or failure of a peer that was already connected.
  * A peer in a later generation waits until this member opens that generation; a peer in an earlier
  * generation is told that it has ended. After a failure only comm_close() is allowed. Errors:
- * ERR_PEER, ERR_PATH (the kernel of a peer does not answer), ERR_TIMEOUT (with the missing members
- * and the last error of each), ERR_AUTH, ERR_CANCELED, ERR_INPUT (the address of a member), ERR_IO,
- * ERR_NOMEM. */
+ * ERR_PEER, ERR_PATH (the kernel of a peer does not answer, or its data port rejects every attempt
+ * for that long: it refuses, or the listener there does not know the key; or the address of a member
+ * is invalid), ERR_TIMEOUT (with the missing members and the last error of each), ERR_AUTH,
+ * ERR_CANCELED, ERR_IO, ERR_NOMEM. */
 int comm_connect(struct comm *c, struct err *err);
 /* After comm_connect() has failed: writes what was lost. Returns false if no dead path was
  * found. */

@@ -321,6 +321,8 @@ void comm_unwatch(struct comm *c, bool goodbye); /* stops the watcher; goodbye: 
  * although bytes were outstanding. false for a socket that is not TCP. */
 bool path_is_silent(int fd);
 void path_add(struct comm_loss *loss, uint32_t member); /* adds the member once */
+/* Whether an error of connect() came from the path or a firewall, and not from a lack of resources here. */
+bool path_is_rejected(int errnum);
 /* Adds the members to which a connection of the generation is silent. */
 void path_survey(const struct comm *c, struct comm_loss *loss);
 /* Returns true if this errno of a socket means that the other kernel does not answer. */

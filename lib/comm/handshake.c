@@ -4,7 +4,8 @@
  *
  * Of two ends, the one with the higher number dials the other. A dialler tries again until the
  * deadline, except if the other side proves that it knows the key and reports that this generation
- * has ended. A connection for a later generation is parked at the listener. The connected life
+ * has ended, or if the path is dead: no kernel answers, or every attempt is rejected, for
+ * COMM_PATH_MS. A connection for a later generation is parked at the listener. The connected life
  * lines are read, so the end of a peer ends the loop. */
 #include "comm/conn_limit.h"
 #include "comm/handshake_state.h"
@@ -241,8 +242,10 @@ static void dial(struct handshake_state *s, struct want *w)
         bytes = local_address(s, w->member, &local);
     } else {
         rc = listener_parse(s->opts->view.members[w->member].data_address, &a, &bytes, s->err);
-        if (rc < 0) {
-            s->rc = err_wrap(s->err, rc, "%s", s->c->names[w->member]);
+        if (rc < 0) { /* the member named it itself: this task and its job are valid */
+            handshake_mark_dead(s, w->member);
+            s->culprit = w->member;
+            s->rc = err_wrap(s->err, ERR_PATH, "data address of %s", s->c->names[w->member]);
             return;
         }
         to = (struct sockaddr *)&a;
@@ -259,7 +262,10 @@ static void dial(struct handshake_state *s, struct want *w)
         s->conns[s->n_conns++] = n;
         return;
     }
-    (void)handshake_note_error(&n, "%s", errno_text(errno));
+    if (n.fd >= 0 && path_is_rejected(errno))
+        (void)handshake_rejected(s, &n, "%s", errno_text(errno));
+    else
+        (void)handshake_note_error(&n, "%s", errno_text(errno));
     if (n.fd >= 0)
         close(n.fd);
     retry_later(w);
@@ -426,7 +432,8 @@ static void wait_and_advance(struct handshake_state *s, uint64_t deadline_ns)
             accept_from(s, listeners[i].fd);
 }
 
-/* Reports the missing peers, and the last error of each. */
+/* Reports the missing peers, and the last error of each. The path to a peer whose listener did not prove
+ * in the last attempt that it is the peer counts as dead. */
 static int report_missing(struct handshake_state *s, uint32_t *culprit)
 {
     const struct comm *c = s->c;
@@ -445,6 +452,8 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
         if (w->is_connected)
             silence = "has not shared its memory";
         unproven |= w->unproven;
+        if (w->dials && !w->is_connected && w->is_rejected)
+            handshake_mark_dead(s, w->member);
         if (w->member == last || named++ >= NAMED_MAX)
             continue;
         if (last == COMM_NO_MEMBER)

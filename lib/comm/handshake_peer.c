@@ -15,6 +15,8 @@
 #include "comm/handshake_state.h"
 #include "tls/tls.h"
 
+enum { REJECTED_MIN = 10 /* attempts */ };
+
 enum outcome handshake_note_error(struct conn *n, const char *fmt, ...)
 {
     va_list ap;
@@ -40,22 +42,53 @@ enum outcome handshake_note_foreign(struct handshake_state *s, struct conn *n, c
     return DROP;
 }
 
+void handshake_mark_dead(struct handshake_state *s, uint32_t member)
+{
+    pthread_mutex_lock(&s->c->failure.lock);
+    path_add(&s->c->failure.loss, member);
+    pthread_mutex_unlock(&s->c->failure.lock);
+}
+
 enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n)
 {
     /* also marks other peers whose attempt expires soon */
     uint64_t recent_ns = clock_ns() + COMM_PATH_MS / 4 * (uint64_t)1000000;
 
-    pthread_mutex_lock(&s->c->failure.lock);
-    path_add(&s->c->failure.loss, n->want->member);
+    handshake_mark_dead(s, n->want->member);
     for (size_t i = 0; i < s->n_conns; i++)
         if (s->conns[i].state == DIAL_CONNECT && s->conns[i].expires_ns <= recent_ns)
-            path_add(&s->c->failure.loss, s->conns[i].want->member);
-    pthread_mutex_unlock(&s->c->failure.lock);
+            handshake_mark_dead(s, s->conns[i].want->member);
     s->culprit = n->want->member;
     s->rc = err_set(
         s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
         s->c->names[n->want->member], s->opts->view.members[n->want->member].data_address,
         (double)COMM_PATH_MS / 1e3);
+    return DROP;
+}
+
+enum outcome handshake_rejected(struct handshake_state *s, struct conn *n, const char *fmt, ...)
+{
+    struct want *w = n->want;
+    uint64_t now = clock_ns();
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(w->last, sizeof(w->last), fmt, ap);
+    va_end(ap);
+    if (w->is_local) /* the other process of this host may listen a moment later */
+        return DROP;
+    w->is_rejected = true;
+    if (w->n_rejected++ == 0)
+        w->rejected_ns = now;
+    /* several attempts: this process may have been suspended between two of them */
+    if (w->n_rejected < REJECTED_MIN || now - w->rejected_ns < COMM_PATH_MS * (uint64_t)1000000)
+        return DROP;
+    handshake_mark_dead(s, w->member);
+    s->culprit = w->member;
+    s->rc = err_set(s->err, ERR_PATH,
+                    "%s (%s) rejects every connection on the data path for %.3g s: %s",
+                    s->c->names[w->member], s->opts->view.members[w->member].data_address,
+                    (double)COMM_PATH_MS / 1e3, w->last);
     return DROP;
 }
 
@@ -101,6 +134,8 @@ static enum outcome dial_connected(struct handshake_state *s, struct conn *n)
         why = errno;
     if (comm_is_path_dead(why))
         return handshake_path_dead(s, n);
+    if (path_is_rejected(why))
+        return handshake_rejected(s, n, "%s", errno_text(why));
     if (why != 0)
         return handshake_note_error(n, "%s", errno_text(why));
     n->expires_ns = UINT64_MAX;
@@ -110,7 +145,8 @@ static enum outcome dial_connected(struct handshake_state *s, struct conn *n)
     if (make_nonce(s, h.nonce) != CONTINUE)
         return DROP;
     handshake_hello_write(&h, n->hello);
-    n->want->last[0] = '\0'; /* from here on the peer is silent */
+    n->want->last[0] = '\0';                   /* from here on the peer is silent */
+    n->want->is_rejected = !n->want->is_local; /* until it proves that it is the peer */
     return CONTINUE;
 }
 
@@ -121,14 +157,16 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
     bool proven;
 
     if (!handshake_challenge_read(n->challenge, n->hello, s->opts->key, &ch, &proven))
-        return handshake_note_error(n, "its listener uses another protocol");
+        return handshake_rejected(s, n, "its listener uses another protocol");
     n->want->unproven = !proven;
     if (!proven && ch.generation == s->here.generation)
-        return handshake_note_error(n, "its listener does not know the key");
+        return handshake_rejected(s, n, "its listener does not know the key");
     if (!proven)
         return handshake_note_error(n,
                                     "its listener does not know the key and is at generation %llu",
                                     (unsigned long long)ch.generation);
+    n->want->is_rejected = false;
+    n->want->n_rejected = 0;
     switch (ch.verdict) {
     case HANDSHAKE_OK:
         handshake_proof_write(n->hello, n->challenge, s->opts->key, n->proof);

@@ -21,6 +21,9 @@ struct want {
     bool is_local;      /* over a Unix socket */
     bool dials, busy;   /* this side dials; an attempt is in progress */
     bool unproven;      /* the last peer that tried did not know the key */
+    bool is_rejected;   /* the last attempt ended without a proof of the peer */
+    uint32_t n_rejected; /* attempts in a row for which another host or a firewall may have answered ... */
+    uint64_t rejected_ns; /* ... since this time */
     uint64_t retry_ns;
     uint32_t retry_ms;
     char last[160]; /* the last error; "": none */
@@ -83,6 +86,14 @@ short handshake_events(const struct conn *n); /* the poll events that the connec
 
 /* The kernel of the peer of a connection does not answer: the handshake fails with ERR_PATH. */
 enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n);
+
+/* Notes that the path to the member is dead; comm_connect_loss() reports it. */
+void handshake_mark_dead(struct handshake_state *s, uint32_t member);
+
+/* Stores the error of a connection that the data port of the peer rejected, and drops it. If each
+ * attempt is rejected for COMM_PATH_MS, the handshake fails with ERR_PATH. */
+enum outcome handshake_rejected(struct handshake_state *s, struct conn *n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Store the error of a connection, for its peer or for the foreign connections; return DROP. */
 enum outcome handshake_note_error(struct conn *n, const char *fmt, ...)

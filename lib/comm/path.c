@@ -4,9 +4,11 @@
  * that works an acknowledgement is never older than about a second, whatever the processes do.
  *
  * A test connects to the task's data port and sends COMM_TEST_BYTES, so in packets of full size: a path on which only
- * large packets are lost fails the test. The path works if the kernel of the other host has acknowledged all of it, or has
- * refused the connection. No thread of the other task takes part: the connection waits in the queue of its listener
- * until the next handshake or comm_listener_sweep(), which recognise it by its HELLO. */
+ * large packets are lost fails the test. The path works if the kernel of the other host has acknowledged all of it. A
+ * refused connection is a dead path: the listener of a task is open as long as its process runs, so another host, or a
+ * firewall, has answered. No thread of the other task takes part: the connection waits in the queue of its listener
+ * until the next handshake or comm_listener_sweep(), which recognise it by its HELLO and close it; that can end the test
+ * with a reset. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -81,10 +83,10 @@ static void decide(struct test *t, bool *is_dead, bool dead)
     *is_dead = dead;
 }
 
-/* An error says something about the path only if it came from there. */
-static bool is_of_path(int errnum)
+bool path_is_rejected(int errnum)
 {
-    return comm_is_path_dead(errnum) || errnum == EHOSTDOWN;
+    return comm_is_path_dead(errnum) || errnum == EHOSTDOWN || errnum == ECONNREFUSED ||
+           errnum == ECONNRESET || errnum == EACCES || errnum == EPERM;
 }
 
 static void start(struct test *t, const char *address, bool *is_dead)
@@ -104,7 +106,7 @@ static void start(struct test *t, const char *address, bool *is_dead)
         return;
     }
     if (connect(t->fd, (struct sockaddr *)&to, bytes) < 0 && errno != EINPROGRESS)
-        decide(t, is_dead, is_of_path(errno));
+        decide(t, is_dead, path_is_rejected(errno));
 }
 
 static void advance(struct test *t, const uint8_t *message, bool *is_dead)
@@ -121,7 +123,7 @@ static void advance(struct test *t, const uint8_t *message, bool *is_dead)
         if (getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &why, &n) < 0)
             why = errno;
         if (why != 0) {
-            decide(t, is_dead, is_of_path(why));
+            decide(t, is_dead, path_is_rejected(why));
             return;
         }
         t->is_connected = true;
@@ -131,7 +133,7 @@ static void advance(struct test *t, const uint8_t *message, bool *is_dead)
         if (k < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (k < 0) { /* the other side has closed it: it was reached */
-            decide(t, is_dead, is_of_path(errno));
+            decide(t, is_dead, comm_is_path_dead(errno));
             return;
         }
         t->sent += (size_t)k;

@@ -73,20 +73,24 @@ static void silent_and_invalid_connections_delay_no_member(void **state)
 static void scene_wrong_key(struct cast *k, uint32_t self)
 {
     struct comm_opts o = cast_opts(k, self);
+    struct comm_loss loss;
     struct comm *c;
     struct err err;
     int rc;
 
     o.key[7] ^= (uint8_t)self;
-    rc = cast_connect(&o, &c, &err);
+    EXPECT(comm_open(&o, &c, &err) == 0, "%s", err.text);
+    rc = comm_connect(c, &err);
     if (self == 1)
         EXPECT(rc == ERR_AUTH && strstr(err.text, "worker 0") &&
-                   strstr(err.text, "not know the key"),
+                   strstr(err.text, "not know the key") && comm_connect_loss(c, &loss) &&
+                   loss.n_dead_paths == 1 && loss.dead_paths[0] == 0,
                "%d: %s", rc, err.text);
     else /* the called member sees only that the caller closes */
         EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") &&
                    strstr(err.text, "was interrupted"),
                "%d: %s", rc, err.text);
+    comm_close(c);
 }
 
 static void peer_with_another_key_is_rejected(void **state)
@@ -259,10 +263,37 @@ static void missing_members_are_named_with_the_last_error(void **state)
         static const char *const odd[] = { "localhost:80", "[nobody]:80" };
 
         k.members[0].data_address = odd[i];
-        assert_int_equal(cast_connect(&o, &c, &err), ERR_INPUT);
+        assert_int_equal(cast_connect(&o, &c, &err), ERR_PATH);
         assert_non_null(strstr(err.text, "': expected ip:port or [ip]:port"));
         assert_non_null(strstr(err.text, odd[i]));
     }
+    cast_fini(&k);
+}
+
+/* The process of worker 0 runs, but a firewall answers for its data port. */
+static void data_port_that_refuses_is_a_dead_path_before_the_deadline(void **state)
+{
+    struct comm_loss loss;
+    struct comm_opts o;
+    struct comm *c;
+    struct cast k;
+    struct err err;
+
+    (void)state;
+    begin(&k, "A1 B1 C1", true);
+    comm_listener_close(k.listeners[0]);
+    k.listeners[0] = NULL;
+    o = cast_opts(&k, 1);
+    o.deadline_ms = 600000;
+    assert_int_equal(comm_open(&o, &c, &err), 0);
+    if (comm_connect(c, &err) != ERR_PATH)
+        fail_msg("%s", err.text);
+    assert_non_null(strstr(err.text, "connect generation 1: worker 0 (127.0.0.1:"));
+    assert_non_null(strstr(
+        err.text, ") rejects every connection on the data path for 2 s: Connection refused"));
+    assert_true(comm_connect_loss(c, &loss));
+    assert_true(loss.n_dead_paths == 1 && loss.dead_paths[0] == 0);
+    comm_close(c);
     cast_fini(&k);
 }
 
@@ -329,6 +360,7 @@ int main(void)
         cmocka_unit_test(different_list_of_members_is_refused),
         cmocka_unit_test(abort_while_connecting_ends_it_at_once),
         cmocka_unit_test(missing_members_are_named_with_the_last_error),
+        cmocka_unit_test(data_port_that_refuses_is_a_dead_path_before_the_deadline),
         cmocka_unit_test(listener_address_is_the_bound_address),
         cmocka_unit_test(refused_connection_is_retried),
     };

@@ -58,14 +58,14 @@ static void path_to_a_listener_works_although_no_thread_accepts(void **state)
     comm_listener_close(l);
 }
 
-static void path_to_a_port_that_refuses_works(void **state)
+static void path_to_a_port_that_refuses_is_dead(void **state)
 {
     char address[32];
     int fd = listen_with(1, 0, address);
 
     (void)state;
     close(fd);
-    assert_false(is_dead(address, PATIENT_MS));
+    assert_true(is_dead(address, PATIENT_MS));
 }
 
 static void path_without_an_answer_is_dead(void **state)
@@ -214,7 +214,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(path_to_a_listener_works_although_no_thread_accepts),
-        cmocka_unit_test(path_to_a_port_that_refuses_works),
+        cmocka_unit_test(path_to_a_port_that_refuses_is_dead),
         cmocka_unit_test(path_without_an_answer_is_dead),
         cmocka_unit_test(path_on_which_not_all_is_acknowledged_is_dead),
         cmocka_unit_test(paths_are_tested_at_the_same_time_and_each_for_itself),

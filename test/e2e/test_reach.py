@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 
-from kit import (GUARD, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, has_namespaces, main, need_namespaces, test,
-                 wait_until, workdir)
+from kit import (GUARD, TOKEN, TRAINERCTL, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces,
+                 test, wait_until, workdir)
 
 CONTROL = 2222
 ADDRESSES = ["10.78.0.%d" % (i + 1) for i in range(4)]
@@ -34,13 +34,13 @@ def network():
 
 
 class Fault:
-    """Drops packets that match `what` on arrival at the host."""
+    """Drops packets that match `what` on arrival at the host; or `then`, the arguments of another target."""
 
-    def __init__(self, host, *what):
-        self.host, self.what = host, what
+    def __init__(self, host, *what, then=("DROP",)):
+        self.host, self.what, self.then = host, what, then
 
     def table(self, action):
-        subprocess.run(["ip", "netns", "exec", "host%d" % self.host, "iptables", "-w", action, "INPUT", *self.what, "-j", "DROP"],
+        subprocess.run(["ip", "netns", "exec", "host%d" % self.host, "iptables", "-w", action, "INPUT", *self.what, "-j", *self.then],
                        check=True)
 
     def __enter__(self):
@@ -50,13 +50,21 @@ class Fault:
         self.table("-D")
 
 
-def start():
+def need_network():
     need_namespaces("ip", "netns", "exec", "host0", "iptables", "-w", "-A", "FORWARD", *DEAD, "-m", "length", "--length", "1000:65535",
                     "-j", "ACCEPT")  # a host forwards nothing: the rule has no effect
-    job = digits_job(workdir(), **JOB)
+
+
+def start_all(**changes):
+    job = digits_job(workdir(), **{**JOB, **changes})
     cluster = {"worker": ["%s:%d" % (a, CONTROL) for a in ADDRESSES]}
-    tasks = [Task(job, {"cluster": cluster, "task": {"type": "worker", "index": i}}, ("--devices", "cpu:1"), SLOWLY,
-                  "worker %d" % i, prefix=("ip", "netns", "exec", "host%d" % i)) for i in range(4)]
+    return [Task(job, {"cluster": cluster, "task": {"type": "worker", "index": i}}, ("--devices", "cpu:1"), SLOWLY,
+                 "worker %d" % i, prefix=("ip", "netns", "exec", "host%d" % i)) for i in range(4)]
+
+
+def start():
+    need_network()
+    tasks = start_all()
     tasks[0].until_step(20)
     wait(lambda: all(t.events("view") for t in tasks) and len(views(tasks, 4)) == 4, tasks)
     return tasks
@@ -162,6 +170,30 @@ def one_way_path_failure_evicts_at_most_one_task():
         held = newest(tasks)
         wait(lambda: newest(tasks) > held + 50, tasks)
     assert all(t.p.poll() is None for t in tasks), [t.p.poll() for t in tasks]
+
+
+@test
+def data_port_refuses_only_that_task_is_evicted():
+    need_network()
+    with Fault(1, "-p", "tcp", "--syn", "-m", "multiport", "!", "--ports", str(CONTROL), then=("REJECT", "--reject-with", "tcp-reset")):
+        tasks = start_all(train={**JOB["train"], "deadline_seconds": 12})
+        wait(lambda: all(t.events("view") for t in tasks), tasks)
+        wait(lambda: len(views([t for i, t in enumerate(tasks) if i != 1], 3)) == 3, tasks)
+        wait(lambda: all(names(t, 1) for t in tasks), tasks)
+        held = newest(tasks)
+        wait(lambda: newest(tasks) > held + 50, tasks)
+    assert all(t.p.poll() is None for t in tasks), [t.p.poll() for t in tasks]
+
+
+@test
+def needed_task_has_no_data_path_from_the_start_all_end_at_the_deadline_with_the_reason():
+    need_network()
+    with Fault(2, *DEAD):
+        tasks = start_all(elastic=None, train={**JOB["train"], "deadline_seconds": 6})
+        expect_codes(tasks, [138] * 4)
+    for t in tasks:
+        assert "worker 2 (%s:%d): in quarantine" % (ADDRESSES[2], CONTROL) in t.final_message(), t.log()
+        assert "opening model and data" not in t.final_message(), t.log()
 
 
 if __name__ == "__main__":
