@@ -1,11 +1,15 @@
 #include "daemon/complete.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/arena.h"
 #include "base/err.h"
+#include "base/fault.h"
+#include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "conf/job.h"
 #include "train/train.h"
@@ -42,6 +46,7 @@ bool complete_already(const struct conf *c,
 
     if (c->checkpoint.directory == NULL)
         return false;
+    (void)fault_hit("ckpt.check"); /* a test hangs the storage here */
     info = malloc(2 * sizeof(*info));
     verified = info != NULL ? info + 1 : NULL;
     is_complete = info != NULL && ckpt_peek(c->checkpoint.directory, NULL, info, &err) == 0 &&
@@ -55,6 +60,101 @@ bool complete_already(const struct conf *c,
                  c->export.onnx != NULL ? c->export.onnx : "", c->checkpoint.directory);
     free(info);
     return is_complete;
+}
+
+/* ---- a check on a thread of its own ---- */
+
+struct complete_check {
+    pthread_mutex_t lock; /* guards the next two */
+    uint32_t refs;        /* the owner and the thread */
+    enum complete_state state;
+    char text[8400]; /* set before `state` */
+    struct arena memory;
+    struct conf job; /* only the fields that complete_already() reads; in `memory` */
+};
+
+static void unref(struct complete_check *k)
+{
+    uint32_t refs;
+
+    pthread_mutex_lock(&k->lock);
+    refs = --k->refs;
+    pthread_mutex_unlock(&k->lock);
+    if (refs > 0)
+        return;
+    pthread_mutex_destroy(&k->lock);
+    arena_fini(&k->memory);
+    free(k);
+}
+
+static void *check(void *arg)
+{
+    struct complete_check *k = arg;
+    bool is_complete;
+
+    is_complete = complete_already(&k->job, NULL, k->text, sizeof(k->text));
+    pthread_mutex_lock(&k->lock);
+    k->state = is_complete ? COMPLETE_YES : COMPLETE_NO;
+    pthread_mutex_unlock(&k->lock);
+    unref(k);
+    return NULL;
+}
+
+/* Returns false if there is no memory. */
+static bool copy_text(struct complete_check *k, const char *from, const char **to)
+{
+    *to = from != NULL ? arena_strdup(&k->memory, from) : NULL;
+    return from == NULL || *to != NULL;
+}
+
+static bool copy_job(struct complete_check *k, const struct conf *c)
+{
+    k->job.run.steps = c->run.steps;
+    k->job.run.epochs = c->run.epochs;
+    memcpy(k->job.digest, c->digest, sizeof(k->job.digest));
+    return copy_text(k, c->checkpoint.directory, &k->job.checkpoint.directory) &&
+           copy_text(k, c->export.onnx, &k->job.export.onnx) &&
+           copy_text(k, c->export.safetensors, &k->job.export.safetensors);
+}
+
+int complete_check_start(const struct conf *c, struct complete_check **out, struct err *err)
+{
+    struct complete_check *k = calloc(1, sizeof(*k));
+    pthread_t thread;
+    int rc;
+
+    if (k == NULL)
+        return err_set(err, ERR_NOMEM, "complete: out of memory");
+    pthread_mutex_init(&k->lock, NULL);
+    k->refs = 2;
+    rc = copy_job(k, c) ? thread_start(&thread, "checks whether the job is complete", check, k, err)
+                        : err_set(err, ERR_NOMEM, "complete: out of memory");
+    if (rc < 0) {
+        k->refs = 1;
+        unref(k);
+        return rc;
+    }
+    pthread_detach(thread);
+    *out = k;
+    return 0;
+}
+
+enum complete_state complete_check_state(struct complete_check *k, char *text, size_t n)
+{
+    enum complete_state state;
+
+    pthread_mutex_lock(&k->lock);
+    state = k->state;
+    pthread_mutex_unlock(&k->lock);
+    if (state == COMPLETE_YES)
+        snprintf(text, n, "%s", k->text);
+    return state;
+}
+
+void complete_check_free(struct complete_check *k)
+{
+    if (k != NULL)
+        unref(k);
 }
 
 int complete_check_model(const struct train_opts *train, struct err *err)

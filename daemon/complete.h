@@ -25,6 +25,16 @@ bool complete_is_last_step(const struct conf *c, const struct ckpt_meta *m);
 bool complete_already(const struct conf *c,
                       void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
                       size_t n);
+/* complete_already() on a thread of its own, because a storage may hang for any time. */
+struct complete_check;
+enum complete_state { COMPLETE_UNKNOWN, COMPLETE_NO, COMPLETE_YES };
+/* Starts a check. The job is copied. On success the caller owns *out. Errors: ERR_IO, ERR_NOMEM. */
+int complete_check_start(const struct conf *c, struct complete_check **out, struct err *err);
+/* Any thread; never blocks for long. COMPLETE_YES: `text` [n] is as of complete_already(). */
+enum complete_state complete_check_state(struct complete_check *k, char *text, size_t n);
+/* Ends the use of a check; one that hangs frees itself when it ends. NULL is allowed. */
+void complete_check_free(struct complete_check *k);
+
 /* Checks that the checkpoints of a complete job belong to the current content of the model file.
  * Reads the model. Errors: ERR_INPUT, the model differs; the text has the remedy. Other codes: the
  * model cannot be read. */

@@ -146,8 +146,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     g->is_broken = false;
     pthread_mutex_unlock(&g->lock);
     digest_hmac(r->s->security.token, strlen(r->s->security.token), v->key, sizeof(v->key), to.key);
-    atomic_store_explicit(&g->lease.checks_completion,
-                          group_view_n_trainers(v) < r->s->cluster->world, memory_order_release);
+    group_check_completion(r, leads && group_view_n_trainers(v) < r->s->cluster->world);
     if (leads)
         lock_acquire(r, v->members, v->n_members);
     else

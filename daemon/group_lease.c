@@ -9,13 +9,16 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
+#include "daemon/complete.h"
 #include "daemon/report.h"
 #include "daemon/storage.h"
 
 enum {
     RELEASE_MS = 200,         /* limit of the write that marks the lease as released */
+    COMPLETION_MS = 500,      /* a storage that answers in this time saves steps after the last one */
     STORAGE_REPORT_MS = 1000, /* interval of the reports of one storage failure */
 };
 
@@ -75,15 +78,47 @@ void group_lease_release(struct run *r, const struct rdzv_action *a)
 
 /* ---- training ---- */
 
+void group_check_completion(struct run *r, bool is_wanted)
+{
+    struct group_lease *l = &r->group->lease;
+    struct err err;
+
+    complete_check_free(l->completion);
+    l->completion = NULL;
+    l->completion_due_ms = clock_ms() + COMPLETION_MS;
+    if (is_wanted && r->lock.lease != NULL &&
+        complete_check_start(r->s->conf, &l->completion, &err) < 0)
+        log_warn("checkpoint", "%s", err.text);
+}
+
+/* Returns true while the next step must wait for the check, or the job is complete. A storage that
+ * hangs delays the steps for COMPLETION_MS; the result may also arrive later. */
+static bool completion_stops(struct run *r)
+{
+    struct group_lease *l = &r->group->lease;
+    char text[8400];
+    enum complete_state state;
+
+    if (l->completion == NULL)
+        return l->is_completed;
+    state = complete_check_state(l->completion, text, sizeof(text));
+    if (state == COMPLETE_UNKNOWN)
+        return clock_ms() < l->completion_due_ms;
+    complete_check_free(l->completion);
+    l->completion = NULL;
+    l->is_completed = state == COMPLETE_YES;
+    if (l->is_completed)
+        run_end_complete(r, text);
+    return l->is_completed;
+}
+
 bool group_may_step(void *arg)
 {
     struct run *r = arg;
     struct group *g = r->group;
 
     /* the absent tasks may have completed the job while this task was suspended */
-    if (atomic_exchange_explicit(&g->lease.checks_completion, false, memory_order_acq_rel))
-        g->lease.is_completed = run_was_completed(r);
-    if (g->lease.is_completed || !lock_may_step(r))
+    if (completion_stops(r) || !lock_may_step(r))
         return false;
     return !atomic_load_explicit(&g->lease.is_needed, memory_order_acquire) ||
            clock_ns() < lease_hold_until(r->lock.lease);

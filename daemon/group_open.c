@@ -13,6 +13,7 @@
 #include "daemon/balancer.h"
 #include "daemon/placer.h"
 #include "daemon/certificates.h"
+#include "daemon/complete.h"
 #include "daemon/net_test.h"
 #include "daemon/own_address.h"
 #include "daemon/work.h"
@@ -180,6 +181,7 @@ void group_free(struct run *r)
 
     if (g == NULL)
         return;
+    complete_check_free(g->lease.completion);
     lock_close(r);
     comm_listener_close(g->listener);
     net_test_free(g->net_test);

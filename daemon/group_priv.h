@@ -25,6 +25,7 @@ struct balancer;
 struct placer;
 struct certificates;
 struct net_test;
+struct complete_check;
 
 /* What the membership knows about the lease in r->lock. */
 struct group_lease {
@@ -34,9 +35,10 @@ struct group_lease {
     uint64_t token;        /* for Status */
     char text[512];
     _Atomic bool is_needed; /* this task steps only while it holds the lease */
-    /* before the next step, this task looks for the checkpoint of the last step */
-    _Atomic bool checks_completion;
-    /* the absent tasks completed the job; used by the thread of the first replica alone */
+    /* Whether the absent tasks completed the job. The loop starts the check before a generation; then
+       the thread of the first replica uses these fields. */
+    struct complete_check *completion; /* owned; NULL: no check, or its result is known */
+    uint64_t completion_due_ms;        /* steps wait until then for the result */
     bool is_completed;
     uint64_t storage_reported_ms; /* last report that the storage failed; 0: none */
 };
@@ -80,6 +82,9 @@ bool group_lease_permits_save(const struct run *r);
 /* train_generation.may_step, on the thread of the first replica; .may_save, on the thread of the
  * checkpoint writer. `arg` is the run. Only with a lease. */
 bool group_may_step(void *arg);
+/* Called before each generation. is_wanted: this task coordinates a part of the cluster, so the absent
+ * tasks may have completed the job; group_may_step() then waits for the check, for a limited time. */
+void group_check_completion(struct run *r, bool is_wanted);
 int group_may_save(void *arg, struct err *err);
 /* Reports a failure of the storage, again while it lasts: a leader then hands leadership over. */
 void group_watch_storage(struct run *r, enum member_node_state state);

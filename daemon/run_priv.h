@@ -147,8 +147,10 @@ int run_train(struct run *r, const struct train_generation *g, struct err *err);
  * idle. */
 void run_save(struct run *r);
 /* Called by a replica's thread. Returns true if another process completed the job: this task ends
- * with exit code 0. */
+ * with exit code 0. Reads the storage, which may hang. */
 bool run_was_completed(struct run *r);
+/* Any thread: another process completed the job; this task ends with exit code 0. */
+void run_end_complete(struct run *r, const char *text);
 uint64_t run_deadline_ms(const struct run *r); /* train.deadline_seconds */
 /* Called when this task's results were the divergent ones (`why` is the error). A single divergence
  * may be transient; a machine that diverges repeatedly delays the whole group. Returns true if the

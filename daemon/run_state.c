@@ -112,17 +112,23 @@ static void handle_completed(void *arg)
     free(m);
 }
 
-bool run_was_completed(struct run *r)
+void run_end_complete(struct run *r, const char *text)
 {
     struct completion *m = calloc(1, sizeof(*m));
 
     CHECK(m != NULL);
     m->run = r;
-    if (!complete_already(r->s->conf, NULL, m->text, sizeof(m->text))) {
-        free(m);
-        return false;
-    }
+    snprintf(m->text, sizeof(m->text), "%s", text);
     loop_post(r->loop, handle_completed, m);
+}
+
+bool run_was_completed(struct run *r)
+{
+    char text[8400];
+
+    if (!complete_already(r->s->conf, NULL, text, sizeof(text)))
+        return false;
+    run_end_complete(r, text);
     return true;
 }
 

@@ -118,6 +118,16 @@ def lease_not_acquirable_is_retried_with_pauses_and_ends_with_138():
 
 
 @test
+def storage_hangs_and_a_task_dies_the_others_step():
+    tasks = run(job_in(workdir(), steps=100000, elastic=GOES_ON), 2, ["ckpt.check=hang@2+"])  # the first is at the start
+    tasks[0].until_step(5)
+    tasks[1].kill()
+    tasks[0].until(lambda t: any(v["tasks"] == 1 for v in t.events("view")))
+    tasks[0].until_step(max(tasks[0].steps()) + 50)
+    tasks[0].kill()
+
+
+@test
 def storage_directory_removed_during_the_job_is_created_again():
     folder = workdir()
     tasks = run(job_in(folder, steps=400, every=50), 2, [])
