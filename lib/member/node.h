@@ -346,9 +346,12 @@ void member_node_free(struct member_node *n); /* NULL is allowed */
 enum member_closed {
     MEMBER_CLOSED,   /* the link ended, or the probe had no answer */
     MEMBER_REFUSED,  /* the address refused the connection: no process listens there */
-    MEMBER_OTHER_CLUSTER, /* only of a probe: the answer came from another cluster, or one side does
-                             not accept the token or certificate of the other. A JOIN to that address
-                             is refused with the reason */
+    MEMBER_UNPROVEN, /* the process at the address did not prove that it is the task: one side does not
+                        accept the token, certificate or message of the other. The task is absent, and
+                        the text is the reason */
+    MEMBER_OTHER_CLUSTER, /* the same: the process has another cluster specification. After a probe,
+                             this task joins that process, which either knows this task and compares
+                             all values (REFUSE), or ends the link in the same way */
 };
 enum member_failure {
     MEMBER_FAIL_PEER,  /* the communicator broke: the tasks form a new group */

@@ -185,8 +185,11 @@ void node_out_closed(struct member_node *n, const struct member_event *e, uint64
     n->peers[n->out.rank].absence.is_dead = e->closed == MEMBER_REFUSED;
     if (e->closed == MEMBER_REFUSED)
         node_note_incarnation(n, n->out.rank, 0);
-    snprintf(n->peers[n->out.rank].absence.last_error,
-             sizeof(n->peers[n->out.rank].absence.last_error), "%s", e->text);
+    if (e->closed == MEMBER_UNPROVEN || e->closed == MEMBER_OTHER_CLUSTER)
+        node_note_unproven(n, n->out.rank, e->text);
+    else
+        snprintf(n->peers[n->out.rank].absence.last_error,
+                 sizeof(n->peers[n->out.rank].absence.last_error), "%s", e->text);
     if (n->state == MEMBER_FOLLOWING) {
         lose_leader(n, e->text, now_ms);
         return;

@@ -118,7 +118,7 @@ void node_probe_answered(struct member_node *n, const struct member_event *e, ui
     p->absence.is_probed = false;
     if (rank == n->opts.self || p->is_joined || !is_credible_status(n, rank, w, now_ms))
         return;
-    p->absence.is_dead = p->absence.is_silent = false;
+    p->absence.is_dead = p->absence.is_silent = p->absence.is_unproven = false;
     p->incarnation = w->incarnation;
     node_note_incarnation(n, rank, w->incarnation);
     if (n->seek.refusals == 0) /* else the reason of the refusal stays */
@@ -138,17 +138,23 @@ void node_probe_failed(struct member_node *n, const struct member_event *e, uint
     if (rank == n->opts.self || p->is_joined)
         return;
     p->absence.is_dead = e->closed == MEMBER_REFUSED;
+    p->absence.is_unproven = p->absence.is_unproven && !p->absence.is_dead;
     p->absence.is_mismatched = p->absence.is_mismatched && !p->absence.is_dead;
     if (p->absence.is_dead)
         node_note_incarnation(n, rank, 0);
-    if (!p->has_left) /* "it was asked to leave" is the better reason */
-        snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s", e->text);
-    if (e->closed == MEMBER_OTHER_CLUSTER && rank < n->opts.self && n->view.generation == 0 &&
-        n->state == MEMBER_LEADING && n->lead.phase == NODE_GATHERING && !n->save.is_open)
-        /* the JOIN is refused with a text that names both identities, as if that task had started
-           first */
+    if (e->closed == MEMBER_OTHER_CLUSTER && !p->absence.is_unproven && rank < n->opts.self &&
+        n->view.generation == 0 && n->state == MEMBER_LEADING && n->lead.phase == NODE_GATHERING &&
+        !n->save.is_open) {
+        /* once, as if that task had started first: if it knows this task, both identities are
+           compared, else that process is a stranger */
         join_leader(n, rank, now_ms);
-    else if (n->state == MEMBER_LEADING)
+        return;
+    }
+    if (e->closed == MEMBER_UNPROVEN || e->closed == MEMBER_OTHER_CLUSTER)
+        node_note_unproven(n, rank, e->text);
+    else if (!p->has_left) /* "it was asked to leave" is the better reason */
+        snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s", e->text);
+    if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
 

@@ -1,6 +1,9 @@
 /* node_links.c - the link out to the leader, and the links in of the members. */
 #include "member/node_priv.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "base/check.h"
 
 void node_close_in(struct member_node *n, uint32_t rank)
@@ -11,6 +14,23 @@ void node_close_in(struct member_node *n, uint32_t rank)
         return;
     node_add_action(n, MEMBER_CLOSE_IN)->rank = rank;
     p->is_joined = p->is_ready = p->is_complete = p->is_leaving = p->is_attaching = false;
+}
+
+void node_note_unproven(struct member_node *n, uint32_t rank, const char *text)
+{
+    struct peer_absence *a = &n->peers[rank].absence;
+    bool is_new = strncmp(a->last_error, text, sizeof(a->last_error) - 1) != 0,
+         is_due = !a->is_unproven ||
+                  n->clock.ticked_ms - n->clock.refusal_logged_ms >= MEMBER_LOG_MS;
+
+    a->is_unproven = true;
+    snprintf(a->last_error, sizeof(a->last_error), "%s", text);
+    if (is_new && is_due) {
+        n->clock.refusal_logged_ms = n->clock.ticked_ms;
+        node_log(n, true,
+                 node_print(n, "%s is absent: the process at its address is not accepted: %s",
+                            node_name(n, rank), text));
+    }
 }
 
 void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text)

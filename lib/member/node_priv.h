@@ -122,6 +122,9 @@ void node_redirect_links(struct member_node *n, uint32_t leader);
 void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
 /* Sends REFUSE and closes the link in. */
 void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text);
+/* The process at the address of the task did not prove that it is the task: stores the reason why the
+ * task is absent, and logs a new one. */
+void node_note_unproven(struct member_node *n, uint32_t rank, const char *text);
 /* Closes the link in. The task is no longer joined. */
 void node_close_in(struct member_node *n, uint32_t rank);
 

@@ -54,6 +54,7 @@ struct peer_absence {
     bool is_probed;       /* a probe is open. A second is not started: a result is as old as its
                              start */
     bool is_mismatched;   /* its last JOIN had another identity */
+    bool is_unproven;     /* the process at its address did not prove that it is the task */
     bool has_lost_leader; /* it left because this leader was silent */
     uint64_t asked_event; /* number of the event in which this task last called or probed it: the
                              result is newer than what was known then */

@@ -2,13 +2,10 @@
  * end by themselves. */
 #include "rdzv/rdzv_priv.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/err.h"
-
-enum { CODE_INPUT = 2 };
 
 struct rdzv_client {
     struct rdzv *r;
@@ -60,11 +57,21 @@ static void on_message(void *arg, const void *data, size_t n)
     wire_fini(&w);
 }
 
-/* Returns true if a retry would give the same status. */
-static bool is_permanent(int code)
+enum member_closed rdzv_closed(int code, bool is_refused)
 {
-    return code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED ||
-           code == GRPC_STATUS_INVALID_ARGUMENT;
+    if (is_refused)
+        return MEMBER_REFUSED;
+    switch (code) {
+    case GRPC_STATUS_FAILED_PRECONDITION:
+        return MEMBER_OTHER_CLUSTER;
+    case GRPC_STATUS_UNAUTHENTICATED:
+    case GRPC_STATUS_PERMISSION_DENIED:
+    case GRPC_STATUS_INVALID_ARGUMENT:
+    case GRPC_STATUS_UNIMPLEMENTED:
+        return MEMBER_UNPROVEN;
+    default:
+        return MEMBER_CLOSED;
+    }
 }
 
 static void on_end(void *arg, int code, bool is_refused, const char *text)
@@ -75,15 +82,7 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     c->out = NULL;
     rdzv_trace(r, "link to %s: ended: %s", r->cluster.tasks[c->rank].name,
                code == GRPC_STATUS_OK ? "closed" : text);
-    if (is_permanent(code)) {
-        char name[400], reason[2048];
-
-        snprintf(reason, sizeof(reason), "refused by %s: %s", rdzv_full_name(r, c->rank, name),
-                 text);
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = reason } });
-        return; /* the node has closed the link, and may have called another task */
-    }
-    rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = is_refused ? MEMBER_REFUSED : MEMBER_CLOSED, .text = code == GRPC_STATUS_OK ? "it closed the connection" : text });
+    rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = rdzv_closed(code, is_refused), .text = code == GRPC_STATUS_OK ? "it closed the connection" : text });
 }
 
 void rdzv_client_open(struct rdzv_client *c, uint32_t rank)

@@ -57,19 +57,13 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     struct probe *k = arg;
     struct rdzv *r = k->probes->r;
     uint32_t rank = (uint32_t)(k - k->probes->probes);
-    bool is_foreign =
-        code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED;
-    enum member_closed how = is_refused   ? MEMBER_REFUSED
-                             : is_foreign ? MEMBER_OTHER_CLUSTER
-                                          : MEMBER_CLOSED;
-
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
         rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED,
                                                            .rank = rank,
                                                            .status = &k->answer });
     else
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = rank, .closed = how, .text = code == GRPC_STATUS_OK ? k->trouble : text });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = rank, .closed = rdzv_closed(code, is_refused), .text = code == GRPC_STATUS_OK ? k->trouble : text });
 }
 
 void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member_status *ours)
@@ -116,8 +110,9 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
     }
     if (strcmp(m->cluster_hash, r->opts.ident.cluster_hash) != 0) {
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "the caller is a task of cluster '%s', but this task is of cluster '%s'",
-                       m->cluster_hash, r->opts.ident.cluster_hash);
+                       "the cluster differs: that of the caller is '%s', that of this task '%s' (%.600s); give "
+                       "every task the same cluster specification",
+                       m->cluster_hash, r->opts.ident.cluster_hash, r->opts.ident.cluster);
         return;
     }
     if (wire_read_status(&r->cluster, m->where, &rank, &theirs, &err) < 0 ||

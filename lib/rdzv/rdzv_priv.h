@@ -274,6 +274,8 @@ void rdzv_links_free(struct rdzv_links *l);
 
 /* ---- link_out.c ---- */
 
+/* Returns what the end of an outgoing call says about the process at the address. */
+enum member_closed rdzv_closed(int code, bool is_refused);
 struct rdzv_client *rdzv_client_new(struct rdzv *r);
 void rdzv_client_open(struct rdzv_client *c, uint32_t rank);
 void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m);

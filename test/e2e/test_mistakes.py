@@ -11,6 +11,7 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 
 from kit import GUARD, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
 
@@ -136,12 +137,17 @@ ROWS = [
     ("evaluator that is not listed", {"cluster": worker(TWO, 3, "evaluator"), "args": CHECK, "job": None}, r"", 0),
 ]
 
-PAIRS = [
-    # what differs, changes of the second task, message of the second task
+# What differs, changes of the second task, message of the second task.
+# The process at the address of the first task does not prove that it is that task, which is therefore absent: 138.
+UNPROVEN = [
     ("tokens differ", {"env": {"TRAINERD_TOKEN": "b" * 20}}, r"the token differs: compare TRAINERD_TOKEN of both tasks"),
     ("token is missing", {"env": {"TRAINERD_TOKEN": None}}, r"this cluster has a token, so it requires TLS: set the same TRAINERD_TOKEN"),
     ("token is on the second task only", {"env": {"TRAINERD_TOKEN": "b" * 20}},
      r"the token differs: compare TRAINERD_TOKEN of both tasks .*the other side does not use TLS"),
+]
+
+# Both tasks belong to the cluster, and one sees that its values differ: 2.
+PAIRS = [
     ("jobs differ in two keys", {"job": {"train": {"seed": 7}, "optimizer": {"learning_rate": 0.5}}},
      r"the job differs: (?=.*/train/seed: it has 7, the coordinator has 1)(?=.*/optimizer/learning_rate: it has 0.5, the coordinator has 0.05)"
      r".*give every task the same job file"),
@@ -198,15 +204,15 @@ def run_row(what, how, message, code):
 
 @test
 def each_mistake_has_its_message_and_exit_code():
-    assert len(ROWS) + len(PAIRS) >= 60
+    assert len(ROWS) + len(PAIRS) + len(UNPROVEN) >= 60
     wrong = [w for w in (run_row(*row) for row in ROWS) if w]
     assert not wrong, "%d of %d rows\n%s" % (len(wrong), len(ROWS), "\n".join(wrong))
 
 
-@test
-def each_difference_between_two_tasks_has_its_message_and_exit_code_2():
+def differing(rows, expected):
+    """Runs each pair of tasks; returns what was wrong with the exit code and the message of the second."""
     wrong = []
-    for what, changes, message in PAIRS:
+    for what, changes, message in rows:
         folder, other, ports = workdir(), workdir(), free_ports(2)
         env = {"TRAINERD_TOKEN": "a" * 20} if "token" in what and "only" not in what else {}
         theirs = {k: v for k, v in {**env, **changes.get("env", {})}.items() if v is not None}
@@ -215,12 +221,58 @@ def each_difference_between_two_tasks_has_its_message_and_exit_code_2():
         config = tf_config(ports, 1)
         if changes.get("has_ps"):
             config["cluster"]["ps"] = ["127.0.0.1:%d" % free_ports(1)[0]]
-        second = Task(digits_job(other, **changes.get("job", {})), config, changes.get("args", ("--devices", "cpu:1")), theirs, "worker 1")
+        job = {"train": {"deadline_seconds": 2}} if expected == 138 else changes.get("job", {})
+        second = Task(digits_job(other, **job), config, changes.get("args", ("--devices", "cpu:1")), theirs, "worker 1")
         code = second.wait()
         first.kill()
-        if code != 2 or not re.search(message, second.final_message()):
+        if code != expected or not re.search(message, second.final_message()):
             wrong.append("%s: exit %d; expected /%s/, found:\n%s" % (what, code, message, second.final_message()))
-    assert not wrong, "\n".join(wrong)
+    return "\n".join(wrong)
+
+
+@test
+def each_difference_between_two_tasks_has_its_message_and_exit_code_2():
+    wrong = differing(PAIRS, 2)
+    assert not wrong, wrong
+
+
+@test
+def each_process_that_is_not_accepted_is_absent_with_the_reason_and_138():
+    wrong = differing(UNPROVEN, 138)
+    assert not wrong, wrong
+
+
+class Stranger(threading.Thread):
+    """Serves one kind of stranger on the address of an absent task: answers each connection with the same bytes."""
+
+    def __init__(self, answer):
+        super().__init__(daemon=True)
+        self.answer, self.socket = answer, socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                with self.socket.accept()[0] as c:
+                    c.recv(4096)
+                    c.sendall(self.answer)
+            except OSError:
+                return
+
+
+@test
+def stranger_on_the_address_of_an_absent_task_ends_no_task_with_2():
+    answers = {"a web server": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "a mail server": b"220 ready\r\n",
+               "a server that closes": b"", "a server of HTTP/2 without TLS": b"\0\0\0\4\0\0\0\0\0"}
+    for what, answer in answers.items():
+        for env in ({"TRAINERD_TOKEN": "a" * 20}, {}):
+            stranger = Stranger(answer)
+            task = Task(digits_job(workdir(), train={"deadline_seconds": 2}), tf_config([stranger.port, *free_ports(1)], 1),
+                        ("--devices", "cpu:1"), env, "worker 1")
+            assert task.wait() == 138, (what, task.log())
+            assert "1 of 2 tasks is missing: worker 0 (127.0.0.1:%d): " % stranger.port in task.final_message(), (what, task.log())
+            stranger.socket.close()
 
 
 if __name__ == "__main__":

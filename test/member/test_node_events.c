@@ -528,6 +528,31 @@ static void join_that_invents_a_generation_is_refused(void **state)
     member_node_free(r.node);
 }
 
+/* Whatever listens at the address of an absent task, this task waits for that task or trains without it. */
+static void address_of_a_task_is_taken_by_a_stranger_the_task_is_absent_with_the_reason(
+    void **state)
+{
+    static const enum member_closed kinds[] = { MEMBER_UNPROVEN, MEMBER_OTHER_CLUSTER };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct rig r = rig_new();
+
+        handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
+        join(&r, 1);
+        tick(&r, MEMBER_LOG_MS);
+        handle(&r, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = 1, .text = "closed" });
+        handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
+        handle(&r, (struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = 2, .closed = kinds[i], .text = "a web server" });
+        assert_string_equal(r.said, "worker 2 (c:1) is absent: the process at its address is not "
+                                    "accepted: a web server");
+        tick(&r, 61000);
+        assert_int_equal(r.code, 138);
+        assert_non_null(strstr(r.text, "worker 2 (c:1): a web server"));
+        member_node_free(r.node);
+    }
+}
+
 /* Worker 1 leads a view: this task sends it JOIN and READY. */
 static void join_worker_1(struct rig *r)
 {
@@ -636,6 +661,7 @@ static void limit_of_calls_stays_after_a_call_without_progress(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(address_of_a_task_is_taken_by_a_stranger_the_task_is_absent_with_the_reason),
         cmocka_unit_test(probe_that_invents_a_generation_changes_nothing),
         cmocka_unit_test(join_that_invents_a_generation_is_refused),
         cmocka_unit_test(probe_open_no_second_probe_is_started),
