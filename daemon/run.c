@@ -420,15 +420,15 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
 
 static struct {
     volatile sig_atomic_t code;
-    const char *volatile stage; /* the running stage of the shutdown */
+    const char *volatile stage; /* the running stage of the start or the shutdown */
     char before[64], after[64]; /* parts of the message around the stage */
-} shutdown_limit;
+} time_limit;
 
-/* SIGALRM: the shutdown takes too long, for example in a library. Ends the process with the decided
+/* SIGALRM: the start or the shutdown takes too long, for example in a library. Ends the process with the decided
  * exit code. Async-signal-safe. */
-static void on_shutdown_timeout(int signum)
+static void on_time_limit(int signum)
 {
-    const char *const parts[] = { shutdown_limit.before, shutdown_limit.stage, shutdown_limit.after };
+    const char *const parts[] = { time_limit.before, time_limit.stage, time_limit.after };
     char text[256];
     size_t n = 0;
 
@@ -442,7 +442,22 @@ static void on_shutdown_timeout(int signum)
         }
     }
     log_sink_write_final(text, n);
-    _exit(shutdown_limit.code);
+    _exit(time_limit.code);
+}
+
+/* Limits the start of the task, in which no loop runs: its signals are handled later, and a library may
+ * wait for ever. 0: the start is over. */
+static void limit_start(const struct run *r, bool is_over)
+{
+    unsigned seconds = is_over ? 0 : (unsigned)(run_deadline_ms(r) / 1000) + 1;
+
+    time_limit.code = EXIT_RETRY;
+    time_limit.stage = "the control plane";
+    snprintf(time_limit.before, sizeof(time_limit.before), "trainerd: the start exceeded %u s in ",
+             seconds);
+    snprintf(time_limit.after, sizeof(time_limit.after), "; exiting with code %d\n", EXIT_RETRY);
+    signal(SIGALRM, on_time_limit);
+    alarm(seconds);
 }
 
 static void limit_shutdown(const struct run *r)
@@ -451,13 +466,12 @@ static void limit_shutdown(const struct run *r)
                        : r->exit.code == EXIT_STOPPED ? SHUTDOWN_STOPPED_SECONDS
                                                       : SHUTDOWN_SECONDS;
 
-    shutdown_limit.code = r->exit.code;
-    shutdown_limit.stage = "the control plane";
-    snprintf(shutdown_limit.before, sizeof(shutdown_limit.before),
-             "trainerd: shutdown exceeded %u s in ", seconds);
-    snprintf(shutdown_limit.after, sizeof(shutdown_limit.after), "; exiting with code %d\n",
-             r->exit.code);
-    signal(SIGALRM, on_shutdown_timeout);
+    time_limit.code = r->exit.code;
+    time_limit.stage = "the control plane";
+    snprintf(time_limit.before, sizeof(time_limit.before), "trainerd: shutdown exceeded %u s in ",
+             seconds);
+    snprintf(time_limit.after, sizeof(time_limit.after), "; exiting with code %d\n", r->exit.code);
+    signal(SIGALRM, on_time_limit);
     alarm(seconds);
 }
 
@@ -476,25 +490,25 @@ static void shut_down(struct run *r)
     if (r->mode->close != NULL)
         r->mode->close(r);
     snprintf(opening, sizeof(opening), "opening %s", r->ops->what);
-    shutdown_limit.stage = opening;
+    time_limit.stage = opening;
     if (r->opening.has_thread)
         pthread_join(r->opening.thread, NULL);
     r->opening.has_thread = false;
-    shutdown_limit.stage = "saving";
+    time_limit.stage = "saving";
     if (r->saving.has_thread)
         pthread_join(r->saving.thread, NULL);
     r->saving.is_open = r->saving.has_thread = false;
-    shutdown_limit.stage = "training";
+    time_limit.stage = "training";
     r->ops->close(r->work);
-    shutdown_limit.stage = "the control plane";
+    time_limit.stage = "the control plane";
     r->mode->free(r);
     metrics_http_close(r->http.server);
-    shutdown_limit.stage = "the GPU sensors";
+    time_limit.stage = "the GPU sensors";
     sensors_close(r->gpus.sensors);
-    shutdown_limit.stage = "the event loop";
+    time_limit.stage = "the event loop";
     block_signals();
     loop_close(r->loop);
-    shutdown_limit.stage = "the reports";
+    time_limit.stage = "the reports";
     reload_close(r->reload);
     report_close(r->report);
     status_pages_free(r->http.pages);
@@ -503,7 +517,7 @@ static void shut_down(struct run *r)
     advisor_free(r->advisor);
     free(r->gpus.readings);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
-    shutdown_limit.stage = "the exit handlers of libraries";
+    time_limit.stage = "the exit handlers of libraries";
 }
 
 int run_task(const struct run_opts *opts)
@@ -522,7 +536,9 @@ int run_task(const struct run_opts *opts)
     r->ops = r->s->is_ps ? &work_ps : &work_train;
     r->progress.phase = "starting";
     r->progress.doing = "";
+    limit_start(r, false);
     rc = open_all(r, opts, &err);
+    limit_start(r, true);
     if (rc == 0) {
         r->tick = loop_timer_new(r->loop, TICK_MS, TICK_MS, tick, r);
         loop_run(r->loop);

@@ -3,21 +3,60 @@
 #include <errno.h>
 #include <signal.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "base/fault.h"
+
+/* Blocks all signals except those that the own instructions of a thread raise. */
+static void block_signals(sigset_t *before)
+{
+    static const int raised[] = { SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP };
+    sigset_t blocked;
+
+    sigfillset(&blocked);
+    for (size_t i = 0; i < COUNT_OF(raised); i++)
+        sigdelset(&blocked, raised[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, before);
+}
 
 int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg,
                  struct err *err)
 {
-    static const int raised[] = { SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP };
-    sigset_t blocked, before;
+    sigset_t before;
     int errnum;
 
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof(raised) / sizeof(raised[0]); i++)
-        sigdelset(&blocked, raised[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    block_signals(&before);
     errnum = fault_hit("thread.start") ? EAGAIN : pthread_create(out, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return errnum == 0 ? 0 : err_sys(err, errnum, "start the thread that %s", what);
+}
+
+/* Waits until all threads have been started, so that they exist at the same time. */
+static void *wait_for_all(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+int thread_check_room(uint32_t n, const char *what, struct err *err)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t threads[THREAD_ROOM_MAX];
+    sigset_t before;
+    uint32_t started = 0;
+    int errnum = fault_hit("thread.room") ? EAGAIN : 0;
+
+    CHECK(n <= THREAD_ROOM_MAX);
+    block_signals(&before);
+    pthread_mutex_lock(&gate);
+    while (started < n && errnum == 0) {
+        errnum = pthread_create(&threads[started], NULL, wait_for_all, &gate);
+        started += errnum == 0;
+    }
+    pthread_mutex_unlock(&gate);
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return errnum == 0 ? 0 : err_sys(err, errnum, "start the threads of %s", what);
 }

@@ -128,9 +128,10 @@ int rdzv_caller_open(const char *address, struct tls *tls, const char *token,
         token = NULL; /* clear text; the certificate proves it already; an empty variable */
     if (token != NULL)
         rc = rdzv_check_token(token, err);
+    if (rc == 0)
+        rc = rdzv_grpc_init(err);
     if (rc < 0)
         return rc;
-    rdzv_grpc_init();
     c = calloc(1, sizeof(*c));
     CHECK(c != NULL);
     c->channel = rdzv_channel(address, tls);

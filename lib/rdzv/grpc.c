@@ -23,7 +23,10 @@
 #include "base/thread.h"
 #include "loop/loop.h"
 
-enum { CHANNEL_ARGS = 16 };
+enum {
+    CHANNEL_ARGS = 16,
+    GRPC_THREADS = 8, /* those that gRPC starts at once, the thread of the queue, and a reserve */
+};
 
 /* gRPC is not instrumented: tells the thread sanitizer that a tag carries what was written
  * before. */
@@ -115,18 +118,26 @@ static void *wait_on_queue(void *arg)
     }
 }
 
-/* Only daemon/ logs, and gRPC's errors are reported as statuses. GRPC_VERBOSITY enables gRPC's
+/* gRPC does not notice that one of its threads did not start: then calls, and its shutdown, wait for that
+ * thread for ever. So the limit of threads is tested first.
+ *
+ * Only daemon/ logs, and gRPC's errors are reported as statuses. GRPC_VERBOSITY enables gRPC's
  * log. */
 static void drop_log(gpr_log_func_args *args)
 {
     (void)args;
 }
 
-void rdzv_grpc_init(void)
+int rdzv_grpc_init(struct err *err)
 {
+    int rc = thread_check_room(GRPC_THREADS, "gRPC", err);
+
+    if (rc < 0)
+        return rc;
     if (getenv("GRPC_VERBOSITY") == NULL)
         gpr_set_log_function(drop_log);
     grpc_init();
+    return 0;
 }
 
 /* Closes a queue on which no thread waits. */
@@ -149,7 +160,11 @@ int rdzv_hub_open(struct loop *loop, struct rdzv_hub **out, struct err *err)
 
     if (h == NULL)
         return err_set(err, ERR_NOMEM, "gRPC: out of memory");
-    rdzv_grpc_init();
+    rc = rdzv_grpc_init(err);
+    if (rc < 0) {
+        free(h);
+        return rc;
+    }
     h->loop = loop;
     h->last = &h->first;
     CHECK(pthread_mutex_init(&h->lock, NULL) == 0);

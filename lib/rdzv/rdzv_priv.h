@@ -49,7 +49,9 @@ struct rdzv_tag {
     struct rdzv_tag *next;
 };
 
-void rdzv_grpc_init(void); /* grpc_init() without gRPC's log; grpc_shutdown() reverts it */
+/* grpc_init() without gRPC's log; grpc_shutdown() reverts it. Errors: ERR_IO, ERR_NOMEM (the limit of
+ * threads is reached). */
+int rdzv_grpc_init(struct err *err);
 
 struct rdzv_hub; /* the completion queue and its thread */
 

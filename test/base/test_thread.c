@@ -48,11 +48,25 @@ static void thread_start_failure_names_the_purpose_of_the_thread(void **state)
                         "start the thread that reads its mask: Resource temporarily unavailable");
 }
 
+static void room_for_threads_is_missing_the_library_is_named(void **state)
+{
+    struct err err;
+
+    (void)state;
+    assert_int_equal(thread_check_room(THREAD_ROOM_MAX, "a library", &err), 0);
+    assert_int_equal(fault_arm("thread.room", NULL), 0);
+    assert_int_equal(thread_check_room(THREAD_ROOM_MAX, "a library", &err), ERR_IO);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_string_equal(err.text,
+                        "start the threads of a library: Resource temporarily unavailable");
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(thread_blocks_all_signals_except_those_of_instructions),
         cmocka_unit_test(thread_start_failure_names_the_purpose_of_the_thread),
+        cmocka_unit_test(room_for_threads_is_missing_the_library_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 """A task that cannot start one of its threads ends with 138 and names the thread; tested for every thread."""
 # san: yes
 import re
+import signal
 
 from kit import Task, digits_job, main, start, test, workdir
 
@@ -40,6 +41,21 @@ def thread_start_failure_in_a_cluster_ends_the_task_with_138_and_is_named():
         if concurrent <= said:
             break
     assert concurrent | {"opens model and data", "trains a replica"} <= said, said
+
+
+@test
+def room_for_the_threads_of_grpc_is_missing_the_task_ends_with_138_and_names_it():
+    task, = start(digits_job(workdir(), **JOB), 1, "cpu:2", env={"TRAINERD_FAULT": "thread.room"})
+    assert task.wait() == 138 and "start the threads of gRPC: Resource temporarily unavailable" in task.final_message(), task.log()
+
+
+@test
+def start_hangs_the_task_ends_with_138_after_the_deadline():
+    job = digits_job(workdir(), **{**JOB, "train": {**JOB["train"], "deadline_seconds": 1}})
+    task, = start(job, 1, "cpu:2", env={"TRAINERD_FAULT": "thread.room=hang"})
+    task.until(lambda t: t.events("plan"))
+    task.signal(signal.SIGTERM)  # no loop runs that could handle it
+    assert task.wait() == 138 and any("the start exceeded 2 s in the control plane" in line for line in task.lines), task.log()
 
 
 if __name__ == "__main__":
