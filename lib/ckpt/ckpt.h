@@ -39,6 +39,7 @@
  *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
  *            "phase", "groups", "outer_step", "has_outer_momentum", "staleness", "residual_groups", "compression",
+ *            "data_content",
  *            with shard files "shards": {"files": 16, "rows": the rule that divides the rows, with dynamic tables
  *            "ids": their rule},
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
@@ -61,6 +62,8 @@ struct ckpt_watch;
 struct ckpt_writer;
 struct err;
 
+enum { CKPT_CONTENT_DIGITS = 1024 };
+
 struct ckpt_meta {
     uint64_t step;     /* optimizer steps completed */
     uint64_t epoch;    /* finished epochs at this step */
@@ -71,6 +74,8 @@ struct ckpt_meta {
     char job_digest[65];
     char model_digest[65]; /* "": the manifest does not contain it */
     char data_digest[65];
+    /* checksums of parts of the training data, 8 hexadecimal digits each; "": the manifest does not contain them */
+    char data_content[CKPT_CONTENT_DIGITS + 1];
     char name[256]; /* of the job */
     bool complete;  /* the last step of the job */
     /* State of a plateau schedule; all zero without such a schedule. */

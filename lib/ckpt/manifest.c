@@ -36,6 +36,8 @@ static const struct member {
 #define OPTION(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0, true }
 #define STRING(name_)                                                                              \
     { #name_, TEXT, offsetof(struct ckpt_meta, name_), sizeof(((struct ckpt_meta *)0)->name_), false }
+#define OPTIONAL_STRING(name_)                                                                     \
+    { #name_, TEXT, offsetof(struct ckpt_meta, name_), sizeof(((struct ckpt_meta *)0)->name_), true }
     NUMBER(step, U64),
     NUMBER(epoch, U64),
     NUMBER(position, U64),
@@ -43,7 +45,7 @@ static const struct member {
     NUMBER(lanes, U32),
     NUMBER(global_batch_size, U32),
     STRING(job_digest),
-    { "model_digest", TEXT, offsetof(struct ckpt_meta, model_digest), sizeof(((struct ckpt_meta *)0)->model_digest), true },
+    OPTIONAL_STRING(model_digest),
     STRING(data_digest),
     STRING(name),
     NUMBER(complete, FLAG),
@@ -61,7 +63,8 @@ static const struct member {
     OPTION(has_outer_momentum, FLAG),
     OPTION(staleness, U32),
     OPTION(residual_groups, U32),
-    { "compression", TEXT, offsetof(struct ckpt_meta, compression), sizeof(((struct ckpt_meta *)0)->compression), true },
+    OPTIONAL_STRING(compression),
+    OPTIONAL_STRING(data_content),
 };
 
 static bool is_zero(const struct ckpt_meta *meta, const struct member *m)

@@ -178,7 +178,8 @@ static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
            a->global_batch_size == b->global_batch_size && a->complete == b->complete &&
            strcmp(a->job_digest, b->job_digest) == 0 &&
            strcmp(a->model_digest, b->model_digest) == 0 &&
-           strcmp(a->data_digest, b->data_digest) == 0 && strcmp(a->name, b->name) == 0;
+           strcmp(a->data_digest, b->data_digest) == 0 &&
+           strcmp(a->data_content, b->data_content) == 0 && strcmp(a->name, b->name) == 0;
 }
 
 /* Returns true if the same checkpoint exists and verifies. The state is a function of job and step,

@@ -72,6 +72,8 @@ int csv_index(struct data_scan *w, struct err *err)
             rc = data_scan_fetch(w, at, 1, DATA_BLOCK_BYTES, &bytes, &held, err);
         if (rc == 0)
             rc = scan_block(w, &l, bytes, held, at, err);
+        if (rc == 0)
+            data_content_add(w->f->content, w->f->bytes, at, bytes, held);
     }
     if (rc == 0 && l.in_quotes) {
         err_set(err, ERR_INPUT, "unterminated quote: no closing quote up to the end of the file");

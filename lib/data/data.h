@@ -31,6 +31,8 @@ struct data_reader;
 struct data_set;
 struct err;
 
+enum { DATA_CONTENT_PARTS = 128 }; /* checksums of a set, see data_content() */
+
 struct data_opts {
     struct data_origin origin; /* parts: copied */
     const char *glob; /* the matching files, sorted by name; no match: ERR_NOENT with the glob. Not
@@ -70,6 +72,17 @@ uint64_t data_skipped(const struct data_set *s);
 /* Returns the SHA-256 in hex of file names (without directory), sizes and record counts, and with
  * packing of the records' lengths. Tasks compare it. */
 const char *data_digest(const struct data_set *s);
+/* Sets out to checksums of the content of the files, in their order, and of their names, sizes and record counts.
+ * What they cover: content.c. Tasks compare them, and those of a checkpoint at a resume. */
+void data_content(const struct data_set *s, uint32_t out[DATA_CONTENT_PARTS]);
+/* Returns the interval of steps in which tasks compare a record that each of them reads, so that these are less than
+ * 1 % of the records that a replica reads; 0: data_content() covers the whole content. */
+uint64_t data_check_every(const struct data_set *s, uint32_t global_batch, uint32_t replicas);
+/* Writes the place of the record that is compared in a step. */
+void data_check_place(const struct data_set *s, uint64_t step, uint64_t every, char *out,
+                      size_t room);
+/* Writes the place of a part: a file with a range of its bytes, or several files. */
+void data_content_place(const struct data_set *s, uint32_t part, char *out, size_t room);
 /* Returns width and height of a JPEG or PNG file in memory. Errors: ERR_INPUT (neither format),
  * ERR_CORRUPT. */
 int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
@@ -94,6 +107,9 @@ struct data_reader_opts {
     uint64_t last_step;  /* last global step of the stream */
     uint32_t threads;    /* decode threads of this reader; 0: data_next() decodes */
     uint32_t prefetch;   /* lane batches that are prefetched, >= 1; bounds the memory */
+    /* The first batch of each step that is a multiple of it has the checksum of a record, the same record in every
+     * reader of the set; 0: none. See data_check_every(). */
+    uint64_t check_every;
     /* data_next() returns ERR_IO after 1.25 * deadline_ms; 0: no limit. If it waits for a read that
      * does not return, it also calls on_warning, because data_reader_close() must wait for that
      * read. */
@@ -108,6 +124,7 @@ struct data_batch { /* all pointers are owned by the reader */
     const void *const *features;
     const float *weights;        /* [lane batch] 1, or 0 for padding */
     const uint64_t *samples;     /* [lane batch] numbers of the samples, for the log */
+    uint32_t check;              /* 1 + a checksum of 24 bits; 0: the batch has none */
 };
 
 /* Starts the decode threads. One thread uses the reader. On success the caller owns *out. Errors:

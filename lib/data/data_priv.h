@@ -10,6 +10,8 @@
  *   lengths.c    reads the length of every record, for pack.c
  *   unpack.c     copies files to a local disk or to memory, and unpacks gzip
  *   record.c     reads the bytes of records, in windows
+ *   content.c    checksums of the content, which tasks compare
+ *   check.c      records that tasks compare while steps read them
  *   unchanged.c  detects a file that changed after it was indexed
  *   source.c     the table of formats; with tfrecord.c, tfrecord_index.c, csv.c, npy.c
  *   example.c    finds features in a tf.train.Example; with example_read.c (values), proto.c
@@ -34,7 +36,11 @@
 #include "data/data.h"
 #include "data/order.h"
 
-enum { DATA_RECORD_BYTES_MAX = 1 << 30 };
+enum {
+    DATA_RECORD_BYTES_MAX = 1 << 30,
+    DATA_REGIONS = 32,           /* of a file; see content.c */
+    DATA_WHOLE_BYTES = 32 << 20, /* a set of at most this size is compared byte by byte */
+};
 
 /* When a failing operation is retried, and how that is reported. */
 struct data_retry {
@@ -52,7 +58,8 @@ struct data_file {
     uint64_t bytes;        /* size and modification time when it was indexed; see unchanged.c */
     int64_t mtime_ns;
     _Atomic int64_t known_mtime_ns; /* latest modification time with verified, unchanged content */
-    uint32_t checksum;              /* data_file_checksum() when it was indexed */
+    uint32_t sampled[DATA_REGIONS]; /* data_file_checksum() when it was indexed */
+    uint32_t content[DATA_REGIONS]; /* checksums of all that is compared; see content.c */
     uint64_t n_records;
     uint64_t first; /* number in the set of the file's first record */
     /* Record i is the bytes [starts[i], starts[i + 1]), or without starts
@@ -115,6 +122,7 @@ struct data_set {
     bool training, skip_bad;
     struct data_file *files; /* owned; groups of n_members files, ordered by part and path */
     uint32_t n_files;
+    uint64_t bytes;                /* of all files */
     uint32_t n_members;            /* files that contain a record together: 1, .npy: n_features */
     struct data_order_part *parts; /* owned; [n_parts] */
     uint32_t n_parts;
@@ -228,10 +236,23 @@ uint32_t data_file_of(const struct data_set *s, uint64_t record);
 /* Sets [*from, *to) to the bytes of record i of the file. */
 void data_record_range(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to);
 
-/* ---- unchanged.c ---- */
-/* Sets *out to a checksum of some blocks of the file. Errors: as data_file_read(). */
+/* ---- check.c ---- */
+struct data_decoder;
+/* Sets *out to the check of a step for data_batch.check. Errors: as data_read_record(). */
+int data_check_record(struct data_decoder *d, uint64_t step, uint64_t every, uint32_t *out,
+                      struct err *err);
+
+/* ---- content.c ---- */
+/* Sets sums to the checksums of the sampled bytes of each region. Errors: as data_file_read(). */
 int data_file_checksum(const struct data_set *s, int fd, const char *path, uint64_t bytes,
-                       uint32_t *out, struct err *err);
+                       uint32_t sums[DATA_REGIONS], struct err *err);
+/* Adds bytes [n] at offset `at` of a file of file_bytes bytes to the checksums of its regions. */
+void data_content_add(uint32_t *content, uint64_t file_bytes, uint64_t at, const uint8_t *bytes,
+                      uint64_t n);
+/* Adds other checksums of the regions. */
+void data_content_mix(uint32_t *content, const uint32_t sums[DATA_REGIONS]);
+
+/* ---- unchanged.c ---- */
 /* Compares the size and time of an open file with those of the index and, if the time differs, the
  * sampled content. Any thread. Errors: ERR_CHANGED, and those of data_file_read(). */
 int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes,
@@ -245,6 +266,7 @@ struct data_source {
     uint32_t index_kind;  /* id of the format in kept index files; 0: the index is not kept */
     bool may_be_gzip;
     bool has_members;  /* a file per feature */
+    bool reads_content; /* index() adds the whole content to data_file.content */
     /* Checks that the features fit this format; NULL: all do. */
     int (*check)(const struct data_set *s, struct err *err);
     /* Finds the records of w->f: adds starts, or sets data_at, step, span and n_records. */

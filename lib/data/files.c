@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/mapping.h"
@@ -179,6 +180,7 @@ static int number_part(struct data_set *s, struct data_order_part *part, uint32_
                        struct buf *text, struct err *err)
 {
     uint32_t end = (uint32_t)part->n, begin = *file;
+    size_t at;
 
     part->first = s->n_records;
     for (; *file < end; *file += s->n_members) {
@@ -194,8 +196,11 @@ static int number_part(struct data_set *s, struct data_order_part *part, uint32_
                 f->n_records = 0; /* only the first member of a group counts records */
             f->first = s->n_records;
             s->n_records += f->n_records;
+            at = text->len;
             buf_json(text, slash != NULL ? slash + 1 : f->origin);
             buf_printf(text, " %" PRIu64 " %" PRIu64 "\n", f->origin_bytes, f->n_records);
+            if (!text->failed)
+                f->content[0] = crc32c(f->content[0], text->data + at, text->len - at);
         }
     }
     part->n = s->n_records - part->first;

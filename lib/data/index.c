@@ -32,7 +32,7 @@ enum {
     MAPPINGS_MAX = 16384, /* mapped files; a process can have about 65000 mappings in total */
 };
 
-#define KEPT_MAGIC UINT64_C(0x3258444944524454) /* "TDRDIDX2" */
+#define KEPT_MAGIC UINT64_C(0x3358444944524454) /* "TDRDIDX3" */
 
 struct kept_head {
     uint64_t magic;
@@ -41,6 +41,7 @@ struct kept_head {
     int64_t mtime_ns;
     uint64_t n_records;
     uint64_t n_path; /* bytes of the path without padding */
+    uint32_t content[DATA_REGIONS]; /* of the bytes that the index reads; see content.c */
 };
 
 struct builder {
@@ -172,6 +173,7 @@ static bool accept_kept(const struct buf *data, uint64_t kind, const char *path,
         return false; /* building the index reports the error */
     memcpy(f->starts, starts, n_starts * sizeof(*starts));
     f->n_records = k.n_records;
+    memcpy(f->content, k.content, sizeof(f->content));
     return true;
 }
 
@@ -201,6 +203,7 @@ static int save_kept(const char *name, uint64_t kind, const char *path, const st
     uint32_t crc;
     int rc;
 
+    memcpy(k.content, f->content, sizeof(k.content));
     buf_add(&data, &k, sizeof(k));
     buf_add(&data, path, k.n_path);
     buf_add(&data, "\0\0\0\0\0\0\0", padded(k.n_path) - k.n_path);
@@ -262,7 +265,7 @@ static int sample_again(const struct data_set *s, struct data_file *f, int fd, s
     uint32_t tries = 0;
     int rc;
 
-    while ((rc = data_file_checksum(s, fd, f->path, f->bytes, &f->checksum, err)) < 0 &&
+    while ((rc = data_file_checksum(s, fd, f->path, f->bytes, f->sampled, err)) < 0 &&
            data_should_retry(&s->retry, &tries, &since, rc, err))
         continue;
     return rc;
@@ -308,6 +311,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
         rc = index_kept(b, f, local, block, err);
     else
         rc = scan_file(b, f, local, block, err);
+    data_content_mix(f->content, f->sampled);
     if (rc == 0 && f - b->files < MAPPINGS_MAX)
         f->mapping = mapping_new(local, f->bytes);
     if (f->pinned)
@@ -396,6 +400,7 @@ static int stat_all(struct builder *b, struct err *err)
         f->origin_bytes = f->bytes;
         b->bytes_all += f->bytes;
     }
+    b->s->bytes = b->bytes_all;
     return 0;
 }
 

@@ -67,6 +67,7 @@ struct piece {
     uint64_t step;
     uint32_t lane;
     uint32_t begin, end; /* samples [begin, end) of the batch */
+    bool has_check;      /* the batch has a check, which is made with this piece */
 };
 
 /* ---- slots ---- */
@@ -213,6 +214,15 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
         slot->epochs[i] = pick.epoch;
         slot->weights[i] = pick.real ? 1.0f : 0.0f;
     }
+    if (p->has_check) {
+        struct err why;
+
+        rc = data_check_record(d, p->step, r->opts.check_every, &slot->batch.check, &why);
+        if (rc < 0) {
+            *bad_sample = p->begin;
+            *err = why;
+        }
+    }
     sort_piece(slot, p);
     for (uint32_t k = p->begin; k < p->end; k++) {
         uint32_t i = slot->sorted[k];
@@ -265,7 +275,10 @@ static bool claim(struct data_reader *r, struct piece *p)
         p->slot->rc = 0;
         p->slot->batch.step = p->step;
         p->slot->batch.lane = p->lane;
+        p->slot->batch.check = 0;
     }
+    p->has_check = r->claimed_at == 0 && q % n_lanes == 0 && r->opts.check_every > 0 &&
+                   p->step % r->opts.check_every == 0;
     left = r->lane_batch - r->claimed_at;
     p->begin = r->claimed_at;
     p->end = p->begin + (left < r->piece ? left : r->piece);

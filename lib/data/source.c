@@ -214,10 +214,10 @@ static int csv_fits(const struct data_set *s, struct err *err)
 }
 
 static const struct data_source sources[] = {
-    [DATA_TFRECORD] = { .name = "tfrecord", .index_kind = 1, .may_be_gzip = true,
+    [DATA_TFRECORD] = { .name = "tfrecord", .index_kind = 1, .may_be_gzip = true, .reads_content = true,
                         .check = tfrecord_fits, .index = tfrecord_index,
                         .parse = tfrecord_parse },
-    [DATA_CSV] = { .name = "csv", .index_kind = 2, .may_be_gzip = true, .check = csv_fits,
+    [DATA_CSV] = { .name = "csv", .index_kind = 2, .may_be_gzip = true, .reads_content = true, .check = csv_fits,
                    .index = csv_index, .finish = csv_finish, .parse = csv_parse },
     [DATA_NPY] = { .name = "npy", .has_members = true, .check = arrays_fit, .index = arrays_index,
                    .parse = arrays_parse },

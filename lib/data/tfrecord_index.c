@@ -15,7 +15,9 @@ enum {
  * *length is the length of the previous record. */
 static int scan_record(struct data_scan *w, uint64_t at, uint64_t *length, struct err *err)
 {
-    uint64_t left = w->f->bytes - at, held, want = TFRECORD_HEAD_BYTES;
+    /* The stored CRC of the previous record's data is before the header; both are compared by content.c. */
+    uint64_t before = at > 0 ? TFRECORD_TAIL_BYTES : 0;
+    uint64_t left = w->f->bytes - at, held, want = before + TFRECORD_HEAD_BYTES;
     const uint8_t *head;
     int rc;
 
@@ -28,9 +30,11 @@ static int scan_record(struct data_scan *w, uint64_t at, uint64_t *length, struc
     }
     if (*length <= SMALL_BYTES)
         want = DATA_BLOCK_BYTES;
-    rc = data_scan_fetch(w, at, TFRECORD_HEAD_BYTES, want, &head, &held, err);
+    rc = data_scan_fetch(w, at - before, before + TFRECORD_HEAD_BYTES, want, &head, &held, err);
     if (rc < 0)
         return rc;
+    data_content_add(w->f->content, w->f->bytes, at - before, head, before + TFRECORD_HEAD_BYTES);
+    head += before;
     rc = tfrecord_head(head, DATA_RECORD_BYTES_MAX, length, err);
     if (rc < 0)
         return data_scan_error(w, at, rc, err);
@@ -41,6 +45,18 @@ static int scan_record(struct data_scan *w, uint64_t at, uint64_t *length, struc
         return data_scan_error(w, at, ERR_CORRUPT, err);
     }
     return 0;
+}
+
+/* Adds the stored CRC of the last record, which ends the file. */
+static int scan_end(struct data_scan *w, struct err *err)
+{
+    uint64_t at = w->f->bytes - TFRECORD_TAIL_BYTES, held;
+    const uint8_t *tail;
+    int rc = data_scan_fetch(w, at, TFRECORD_TAIL_BYTES, TFRECORD_TAIL_BYTES, &tail, &held, err);
+
+    if (rc == 0)
+        data_content_add(w->f->content, w->f->bytes, at, tail, TFRECORD_TAIL_BYTES);
+    return rc;
 }
 
 /* Skips and reports the rest of the file: after a damaged header the start of the next record is
@@ -78,5 +94,7 @@ int tfrecord_index(struct data_scan *w, struct err *err)
             return rc;
         at += FRAME_BYTES + length;
     }
-    return data_scan_add(w, at, err);
+    if (at > 0 && at == w->f->bytes)
+        rc = scan_end(w, err);
+    return rc < 0 ? rc : data_scan_add(w, at, err);
 }

@@ -101,6 +101,8 @@ static int feed_lane(struct engine_replica *r, uint32_t lane, struct err *err)
     (void)cpu_feed(r, r->plans->train, b, err); /* a copy within the host: cannot fail */
     if (o->on_lane != NULL)
         o->on_lane(o->arg, r->local, b);
+    if (b->check != 0)
+        o->on_check(o->arg, b->step, b->check);
     data_release(r->plans->reader);
     place_enter(&r->place, PHASE_LANE);
     now = clock_ns();

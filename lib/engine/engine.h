@@ -178,6 +178,8 @@ struct engine_opts {              /* borrowed until close() */
     /* A replica is about to compute this batch of the training data. Replica thread. NULL: not
      * wanted. */
     void (*on_lane)(void *arg, uint32_t local, const struct data_batch *b);
+    /* Called by local replica 0 for a batch of training with data_batch.check. */
+    void (*on_check)(void *arg, uint64_t step, uint32_t check);
     void *arg;
 };
 

@@ -167,6 +167,8 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
         return rc;
     if (r->engine->opts->on_lane != NULL)
         r->engine->opts->on_lane(r->engine->opts->arg, r->local, &s->b);
+    if (s->b.check != 0)
+        r->engine->opts->on_check(r->engine->opts->arg, s->b.step, s->b.check);
     place_enter(&r->place, PHASE_LANE);
     rc = gpu_wait(r, s->used,
                   err); /* the previous lane in this slot: its `run` may be overwritten */

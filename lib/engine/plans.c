@@ -160,6 +160,8 @@ static struct data_reader_opts reads(const struct engine_replica *r, uint64_t fi
     o.first_step = first;
     o.last_step = last;
     o.prefetch *= r->n_lanes;
+    if (r->local != 0) /* one replica of a task checks its data */
+        o.check_every = 0;
     return o;
 }
 
@@ -190,6 +192,7 @@ int plans_open_helped(struct engine_replica *r, uint64_t step, struct err *err)
     o.first_lane = r->helped_lane;
     o.n_lanes = r->n_helped;
     o.second_lane = o.n_second = 0;
+    o.check_every = 0;
     o.prefetch = r->engine->opts->reader->prefetch * r->n_helped;
     return open_reader(r, r->engine->opts->data, &o, &r->plans->side, err);
 }

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "comm/comm.h"
+#include "data/data.h"
 #include "train/agree_message.h"
 #include "train/task.h"
 
@@ -63,6 +64,22 @@ static int same(const char *what, const char *here, const char *there, struct er
                    what, here, there);
 }
 
+/* Compares the content of the files. */
+static int same_content(const char *what, const struct data_set *s, const uint32_t *here,
+                        const uint32_t *there, const char *coordinator, struct err *err)
+{
+    uint32_t part = model_differing_part(here, there);
+    char place[1100];
+
+    if (part == AGREE_CONTENT_PARTS)
+        return 0;
+    data_content_place(s, part, place, sizeof(place));
+    return err_set(err, ERR_INPUT,
+                   "the %s data of this task differs from that of %s in %s (checksum %08x, expected %08x): give "
+                   "every task the same files; compare the output of sha256sum on both hosts",
+                   what, coordinator, place, here[part], there[part]);
+}
+
 /* The agreement as this replica sends or receives it; in the head of the engine's region, which peers can
  * reach. */
 static uint8_t *message_of(const struct replica *r)
@@ -85,6 +102,7 @@ static void propose(const struct replica *r)
     snprintf(a.model_digest, sizeof(a.model_digest), "%s", t->model.digest);
     snprintf(a.data_digest, sizeof(a.data_digest), "%s", t->model.data_digest);
     snprintf(a.weights_digest, sizeof(a.weights_digest), "%s", t->model.weights.digest);
+    memcpy(a.content, t->model.content, sizeof(a.content));
     agree_message_write(&a, message_of(r));
 }
 
@@ -92,6 +110,7 @@ static int compare(const struct train *t, const struct agreement *a, struct err 
 {
     const struct group_view *v = &t->generation.opts.view;
     uint32_t source = v->newest_step > 0 ? v->newest_member : v->coordinator;
+    const char *coordinator = v->members[v->coordinator].name;
     char here[16], there[16];
     int rc = same("model", t->model.digest, a->model_digest, err);
 
@@ -101,15 +120,20 @@ static int compare(const struct train *t, const struct agreement *a, struct err 
         rc = same("file of weights", t->model.weights.digest, a->weights_digest, err);
     if (rc == 0)
         rc = same("training data", t->model.data_digest, a->data_digest, err);
+    if (rc == 0)
+        rc = same_content("training", t->model.data, t->model.content[0], a->content[0],
+                          coordinator, err);
+    if (rc == 0)
+        rc = same_content("evaluation", t->model.eval_data, t->model.content[1], a->content[1],
+                          coordinator, err);
     if (rc == 0 && a->step == 0) /* every task starts with its own copy */
         rc = same("initial weights in the model", here, there, err);
     if (rc < 0)
         return rc;
     if (v->newest_step > 0 && a->step != v->newest_step)
-        return err_set(err, ERR_PEER,
-                       "%s continues from step %llu, but this task was started with step %llu",
-                       v->members[v->coordinator].name, (unsigned long long)a->step,
-                       (unsigned long long)v->newest_step);
+        return err_set(
+            err, ERR_PEER, "%s continues from step %llu, but this task was started with step %llu",
+            coordinator, (unsigned long long)a->step, (unsigned long long)v->newest_step);
     if (state_held(&t->state) > a->step || (v->self == source && state_held(&t->state) != a->step))
         return err_set(
             err, ERR_PEER,

@@ -17,7 +17,11 @@ enum {
     AT_MODEL = 32,
     AT_DATA = 96,
     AT_WEIGHTS = 160,
+    AT_CONTENT = 192,
 };
+
+enum { N_CONTENT = 2 * AGREE_CONTENT_PARTS };
+_Static_assert(AT_CONTENT + 4 * N_CONTENT == AGREE_BYTES, "the message ends with the content");
 
 static const uint8_t magic[8] = { 'a', 'g', 'r', 'e', 'e', 'm', 'n', 't' };
 
@@ -40,6 +44,9 @@ void agree_message_write(const struct agreement *a, uint8_t out[AGREE_BYTES])
     write_digest(a->data_digest, AGREE_DIGEST_DIGITS, out + AT_DATA);
     if (a->weights_digest[0] != '\0')
         write_digest(a->weights_digest, AGREE_WEIGHTS_DIGITS, out + AT_WEIGHTS);
+    for (size_t i = 0; i < N_CONTENT; i++)
+        bytes_set_u32(out + AT_CONTENT + 4 * i,
+                      a->content[i / AGREE_CONTENT_PARTS][i % AGREE_CONTENT_PARTS]);
 }
 
 /* false: not hexadecimal digits. */
@@ -62,6 +69,9 @@ int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct a
                                .initial_crc = bytes_get_u32(bytes + AT_INITIAL_CRC),
                                .overlap = bytes_get_u32(bytes + AT_OVERLAP) == 1,
                                .uses_network = bytes_get_u32(bytes + AT_NETWORK) == 1 };
+    for (size_t i = 0; i < N_CONTENT; i++)
+        out->content[i / AGREE_CONTENT_PARTS][i % AGREE_CONTENT_PARTS] =
+            bytes_get_u32(bytes + AT_CONTENT + 4 * i);
     if (memcmp(bytes, magic, sizeof(magic)) != 0 ||
         bytes_get_u32(bytes + AT_VERSION) != AGREE_VERSION)
         field = "magic or version";

@@ -12,7 +12,9 @@
  *         28     4  u32   network: 1: the group of the coordinator reduces over a network; 0: in one memory
  *         32    64  text  digest of the model
  *         96    64  text  digest of the training data
- *        160    32  text  digest of the file of weights, 32 digits; zeros: the job has none */
+ *        160    32  text  digest of the file of weights, 32 digits; zeros: the job has none
+ *        192   512  u32   data_content() of the training data (data/data.h)
+ *        704   512  u32   of the evaluation data; zeros: the job has none */
 #ifndef TRAIN_AGREE_MESSAGE_H
 #define TRAIN_AGREE_MESSAGE_H
 
@@ -21,13 +23,20 @@
 
 struct err;
 
-enum { AGREE_BYTES = 192, AGREE_VERSION = 2, AGREE_DIGEST_DIGITS = 64, AGREE_WEIGHTS_DIGITS = 32 };
+enum {
+    AGREE_BYTES = 1216,
+    AGREE_VERSION = 3,
+    AGREE_DIGEST_DIGITS = 64,
+    AGREE_WEIGHTS_DIGITS = 32,
+    AGREE_CONTENT_PARTS = 128,
+};
 
 struct agreement {
     uint64_t step;
     char model_digest[AGREE_DIGEST_DIGITS + 1];
     char data_digest[AGREE_DIGEST_DIGITS + 1];
     char weights_digest[AGREE_WEIGHTS_DIGITS + 1]; /* "": none */
+    uint32_t content[2][AGREE_CONTENT_PARTS]; /* of the training data, of the evaluation data */
     uint32_t initial_crc;
     bool overlap, uses_network;
 };

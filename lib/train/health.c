@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "comm/comm.h"
+#include "data/data.h"
 #include "train/apply.h"
 #include "train/copies.h"
 #include "train/locate.h"
@@ -15,10 +16,10 @@
 #include "train/step_report.h"
 #include "train/task.h"
 
-/* Two words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
- * this task has no checksum. */
-enum { WORD_GRADIENT, WORD_STATE, WORDS };
-static const char *const what_differs[WORDS] = { "reduced gradient",
+/* Three words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
+ * this task has no checksum. The first two show that the numbers of a task are wrong. */
+enum { WORD_GRADIENT, WORD_STATE, N_NUMBERS, WORD_DATA = N_NUMBERS, WORDS };
+static const char *const what_differs[N_NUMBERS] = { "reduced gradient",
                                                  "weights and optimizer state" };
 
 size_t health_words(const struct train_opts *o)
@@ -70,6 +71,7 @@ void health_begin(struct train *t)
     struct health *h = &t->health;
 
     h->compares = group_view_n_trainers(&t->generation.opts.view) > 1;
+    h->data_step = 0;
     h->gradient_step = h->state_step = h->equal_step = h->equal_state_step = 0;
     h->rolls_back = h->differs = false;
     h->peer = UINT32_MAX;
@@ -151,7 +153,7 @@ int health_checksum(struct replica *r, uint64_t step, struct err *err)
 
 /* ---- comparing ---- */
 
-void health_contribute(const struct train *t, float *control)
+void health_contribute(const struct train *t, uint64_t step, float *control)
 {
     const struct health *h = &t->health;
     float *words = control + CONTROL_WORDS + (size_t)t->generation.opts.view.self * WORDS;
@@ -162,6 +164,8 @@ void health_contribute(const struct train *t, float *control)
         words[WORD_GRADIENT] = (float)(h->gradient + 1);
     if (h->state_step > 0)
         words[WORD_STATE] = (float)(h->state + 1);
+    if (h->data_step > 0 && h->data_step == step)
+        words[WORD_DATA] = (float)h->data;
 }
 
 /* Returns the value that more than half of the nonzero words have; 0: there is no majority. *n:
@@ -247,7 +251,7 @@ int health_compare(struct replica *r, uint64_t step, struct err *err)
     const float *words = engine_control(r->device) + CONTROL_WORDS;
     uint64_t of = step - 1;
 
-    for (uint32_t which = 0; which < WORDS && h->compares; which++) {
+    for (uint32_t which = 0; which < N_NUMBERS && h->compares; which++) {
         uint32_t n, n_equal;
 
         (void)majority(words + which, group_view_n_trainers(&t->generation.opts.view), &n,
@@ -260,6 +264,25 @@ int health_compare(struct replica *r, uint64_t step, struct err *err)
     if (r->local == 0)
         h->gradient_step = h->state_step = 0;
     return 0;
+}
+
+int health_compare_data(struct replica *r, uint64_t step, struct err *err)
+{
+    struct train *t = r->train;
+    const struct group_view *v = &t->generation.opts.view;
+    const float *words = engine_control(r->device) + CONTROL_WORDS;
+    uint32_t here = (uint32_t)words[(size_t)v->self * WORDS + WORD_DATA];
+    uint32_t there = (uint32_t)words[(size_t)v->coordinator * WORDS + WORD_DATA];
+    char place[1100];
+
+    if (!t->health.compares || here == 0 || there == 0 || here == there)
+        return 0;
+    data_check_place(t->model.data, step, t->reads->check_every, place, sizeof(place));
+    return err_set(err, ERR_INPUT,
+                   "the training data of this task differs from that of %s in %s (checksum %06x, expected %06x); the "
+                   "steps up to %" PRIu64 " were trained on data that differ: give every task the same files, and train "
+                   "again from a checkpoint that you trust",
+                   v->members[v->coordinator].name, place, here - 1, there - 1, step - 1);
 }
 
 bool health_allows(const struct train *t, uint64_t step)
@@ -288,7 +311,7 @@ int health_compare_last(struct replica *r, uint64_t step, struct err *err)
         rc = health_checksum(r, step, err);
     memset(control, 0, words * sizeof(float));
     if (rc == 0 && r->local == 0) {
-        health_contribute(t, control);
+        health_contribute(t, 0, control);
         control[CONTROL_UNLOGGED] = step_report_unlogged(t, step);
     }
     if (rc == 0)

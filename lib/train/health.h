@@ -1,5 +1,7 @@
 /* health.h - can the numbers of a step be trusted?
  *
+ * Data. In some steps all tasks read the same record (data/content.c) and write its checksum to a word, too.
+ *
  * Compared. All tasks hold the same gradient after a reduction, and the same weights after an
  * update. So each computes a checksum (checksum.h) of the gradient right where its update reads it,
  * every K steps and for a checkpoint of its weights and optimizer state too, and writes both to
@@ -52,13 +54,16 @@ int health_checksum(struct replica *r, uint64_t step, struct err *err);
  * task? */
 bool health_checksum_is_due(const struct train *t, uint64_t before, uint64_t step);
 
-/* Called by local replica 0 before its last contribution to an all-reduce: writes the words in
- * `control`. */
-void health_contribute(const struct train *t, float *control);
+/* Called by local replica 0 before its last contribution to the all-reduce of `step` (0: not that of a step): writes the
+ * words in `control`. */
+void health_contribute(const struct train *t, uint64_t step, float *control);
 /* Called by every replica after the reduction of `step`: the words state whether all tasks were
  * equal after step - 1. Errors: ERR_DEVICE: they were not; health.differs and health.peer state the
  * result. */
 int health_compare(struct replica *r, uint64_t step, struct err *err);
+/* Called by every replica after the reduction of `step`: compares the record that each task has read for the step with
+ * that of the coordinator. Errors: ERR_INPUT: this task has other data. */
+int health_compare_data(struct replica *r, uint64_t step, struct err *err);
 /* May the state after `step` be written to disk? */
 bool health_allows(const struct train *t, uint64_t step);
 

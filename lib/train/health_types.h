@@ -13,6 +13,8 @@ struct health {
     bool compares;                      /* there are other tasks */
     uint64_t gradient_step, state_step; /* whose checksums are still to be compared; 0: none */
     uint32_t gradient, state;           /* the checksums */
+    uint64_t data_step; /* whose record is still to be compared; 0: none */
+    uint32_t data;      /* data_batch.check of that step */
     uint64_t equal_step;                /* the last step whose gradient was equal on all tasks */
     uint64_t equal_state_step;          /* likewise state */
     bool rolls_back;                    /* it ends for policy `restore` */

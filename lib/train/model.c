@@ -463,6 +463,11 @@ int model_open(struct model *m, const struct train_opts *opts, const struct even
         return rc;
     snprintf(m->digest, sizeof(m->digest), "%s", graph_digest(m->graph));
     snprintf(m->data_digest, sizeof(m->data_digest), "%s", data_digest(m->data));
+    _Static_assert((int)DATA_CONTENT_PARTS == (int)AGREE_CONTENT_PARTS,
+                   "the message has room for data_content()");
+    data_content(m->data, m->content[0]);
+    if (m->eval_data != NULL)
+        data_content(m->eval_data, m->content[1]);
     return 0;
 }
 
@@ -480,6 +485,15 @@ void model_close(struct model *m)
 }
 
 /* ---- queries ---- */
+
+uint32_t model_differing_part(const uint32_t *a, const uint32_t *b)
+{
+    uint32_t part = 0;
+
+    while (part < AGREE_CONTENT_PARTS && a[part] == b[part])
+        part++;
+    return part;
+}
 
 uint64_t model_samples_of(const struct model *m, uint64_t step)
 {

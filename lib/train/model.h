@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "graph/graph.h"
+#include "train/agree_message.h"
 #include "train/tensors.h"
 #include "train/weights.h"
 #include "train/parts.h"
@@ -27,6 +28,8 @@ struct model {
     const struct events *events;   /* borrowed */
 
     char digest[65], data_digest[65];
+    /* data_content() of the training data, then of the evaluation data (zeros: the job has none) */
+    uint32_t content[2][AGREE_CONTENT_PARTS];
     struct weights_file weights;    /* the initial weights, if a separate file has them */
     uint32_t initial_crc;           /* of the initial parameters */
     uint64_t samples, eval_samples; /* eval_samples 0: there are no evaluations */
@@ -62,6 +65,8 @@ void model_close_initial(struct model *m, struct graph *graph);
 /* Reads the model without data and writes its digest. Errors: as train_open(). */
 int model_read_digest(const struct train_opts *opts, char out[65], struct err *err);
 
+/* Returns the first part of data_content() that differs; AGREE_CONTENT_PARTS: none. */
+uint32_t model_differing_part(const uint32_t *a, const uint32_t *b);
 /* Returns the number of samples of weight 1 in the global batch of a step. */
 uint64_t model_samples_of(const struct model *m, uint64_t step);
 /* Is an evaluation due after one of the steps (before, step]? */

@@ -415,7 +415,7 @@ static void write_control(const struct work *w, float *control)
         generation_is_coordinator(&t->generation) && save_is_due(t, w->period->last);
     control[CONTROL_UNLOGGED] = step_report_unlogged(t, w->held);
     control[CONTROL_LOCAL_BAD] = w->note.key > 0;
-    health_contribute(t, control);
+    health_contribute(t, 0, control);
 }
 
 static void read_control(struct work *w, const float *control, struct step_result *out)

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "ckpt/ckpt.h"
+#include "data/data.h"
 #include "ps/wants.h"
 #include "train/coding.h"
 #include "train/remote.h"
@@ -110,6 +111,39 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
     events_send(&t->events, &e);
 }
 
+/* ---- the content of the training data ---- */
+
+enum { PART_DIGITS = 8 };
+_Static_assert((int)CKPT_CONTENT_DIGITS == AGREE_CONTENT_PARTS * PART_DIGITS,
+               "a manifest has all parts");
+
+static void print_content(const uint32_t content[AGREE_CONTENT_PARTS],
+                          char out[CKPT_CONTENT_DIGITS + 1])
+{
+    for (size_t i = 0; i < AGREE_CONTENT_PARTS; i++)
+        snprintf(out + PART_DIGITS * i, PART_DIGITS + 1, "%08x", content[i]);
+}
+
+/* A manifest without content, of an earlier version, is not compared. The names and sizes of the files are equal. */
+static int check_same_content(const struct train *t, const struct ckpt_info *info, struct err *err)
+{
+    char here[CKPT_CONTENT_DIGITS + 1], place[1100];
+    const char *there = info->meta.data_content;
+    uint32_t part = 0;
+
+    print_content(t->model.content[0], here);
+    if (there[0] == '\0' || strcmp(here, there) == 0)
+        return 0;
+    if (strlen(there) == CKPT_CONTENT_DIGITS)
+        while (memcmp(here + PART_DIGITS * part, there + PART_DIGITS * part, PART_DIGITS) == 0)
+            part++;
+    data_content_place(t->model.data, part, place, sizeof(place));
+    return err_set(err, ERR_INPUT,
+                   "%s was trained on data with other content in %s (checksum %.8s, found %.8s): restore the file, "
+                   "or use another checkpoint directory",
+                   info->path, place, there + PART_DIGITS * part, here + PART_DIGITS * part);
+}
+
 /* Checks that a checkpoint and the job that resumes it assign the same samples to each step. The
  * rest of the job may differ (more epochs, another rate), which is logged. */
 static int check_same_order(struct train *t, const struct ckpt_info *info, struct err *err)
@@ -117,6 +151,7 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const struct train_opts *o = t->opts;
     const struct ckpt_meta *m = &info->meta;
     const char *advice = "use another checkpoint directory, or the job as it was";
+    int rc;
 
     if (m->seed != o->run.seed)
         return err_set(err, ERR_INPUT,
@@ -130,6 +165,9 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     if (strcmp(m->data_digest, t->model.data_digest) != 0)
         return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
                        info->path, o->data.train, advice);
+    rc = check_same_content(t, info, err);
+    if (rc < 0)
+        return rc;
     if (m->step > t->model.total_steps)
         return err_set(err, ERR_INPUT,
                        "%s is of step %llu, after the last step %llu of the job: %s", info->path,
@@ -367,6 +405,7 @@ static struct ckpt_meta meta_of(struct train *t, uint64_t step)
     snprintf(m.job_digest, sizeof(m.job_digest), "%s", o->job_digest);
     snprintf(m.model_digest, sizeof(m.model_digest), "%s", t->model.digest);
     snprintf(m.data_digest, sizeof(m.data_digest), "%s", t->model.data_digest);
+    print_content(t->model.content[0], m.data_content);
     snprintf(m.name, sizeof(m.name), "%s", o->job_name);
     snprintf(m.compression, sizeof(m.compression), "%s", coding_text(o, t->state.facts.coding));
     return m;

@@ -51,7 +51,7 @@ static int write_control(struct replica *r, uint64_t step, struct err *err)
     control[CONTROL_CHECKSUM] = generation_is_coordinator(&t->generation) && save_is_due(t, step);
     control[CONTROL_COPIES] = generation_is_coordinator(&t->generation) && copies_are_due(t, step);
     control[CONTROL_UNLOGGED] = step_report_unlogged(t, step - 1);
-    health_contribute(t, control);
+    health_contribute(t, step, control);
     return remote_collect(r, step, control, err);
 }
 
@@ -76,7 +76,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     remote_read_control(r, control, out);
     out->checksum = control[CONTROL_CHECKSUM] > 0 || health_checksum_is_due(t, step - 1, step);
     step_report_logged(r, step - 1);
-    return rc;
+    return rc < 0 ? rc : health_compare_data(r, step, err);
 }
 
 static void report_wrong_copy(const struct replica *r, uint64_t step, const char *text)

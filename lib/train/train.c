@@ -49,6 +49,14 @@ static void on_lane(void *arg, uint32_t local, const struct data_batch *b)
     sample_log_batch(t->samples, local, b);
 }
 
+static void on_check(void *arg, uint64_t step, uint32_t check)
+{
+    struct train *t = arg;
+
+    t->health.data_step = step;
+    t->health.data = check;
+}
+
 /* Returns the number of threads of one reader. Small samples in memory are decoded faster than a
  * thread wakes up. */
 static uint32_t reading_threads(const struct train_opts *o, uint32_t lane_batch)
@@ -97,6 +105,8 @@ static int describe_reads(struct train *t, struct err *err)
                                            .threads = reading_threads(o, t->model.lane_batch),
                                            .prefetch = o->data.prefetch > 0 ? o->data.prefetch : 1,
                                            .deadline_ms = o->data_deadline_ms };
+    if (t->model.data != NULL) /* NULL: a test without data */
+        t->reads->check_every = data_check_every(t->model.data, o->global_batch, o->replicas);
     return 0;
 }
 
@@ -144,6 +154,7 @@ static void describe_engine(struct train *t)
         .snapshots = o->checkpoint.directory != NULL,
         .traces = o->trace != NULL,
         .on_note = on_note,
+        .on_check = on_check,
         .on_lane = o->sample_log != NULL ? on_lane : NULL,
         .arg = t,
     };

@@ -65,7 +65,7 @@ static inline struct ckpt_meta kit_meta(uint64_t step)
     return (struct ckpt_meta){ .step = step, .epoch = step / 10, .position = step % 10 * 64,
                                .seed = UINT64_MAX - 1, .lanes = 4, .global_batch_size = 64,
                                .job_digest = "j0b", .model_digest = "m0del",
-                               .data_digest = "da7a", .name = "a \"name\"\n",
+                               .data_digest = "da7a", .data_content = "00c0ffee", .name = "a \"name\"\n",
                                .phase = 2, .groups = 4, .outer_step = step / 5,
                                .has_outer_momentum = true, .staleness = 2,
                                .residual_groups = 8 };
@@ -82,6 +82,7 @@ static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_me
     assert_string_equal(a->job_digest, b->job_digest);
     assert_string_equal(a->model_digest, b->model_digest);
     assert_string_equal(a->data_digest, b->data_digest);
+    assert_string_equal(a->data_content, b->data_content);
     assert_string_equal(a->name, b->name);
     assert_int_equal(a->complete, b->complete);
     assert_int_equal(a->plateau_step, b->plateau_step);

@@ -16,7 +16,7 @@ import zlib
 
 import numpy as np
 
-from kit import GUARD, ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, start, test, workdir
+from kit import GUARD, ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, start, test, tf_config, workdir
 from segment_net import segment_net
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
@@ -296,6 +296,33 @@ def data_command_prints_samples_and_their_tasks():
     assert "worker 0     lanes 0 to 1: samples 0 to 31\n  worker 1     lanes 2 to 3: samples 32 to 63" in out, out
     out = ctl("data", "--sample", "99999", job, code=2)
     assert "expected a number from 0 to" in out.stderr, out.stderr
+
+
+@test
+def records_of_a_large_array_that_differ_on_one_host_are_found_while_steps_read_them():
+    """40 MiB, more than is compared as a whole at the start: one number of every fifth record differs."""
+    ports, tasks = free_ports(2), []
+    for i in range(2):
+        folder = workdir()
+        x = np.lib.format.open_memmap(os.path.join(folder, "train-x.npy"), "w+", "f4", (640, 1 << 14))  # a sparse file
+        if i == 1:
+            x[3:-1:5, 9000] = 1
+        x.flush()
+        np.save(os.path.join(folder, "train-label.npy"), np.zeros(640, "i8"))
+        subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=%d" % (1 << 14), "--set", "hidden=1", "--set", "layers=1",
+                        "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
+        job = {"model": {"onnx": "mlp.onnx", "inputs": {"x": "x"}, "loss": {"type": "softmax_cross_entropy", "logits": "logits", "labels": "label"}},
+               "data": {"format": "npy", "train": "train-{feature}.npy", "features": {"x": {"dtype": "float32", "shape": [1 << 14]}, "label": LABEL}},
+               "train": {"epochs": 100, "global_batch_size": 64, "lanes": 2}, "optimizer": {"type": "sgd", "learning_rate": 0.1}}
+        with open(os.path.join(folder, "job.json"), "w") as f:
+            json.dump(job, f)
+        tasks.append(Task(os.path.join(folder, "job.json"), tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i))
+    assert tasks[1].wait() == 2, tasks[1].log()
+    text = tasks[1].final_message()
+    found = re.search(r"the training data of this task differs from that of worker 0 in record (\d+) of '.*/train-label.npy' or of the arrays of .*give every task", text)
+    assert found and int(found[1]) % 5 == 3, text
+    tasks[0].until(lambda t: "worker 1" in t.log() and "the arrays of the other features" in t.log())
+    tasks[0].kill()
 
 
 if __name__ == "__main__":

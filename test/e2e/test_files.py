@@ -177,7 +177,16 @@ def resume_with_another_network_or_other_data_is_refused():
     text["train"]["seed"] = 1
     with open(job, "w") as f:
         json.dump(text, f)
-    os.remove(os.path.join(folder, "digits-train-1.tfrecord"))
+    path = os.path.join(folder, "digits-train-1.tfrecord")
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    os.remove(path)
+    data[len(data) // 2] ^= 1
+    with open(path, "wb") as f:
+        f.write(data)
+    task = Task(job, args=("--devices", "cpu:1"))
+    assert task.wait() == 2 and "trained on data with other content in '%s' between offsets" % path in task.log(), task.log()
+    os.remove(path)
     task = Task(job, args=("--devices", "cpu:1"))
     assert task.wait() == 2 and "other record files" in task.log(), task.log()
 

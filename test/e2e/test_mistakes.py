@@ -154,6 +154,10 @@ PAIRS = [
     ("job lacks a key", {"job": {"train": {"clip_norm": None}}}, r"the job differs: /train/clip_norm: "),
     ("clusters differ", {"has_ps": True}, r"the cluster differs: "),
     ("numbers of devices differ", {"args": ["--devices", "cpu:2"]}, r"the number of devices differs: it has 2, the coordinator has 1"),
+    ("a byte of the training data differs", {"flip": "digits-train-1.tfrecord"},
+     r"the training data of this task differs from that of worker 0 in '.*/digits-train-1.tfrecord' between offsets \d+ and \d+ .*sha256sum"),
+    ("a byte of the evaluation data differs", {"flip": "digits-test-0.tfrecord"},
+     r"the evaluation data of this task differs from that of worker 0 in '.*/digits-test-0.tfrecord' between offsets"),
 ]
 
 
@@ -163,6 +167,16 @@ def write_job(folder, job):
             f.write(job)
         return folder + "/job.json"
     return digits_job(folder, **job)
+
+
+def flip(path):
+    """Replaces a link by a copy with another byte in the middle."""
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    data[len(data) // 2] ^= 1
+    os.remove(path)
+    with open(path, "wb") as f:
+        f.write(data)
 
 
 def fill(value, folder, port):
@@ -221,8 +235,11 @@ def differing(rows, expected):
         config = tf_config(ports, 1)
         if changes.get("has_ps"):
             config["cluster"]["ps"] = ["127.0.0.1:%d" % free_ports(1)[0]]
-        job = {"train": {"deadline_seconds": 2}} if expected == 138 else changes.get("job", {})
-        second = Task(digits_job(other, **job), config, changes.get("args", ("--devices", "cpu:1")), theirs, "worker 1")
+        short = {"train": {"deadline_seconds": 2}} if expected == 138 else {}
+        job = digits_job(other, **changes.get("job", short))
+        if "flip" in changes:
+            flip(os.path.join(other, changes["flip"]))
+        second = Task(job, config, changes.get("args", ("--devices", "cpu:1")), theirs, "worker 1")
         code = second.wait()
         first.kill()
         if code != expected or not re.search(message, second.final_message()):

@@ -9,7 +9,7 @@
 #define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("agreemnt\x02\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0\xd0\xc0\xb0\xa0\x01\0\0\0" DIGEST DIGEST
+    FUZZ_SEED("agreemnt\x03\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0\xd0\xc0\xb0\xa0\x01\0\0\0" DIGEST DIGEST
               "00112233445566778899aabbccddeeff"),
 };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);

@@ -18,28 +18,36 @@
 
 static const struct agreement sample = {
     .step = 0x0102, .model_digest = MODEL, .data_digest = DATA, .initial_crc = 0xa0b0c0d0, .overlap = true,
-    .uses_network = true
+    .uses_network = true, .content = { { 0x01020304 }, { [AGREE_CONTENT_PARTS - 1] = 0x05060708 } }
 };
+/* All but the last checksum of the content, which is 08 07 06 05. */
 static const char golden[AGREE_BYTES + 1] =
-    "agreemnt\x02\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0\xd0\xc0\xb0\xa0\x01\0\0\0" MODEL DATA
-        ZEROS_32;
+    "agreemnt\x03\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0\xd0\xc0\xb0\xa0\x01\0\0\0" MODEL DATA ZEROS_32
+    "\x04\x03\x02\x01";
+
+static void copy_golden(uint8_t out[AGREE_BYTES])
+{
+    memcpy(out, golden, AGREE_BYTES);
+    memcpy(out + AGREE_BYTES - 4, "\x08\x07\x06\x05", 4);
+}
 
 static int read_with(size_t at, uint8_t value, struct agreement *out, struct err *err)
 {
     uint8_t bytes[AGREE_BYTES];
 
-    memcpy(bytes, golden, sizeof(bytes));
+    copy_golden(bytes);
     bytes[at] = value;
     return agree_message_read(bytes, "chief 0", out, err);
 }
 
 static void agreement_has_the_bytes_of_its_layout(void **state)
 {
-    uint8_t bytes[AGREE_BYTES];
+    uint8_t bytes[AGREE_BYTES], expected[AGREE_BYTES];
 
     (void)state;
+    copy_golden(expected);
     agree_message_write(&sample, bytes);
-    assert_memory_equal(bytes, golden, sizeof(bytes));
+    assert_memory_equal(bytes, expected, sizeof(bytes));
 }
 
 static void agreement_is_read_as_it_was_written(void **state)
@@ -58,6 +66,7 @@ static void agreement_is_read_as_it_was_written(void **state)
     assert_string_equal(out.model_digest, MODEL);
     assert_string_equal(out.data_digest, DATA);
     assert_string_equal(out.weights_digest, WEIGHTS);
+    assert_memory_equal(out.content, sample.content, sizeof(out.content));
 }
 
 static void invalid_field_is_rejected_with_the_sender_and_the_field(void **state)
