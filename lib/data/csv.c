@@ -202,6 +202,38 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
     return 0;
 }
 
+/* Keeps the header of the first file. */
+static int keep_header(struct data_set *s, const uint8_t *line, size_t n, struct err *err)
+{
+    char *copy = arena_alloc(&s->mem, n + 1);
+
+    s->columns.names = arena_array(&s->mem, s->columns.n, sizeof(*s->columns.names));
+    if (copy == NULL || s->columns.names == NULL)
+        return err_set(err, ERR_NOMEM, "the header of a CSV file: out of memory");
+    memcpy(copy, line, n);
+    csv_split(copy, n, s->columns.delimiter, s->columns.names, s->columns.n);
+    return 0;
+}
+
+/* Checks that the columns [first, first + n) of a feature have the names that they have in the first file: all but the
+ * first are found by their position. */
+static int same_names(const struct data_set *s, const struct data_file *f, uint32_t first, size_t n,
+                      const struct csv_field *names, struct err *err)
+{
+    for (uint32_t i = first; i < first + n; i++) {
+        const struct csv_field *a = &s->columns.names[i], *b = &names[i];
+
+        if (a->n != b->n || memcmp(a->at, b->at, a->n) != 0)
+            return err_set(err, ERR_INPUT,
+                           "'%s' has other columns than '%s': column %" PRIu32
+                           " is '%.*s', expected '%.*s': write all files of a set with the same columns in the same "
+                           "order",
+                           f->origin, s->files[0].origin, i, b->n < 60 ? (int)b->n : 60, (const char *)b->at,
+                           a->n < 60 ? (int)a->n : 60, (const char *)a->at);
+    }
+    return 0;
+}
+
 /* Finds the columns of each feature from the first line of a file, and checks that they are the
  * same as in the earlier files. */
 static int resolve(struct data_set *s, const struct data_file *f, const uint8_t *line, size_t n,
@@ -231,9 +263,13 @@ static int resolve(struct data_set *s, const struct data_file *f, const uint8_t 
                 err, ERR_INPUT,
                 "'%s' has other columns than '%s': all files of a set must have the same columns",
                 f->origin, s->files[0].origin);
+        if (rc == 0 && !is_first && s->columns.has_header)
+            rc = same_names(s, f, at, s->layout.elements[i], names, err);
         s->columns.first[i] = at;
     }
     s->columns.n = n_columns;
+    if (rc == 0 && is_first && s->columns.has_header)
+        rc = keep_header(s, line, n, err);
     free(names);
     return rc;
 }

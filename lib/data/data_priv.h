@@ -89,6 +89,7 @@ struct data_layout {
 /* The columns of CSV files; constant after data_open(). */
 struct data_columns {
     uint32_t *first; /* [n_features] the first column of each feature; in the arena */
+    struct csv_field *names; /* [n] with a header: that of the first file; in the arena */
     uint32_t n;      /* columns of a line */
     char delimiter;
     bool has_header;

@@ -169,6 +169,37 @@ static bool has_labels(const struct data_set *s)
     return false;
 }
 
+/* Files that are not plain tokens are recognized by their first bytes, because any bytes are tokens. */
+static int refuse_header(struct data_scan *w, struct err *err)
+{
+    static const struct {
+        const char *bytes;
+        uint32_t n;
+        const char *what, *remedy;
+    } known[] = {
+        { "\x93NUMPY", 6, "the header of a .npy file", "write the tokens with array.tofile(), not with numpy.save()" },
+        /* 20240520, version 1; 20240801, version 7 */
+        { "\x88\xd8\x34\x01\x01\0\0\0", 8, "the header of llm.c, 1024 bytes", "remove it: tail -c +1025 FILE" },
+        { "\xa1\xd9\x34\x01\x07\0\0\0", 8, "the header of llm.c, 1024 bytes", "remove it: tail -c +1025 FILE" },
+        { "PK\3\4", 4, "the header of a zip file (.npz, .pt)", "write the tokens with array.tofile()" },
+        { "PAR1", 4, "the header of a Parquet file", "write the tokens with array.tofile()" },
+        { "ARROW1", 6, "the header of an Arrow file", "write the tokens with array.tofile()" },
+        { "\x89HDF\r\n\x1a\n", 8, "the header of an HDF5 file", "write the tokens with array.tofile()" },
+        { "\x28\xb5\x2f\xfd", 4, "the header of a zstd file", "unpack it" },
+    };
+    uint64_t want = w->f->bytes < 8 ? w->f->bytes : 8, held;
+    const uint8_t *bytes;
+    int rc = want > 0 ? data_scan_fetch(w, 0, want, want, &bytes, &held, err) : 0;
+
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(known); i++)
+        if (known[i].n <= want && memcmp(bytes, known[i].bytes, known[i].n) == 0)
+            return err_set(err, ERR_INPUT,
+                           "'%s' begins with %s; expected tokens of %s from the first byte on; %s",
+                           w->f->origin, known[i].what, tensor_dtype_name(w->s->features[0].stored),
+                           known[i].remedy);
+    return rc;
+}
+
 static int tokens_index(struct data_scan *w, struct err *err)
 {
     size_t width = tensor_dtype_bytes(w->s->features[0].stored), length = w->s->layout.elements[0];
@@ -182,7 +213,7 @@ static int tokens_index(struct data_scan *w, struct err *err)
     w->f->step = length * width;
     w->f->span = (length + ahead) * width;
     w->f->n_records = tokens > ahead ? (tokens - ahead) / length : 0;
-    return 0;
+    return refuse_header(w, err);
 }
 
 static int tokens_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,

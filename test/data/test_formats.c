@@ -339,6 +339,26 @@ static void csv_header_of_a_file_without_records_is_checked(void **state)
     kit_remove(folder);
 }
 
+static void csv_files_with_other_names_inside_a_feature_are_refused(void **state)
+{
+    struct data_opts opts = { .origin.format = DATA_CSV,
+                              .origin.csv_header = true,
+                              .features = csv_features,
+                              .n_features = 2 };
+    char *folder = kit_folder();
+
+    (void)state;
+    write_text(folder, "a.csv", "label,x,y,z\n1,2,3,4\n");
+    write_text(folder, "b.csv", "label,x,z,y\n1,2,3,4\n"); /* the feature x is the columns x and y */
+    refused(&opts, folder, "*.csv", ERR_INPUT, "b.csv' has other columns than");
+    refused(&opts, folder, "*.csv", ERR_INPUT, "column 2 is 'z', expected 'y'");
+    write_text(folder, "b.csv", "label,x,other,z\n1,2,3,4\n");
+    refused(&opts, folder, "*.csv", ERR_INPUT, "column 2 is 'other', expected 'y'");
+    write_text(folder, "b.csv", "label,x,\"y\",other\n1,2,3,4\n"); /* no feature reads the last column */
+    data_free(open_opts(&opts, folder, "*.csv"));
+    kit_remove(folder);
+}
+
 /* ---- .npy ---- */
 
 static void npy_file(const char *folder, const char *name, const char *descr, const char *shape,
@@ -437,6 +457,36 @@ static void token_file_windows_are_records(void **state)
     data_free(s);
     kit_write(folder, "c.bin", text, 3);
     refused(&opts, folder, "*.bin", ERR_INPUT, "has 3 bytes, expected a multiple of 2");
+    kit_remove(folder);
+}
+
+static void token_file_that_begins_with_the_header_of_another_format_is_refused(void **state)
+{
+    static const struct data_feature feature = { .name = "tokens", .stored = TENSOR_U16, .shape = { 1, { 4 } },
+                                                 .fed = TENSOR_I64 };
+    static const struct {
+        char bytes[16];
+        const char *text; /* NULL: accepted */
+    } cases[] = {
+        { "\x93NUMPY\1\0v\0{'des", "a.bin' begins with the header of a .npy file; expected tokens of uint16" },
+        { "\x88\xd8\x34\x01\1\0\0\0\x0a", "begins with the header of llm.c, 1024 bytes" },
+        { "\x88\xd8\x34\x01\2\0\0\0\x0a", NULL }, /* the token 55432 */
+        { "\xa1\xd9\x34\x01\7\0\0\0\x0a", "tail -c +1025" },
+        { "PK\3\4\x14", "zip" },
+        { "PAR1", "Parquet" },
+        { "PAR2", NULL },
+    };
+    struct data_opts opts = { .origin.format = DATA_TOKENS, .features = &feature, .n_features = 1 };
+    char *folder = kit_folder();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        kit_write(folder, "a.bin", cases[i].bytes, sizeof(cases[i].bytes));
+        if (cases[i].text != NULL)
+            refused(&opts, folder, "a.bin", ERR_INPUT, cases[i].text);
+        else
+            data_free(open_opts(&opts, folder, "a.bin"));
+    }
     kit_remove(folder);
 }
 
@@ -924,8 +974,10 @@ int main(void)
         cmocka_unit_test(csv_nul_byte_in_a_number_is_refused),
         cmocka_unit_test(csv_feature_with_two_columns_of_its_name_is_refused),
         cmocka_unit_test(csv_header_of_a_file_without_records_is_checked),
+        cmocka_unit_test(csv_files_with_other_names_inside_a_feature_are_refused),
         cmocka_unit_test(npy_items_are_records),
         cmocka_unit_test(token_file_windows_are_records),
+        cmocka_unit_test(token_file_that_begins_with_the_header_of_another_format_is_refused),
         cmocka_unit_test(lists_shorter_are_padded_and_longer_are_truncated),
         cmocka_unit_test(ragged_rows_are_padded_separately),
         cmocka_unit_test(ragged_rows_with_invalid_lengths_are_refused),
