@@ -60,6 +60,16 @@ struct data_opts {
 int data_open(const struct data_opts *opts, struct data_set **out, struct err *err);
 void data_free(struct data_set *s); /* after its readers are closed; NULL is allowed */
 
+/* The numbers that a feature may have in a batch. */
+struct data_range {
+    double least, greatest;
+    double other; /* allowed too, if has_other */
+    bool has_other;
+    const char *what; /* borrowed until data_free(): what they are, for the error */
+};
+/* From now on a sample with another number in feature i is refused as a bad record. Called before readers are opened. */
+void data_set_range(struct data_set *s, uint32_t i, const struct data_range *range);
+
 uint64_t data_samples(const struct data_set *s);
 uint64_t data_records(const struct data_set *s); /* data_samples(), or more with packing */
 /* the fraction of pack items that is not padding */

@@ -116,6 +116,7 @@ struct data_set {
     uint64_t check_seed;           /* copy of data_opts */
     struct data_feature *features; /* [n_features] */
     struct data_step **steps;      /* [n_features] the steps that apply in this set */
+    struct data_range *ranges;   /* [n_features] what NULL: any number */
     uint32_t n_features;
     struct data_layout layout;
     struct data_names *names; /* owned */

@@ -159,6 +159,36 @@ static void from_cache(struct data_decoder *d, uint64_t sample)
         d->stored[i] = s->cache.samples + sample * s->layout.stored_bytes + s->layout.stored_at[i];
 }
 
+static double number_at(enum tensor_dtype type, const void *x, size_t i)
+{
+    switch (type) {
+    case TENSOR_I64:
+        return (double)((const int64_t *)x)[i];
+    case TENSOR_I32:
+        return ((const int32_t *)x)[i];
+    case TENSOR_F32:
+        return (double)((const float *)x)[i];
+    default:
+        return ((const uint8_t *)x)[i];
+    }
+}
+
+/* Checks the numbers of feature i of a sample in the batch. */
+static int check_range(const struct data_set *s, uint32_t i, const void *x, struct err *err)
+{
+    const struct data_range *r = &s->ranges[i];
+
+    for (size_t k = 0; k < s->layout.elements[i]; k++) {
+        double v = number_at(s->features[i].fed, x, k);
+
+        if (!(v >= r->least && v <= r->greatest) && !(r->has_other && v == r->other)) /* NaN too */
+            return err_set(err, ERR_INPUT,
+                           "feature '%s': value %zu is %.17g, expected %.17g to %.17g (%s)",
+                           s->features[i].name, k, v, r->least, r->greatest, r->what);
+    }
+    return 0;
+}
+
 static int decode_one(struct data_decoder *d, const struct data_sample_key *draw, uint64_t last,
                       void *const *batch, size_t at, struct err *err)
 {
@@ -182,6 +212,8 @@ static int decode_one(struct data_decoder *d, const struct data_sample_key *draw
         rc = d->convert[i] == NULL ? image_preprocess(d->image, i, draw, d->stored[i], out, err)
                                    : d->convert[i]->run(&s->features[i], s->layout.elements[i],
                                                         d->stored[i], out, err);
+        if (rc == 0 && s->ranges[i].what != NULL)
+            rc = check_range(s, i, out, err);
     }
     if (rc < 0 && s->packs != NULL)
         return err_wrap(err, rc, "sample %" PRIu64, sample);

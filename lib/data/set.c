@@ -84,6 +84,11 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
                                     .on_warning = opts->on_warning,
                                     .arg = opts->arg };
     rc = data_copy_features(s, opts, err);
+    if (rc == 0) {
+        s->ranges = arena_array(&s->mem, s->n_features, sizeof(*s->ranges));
+        if (s->ranges == NULL)
+            rc = err_set(err, ERR_NOMEM, "features: out of memory");
+    }
     if (rc == 0)
         rc = data_names_new(s->features, s->n_features, &s->names, err);
     if (rc == 0)
@@ -132,6 +137,12 @@ void data_free(struct data_set *s)
     data_names_free(s->names);
     arena_fini(&s->mem);
     free(s);
+}
+
+void data_set_range(struct data_set *s, uint32_t i, const struct data_range *range)
+{
+    CHECK(i < s->n_features);
+    s->ranges[i] = *range;
 }
 
 uint64_t data_records(const struct data_set *s)

@@ -54,6 +54,26 @@ static void note_plan(const struct engine *e, const struct plan *plan)
 
     for (uint32_t i = 0; i < n; i++)
         engine_note(e, false, notes[i]);
+    notes = plan_warnings(plan, &n);
+    for (uint32_t i = 0; i < n; i++)
+        engine_note(e, true, notes[i]);
+}
+
+/* Lets the readers refuse numbers that the plan cannot use. */
+static void limit_features(const struct engine *e, const struct plan *plan)
+{
+    struct plan_range r;
+
+    for (uint32_t i = 0; i + 1 < plans_n_inputs(e); i++) {
+        struct data_range range;
+
+        if (!plan_input_range(plan, i, &r))
+            continue;
+        range = (struct data_range){ r.least, r.greatest, r.other, r.has_other, r.what };
+        data_set_range(e->opts->data, e->opts->features[i], &range);
+        if (e->opts->eval_data != NULL)
+            data_set_range(e->opts->eval_data, e->opts->features[i], &range);
+    }
 }
 
 int plans_open(struct engine *e, const struct pass *pass, struct err *err)
@@ -69,6 +89,7 @@ int plans_open(struct engine *e, const struct pass *pass, struct err *err)
         return rc;
     first = e->replicas[0]->plans;
     note_plan(e, first->train);
+    limit_features(e, first->train);
     e->work_bytes = plan_work_bytes(first->train);
     for (uint32_t i = 0; first->eval != NULL && i < o->plan->n_metrics; i++) {
         e->metric_words[i] = plan_metric_words(first->eval, i);

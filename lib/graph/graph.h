@@ -473,6 +473,17 @@ uint32_t plan_rounded(const struct plan *p, const char **first);
 /* Messages about gradients that are missing although a caller may expect them. The plan owns
  * them. */
 const char *const *plan_notes(const struct plan *p, uint32_t *n);
+/* The numbers that an input may have. */
+struct plan_range {
+    double least, greatest;
+    double other; /* allowed too, if has_other */
+    bool has_other;
+    const char *what; /* for messages, what they are, or the table whose rows they number; the plan owns it */
+};
+/* Sets *out to the range of input i (feeds, then targets). Returns false if no op restricts it. */
+bool plan_input_range(const struct plan *p, uint32_t i, struct plan_range *out);
+/* PLAN_TRAIN: what is trained is probably not what the job intends. The plan owns the texts. */
+const char *const *plan_warnings(const struct plan *p, uint32_t *n);
 
 /* ---- attentions, fused or not ---- */
 struct plan_attention {

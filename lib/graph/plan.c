@@ -83,6 +83,12 @@ const char *const *plan_notes(const struct plan *p, uint32_t *n)
     return (const char *const *)p->notes.at;
 }
 
+const char *const *plan_warnings(const struct plan *p, uint32_t *n)
+{
+    *n = (uint32_t)p->warnings.n;
+    return (const char *const *)p->warnings.at;
+}
+
 void plan_free(struct plan *p)
 {
     size_t i;
@@ -107,6 +113,7 @@ void plan_free(struct plan *p)
     plan_fold_free(p);
     arena_fini(&p->mem);
     VEC_FINI(p->notes);
+    VEC_FINI(p->warnings);
     free(p);
 }
 

@@ -217,6 +217,7 @@ static int note_cuts(struct plan *p, struct err *err)
 int plan_gradients(struct plan *p, struct err *err)
 {
     size_t i;
+    int rc;
 
     if ((p->purpose != PLAN_TRAIN && !p->inputs.feed_grads) || p->loss.value == GRAPH_NONE)
         return 0;
@@ -230,5 +231,6 @@ int plan_gradients(struct plan *p, struct err *err)
         if (n->is_alias && passes_grad(p, n, 0))
             p->values.at[n->out[0]].grad_root = p->values.at[n->in[0]].grad_root;
     }
-    return note_cuts(p, err);
+    rc = note_cuts(p, err);
+    return rc < 0 ? rc : plan_warn_untrained(p, err);
 }

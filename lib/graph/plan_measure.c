@@ -75,6 +75,8 @@ static int add_measure(struct plan_builder *b, const char *role, const struct pl
     if (m->target >= b->opts->n_targets)
         return err_set(err, ERR_INPUT, "%s '%s' needs labels, but there are none", role, m->op);
     rc = plan_find_tensor(p->g, m->tensor, role, &tensor, err);
+    if (rc == 0 && p->purpose == PLAN_TRAIN)
+        rc = plan_warn_scores(p, m, tensor, err);
     if (rc == 0)
         rc = copy_attrs(p, m, &n, err);
     if (rc < 0)

@@ -11,6 +11,8 @@
  *   plan_layout.c  selects a layout for each value; adds `Reorder` nodes
  *   plan_remote.c  moves the nodes that compute indices of remote tables to the front
  *   plan_grad.c    determines the values with a gradient and the nodes that run backward
+ *   plan_warn.c    warns about a loss that trains nothing, or another one than intended
+ *   plan_range.c   states which numbers an input may have
  *   plan_share.c   lets values share memory: views, and results in place
  *   plan_calls.c   converts nodes to calls, and values to tensors with lifetimes
  *   plan_place.c   converts lifetimes to offsets in the work memory
@@ -271,6 +273,7 @@ struct plan {
     VEC(struct plan_attention) attentions; /* plan_fuse.c: the attentions of the graph, fused or
                                               not */
     VEC(char *) notes; /* see plan_notes() */
+    VEC(char *) warnings; /* see plan_warnings() */
     struct plan_memory memory;
     struct plan_calls calls;
     struct plan_device device;
@@ -456,6 +459,12 @@ bool plan_is_empty(const struct plan *p, const struct plan_node *n);
 bool plan_layout_matters(const struct shape *s);
 /* Returns whether a gradient flows into input i of node n. Valid after plan_gradients(). */
 bool plan_needs_grad(const struct plan *p, const struct plan_node *n, uint32_t i);
+
+/* ---- plan_warn.c ---- */
+/* Warns if the tensor of a loss has been made by a node that the loss includes. value: of the graph. Errors: ERR_NOMEM. */
+int plan_warn_scores(struct plan *p, const struct plan_measure *m, uint32_t value, struct err *err);
+/* Called after the gradients are planned. Warns if no trained parameter has one. Errors: ERR_NOMEM. */
+int plan_warn_untrained(struct plan *p, struct err *err);
 /* Returns whether input i of node n is a statistic that backward of this plan measures. */
 bool plan_needs_stat(const struct plan *p, const struct plan_node *n, uint32_t i);
 
