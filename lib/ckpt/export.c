@@ -126,8 +126,9 @@ static int write_floats(const struct exporter *e, const float *from, size_t n, s
 
     for (at = 0; at < n && rc == 0; at += some) {
         some = n - at < CHUNK ? n - at : CHUNK;
-        tensor_narrow(e->floats, from + at, some, half);
-        rc = write_bytes(e, half, some * sizeof(*half), err);
+        rc = tensor_narrow_finite(e->floats, from + at, some, half, err);
+        if (rc == 0)
+            rc = write_bytes(e, half, some * sizeof(*half), err);
     }
     free(half);
     return rc;
@@ -152,7 +153,7 @@ static int write_rows(const struct exporter *e, const struct ckpt_export_tensor 
                                                : write_bytes(e, chunk, n * row_bytes, err);
     }
     free(chunk);
-    return rc < 0 ? err_wrap(err, rc, "tensor '%s'", x->name) : 0;
+    return rc;
 }
 
 static int write_content(const struct exporter *e, struct err *err)
@@ -169,6 +170,8 @@ static int write_content(const struct exporter *e, struct err *err)
             rc = write_floats(e, t->data, (size_t)tensor_elements(t), err);
         else
             rc = write_bytes(e, t->data, tensor_bytes(t), err);
+        if (rc < 0)
+            return err_wrap(err, rc, "tensor '%s'", x->name);
     }
     return rc;
 }

@@ -22,17 +22,20 @@ static const void *value_data(const struct exporter *e, const struct graph_value
     return v->kind == VALUE_PARAM ? e->arena + e->g->params[v->index].offset : v->tensor.data;
 }
 
-/* The values converted to the type in the file, which the surrounding graph requires. NULL: out of
- * memory. */
-static const void *narrowed(struct exporter *e, const Onnx__TensorProto *t,
-                            const struct graph_value *v)
+/* Sets *out to the values converted to the type in the file, which the surrounding graph requires. */
+static int narrow(struct exporter *e, const Onnx__TensorProto *t, const struct graph_value *v,
+                  const void **out, struct err *err)
 {
     size_t n = (size_t)tensor_elements(&v->tensor);
     uint16_t *data = arena_array(&e->mem, n, sizeof(*data));
 
-    if (data != NULL)
-        tensor_narrow((enum tensor_dtype)t->data_type, value_data(e, v), n, data);
-    return data;
+    int rc;
+
+    if (data == NULL)
+        return export_no_memory(err);
+    rc = tensor_narrow_finite((enum tensor_dtype)t->data_type, value_data(e, v), n, data, err);
+    *out = data;
+    return rc < 0 ? err_wrap(err, rc, "initializer '%s'", v->name) : 0;
 }
 
 /* Elements of 4 or 2 bits in the packed form of files. NULL: out of memory. */
@@ -53,11 +56,13 @@ static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct g
         v->tensor.dtype == TENSOR_F32 && tensor_is_half((enum tensor_dtype)t->data_type);
     bool is_remote = v->kind == VALUE_PARAM && graph_param_is_remote(e->g, v->index);
     struct tensor whole = v->tensor; /* its size */
-    const void *data = is_remote                               ? NULL
-                       : is_narrow                             ? narrowed(e, t, v)
+    const void *data = is_remote || is_narrow                  ? NULL
                        : tensor_file_bits(v->tensor.dtype) < 8 ? packed(e, &v->tensor)
                                                                : value_data(e, v);
+    int rc = is_narrow && !is_remote ? narrow(e, t, v, &data, err) : 0;
 
+    if (rc < 0)
+        return rc;
     if (data == NULL && !is_remote)
         return export_no_memory(err);
     if (is_remote) {

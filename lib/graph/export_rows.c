@@ -46,7 +46,7 @@ int export_read_rows(struct exporter *e, uint32_t i, struct export_out *to, uint
         bytes = n * r->width * tensor_dtype_bytes(dtype);
         rc = read_part(e, i, first, n, part, err);
         if (rc == 0 && tensor_is_half(dtype)) /* in place: element k is read before it is written */
-            tensor_narrow(dtype, part, n * r->width, (uint16_t *)part);
+            rc = tensor_narrow_finite(dtype, part, n * r->width, (uint16_t *)part, err);
         if (rc == 0 && to != NULL) {
             export_append(&to->base, bytes, (const uint8_t *)part);
             rc = to->rc;

@@ -1,8 +1,10 @@
 #include "tensor/half.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/err.h"
 #include "base/float_formula.h"
 
 /* ---- float16: sign, 5 bits of exponent, 10 of fraction ---- */
@@ -73,4 +75,22 @@ void tensor_narrow(enum tensor_dtype type, const float *x, size_t n, void *half)
 
         memcpy((char *)half + 2 * i, &h, sizeof(h));
     }
+}
+
+int tensor_narrow_finite(enum tensor_dtype type, const float *x, size_t n, void *half,
+                         struct err *err)
+{
+    /* the smallest number that rounds to infinity: half a step above the largest one */
+    float limit = type == TENSOR_BF16 ? 0x1.ffp+127f : 65520.0f;
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if (fabsf(x[i]) >= limit && isfinite(x[i]))
+            return err_set(err, ERR_INPUT,
+                           "element %zu is %g, which would become infinite in %s (the largest number is %s): write it "
+                           "as float32%s",
+                           i, (double)x[i], tensor_dtype_name(type), type == TENSOR_BF16 ? "3.39e38" : "65504",
+                           type == TENSOR_BF16 ? "" : " or bfloat16");
+    tensor_narrow(type, x, n, half);
+    return 0;
 }

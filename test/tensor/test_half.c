@@ -7,6 +7,9 @@
 
 #include <cmocka.h>
 
+#include <string.h>
+
+#include "base/err.h"
 #include "tensor/half.h"
 
 static uint16_t narrow(enum tensor_dtype t, float x)
@@ -89,12 +92,37 @@ static void numbers_between_codes_round_to_nearest_even(void **state)
     assert_int_equal(narrow(TENSOR_BF16, INFINITY), 0x7f80);
 }
 
+static void finite_number_that_would_become_infinite_is_refused(void **state)
+{
+    static const struct {
+        enum tensor_dtype type;
+        float x;
+        bool fits;
+    } rows[] = { { TENSOR_F16, 65519, true },        { TENSOR_F16, 65520, false },     { TENSOR_F16, -70000, false },
+                 { TENSOR_F16, INFINITY, true },     { TENSOR_F16, NAN, true },        { TENSOR_BF16, 70000, true },
+                 { TENSOR_BF16, 3.3895e38f, true }, { TENSOR_BF16, 3.4e38f, false }, { TENSOR_BF16, -INFINITY, true } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        float x[2] = { 1, rows[i].x };
+        uint16_t half[2] = { 7, 7 };
+        struct err err;
+        int rc = tensor_narrow_finite(rows[i].type, x, 2, half, &err);
+
+        assert_int_equal(rc, rows[i].fits ? 0 : ERR_INPUT);
+        assert_true(rows[i].fits ? half[0] != 7 && half[1] == narrow(rows[i].type, rows[i].x)
+                                 : half[0] == 7);
+        assert_true(rc == 0 || strstr(err.text, "element 1 is ") != NULL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_round_trips_through_float32),
         cmocka_unit_test(codes_have_defined_values),
         cmocka_unit_test(numbers_between_codes_round_to_nearest_even),
+        cmocka_unit_test(finite_number_that_would_become_infinite_is_refused),
     };
 
     return cmocka_run_group_tests_name("tensor/half", tests, NULL, NULL);
