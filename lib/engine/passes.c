@@ -2,7 +2,9 @@
  *
  * Evaluation. The set is cut into global batches and lanes like the training set (in file order,
  * the last batch padded with weight zero). Every lane adds up in double over its batches, and lanes
- * are added along the tree: the figures do not depend on the placement of lanes.
+ * are added along the tree: the figures do not depend on the placement of lanes. A loss that the graph
+ * computes as a mean cannot leave out the padding: each sample of a batch with padding is then
+ * evaluated alone, in a batch of copies of it.
  *
  * Non-finite numbers. Steps are repeatable: every replica computes its lanes of the step again and
  * checks every number (plan_trace_nonfinite). The finding of the lowest lane is the result. Without a finding
@@ -30,34 +32,19 @@
 
 /* ---- evaluation ---- */
 
-static int feed_next(struct engine_replica *r, struct plan *plan, struct err *err)
-{
-    const struct data_batch *b;
-    int rc = data_next(r->plans->side, &b, err);
-
-    if (rc < 0)
-        return rc;
-    CHECK(b != NULL); /* the reader was opened up to the last step that is asked for */
-    rc = r->plans->pass->feed(r, plan, b, err);
-    data_release(r->plans->side);
-    return rc;
-}
-
-static int lane_sums(struct engine_replica *r, uint64_t step, uint32_t lane, double *sums,
-                     struct err *err)
+/* Adds the sums of a batch. */
+static int batch_sums(struct engine_replica *r, const struct data_batch *b, double *sums,
+                      struct err *err)
 {
     const struct engine *e = r->engine;
     struct plan *plan = r->plans->eval;
     struct op_run run = { .seed = e->opts->seed,
-                          .step = step,
-                          .lane = lane,
+                          .step = b->step,
+                          .lane = b->lane,
                           .loss_scale = 1,
                           .cancel = e->opts->cancel };
-    int rc;
+    int rc = r->plans->pass->feed(r, plan, b, err);
 
-    place_enter(&r->place, PHASE_EVALUATION_DATA);
-    rc = feed_next(r, plan, err);
-    place_enter(&r->place, PHASE_EVALUATE);
     if (rc == 0)
         rc = fault_error("train.evaluate", err);
     if (rc == 0)
@@ -75,6 +62,106 @@ static int lane_sums(struct engine_replica *r, uint64_t step, uint32_t lane, dou
     return 0;
 }
 
+static bool has_loss_of_graph(const struct engine *e)
+{
+    for (uint32_t i = 0; i < e->opts->plan->n_losses; i++)
+        if (e->opts->plan->losses[i].op == NULL)
+            return true;
+    return false;
+}
+
+/* A batch of copies of one sample. */
+struct copies {
+    void **features; /* owned, with the arrays; [n] NULL: no input reads the feature */
+    float *weights;  /* owned; 1 for the first copy */
+    uint32_t n;
+};
+
+static void copies_free(struct copies *c)
+{
+    for (uint32_t i = 0; c->features != NULL && i < c->n; i++)
+        free(c->features[i]);
+    free(c->features);
+    free(c->weights);
+}
+
+static int copies_new(const struct engine *e, struct plan *plan, struct copies *out,
+                      struct err *err)
+{
+    uint32_t n_inputs = plans_n_inputs(e) - 1;
+    bool fits;
+
+    *out = (struct copies){ .weights = calloc(e->opts->lane_batch, sizeof(float)) };
+    for (uint32_t i = 0; i < n_inputs; i++)
+        if (e->opts->features[i] >= out->n)
+            out->n = e->opts->features[i] + 1;
+    out->features = calloc((size_t)out->n + 1, sizeof(*out->features));
+    fits = out->weights != NULL && out->features != NULL;
+    for (uint32_t i = 0; fits && i < n_inputs; i++) {
+        void **at = &out->features[e->opts->features[i]];
+
+        if (*at == NULL)
+            *at = malloc(tensor_bytes(plan_input(plan, i)));
+        fits = *at != NULL;
+    }
+    if (!fits) {
+        copies_free(out);
+        return err_set(err, ERR_NOMEM, "out of memory");
+    }
+    out->weights[0] = 1;
+    return 0;
+}
+
+/* Adds the sums of each sample of a batch with padding. */
+static int sample_sums(struct engine_replica *r, const struct data_batch *b, double *sums,
+                       struct err *err)
+{
+    const struct engine *e = r->engine;
+    uint32_t n_inputs = plans_n_inputs(e) - 1, batch = e->opts->lane_batch;
+    struct copies c;
+    int rc = copies_new(e, r->plans->eval, &c, err);
+
+    if (rc < 0)
+        return rc;
+    for (uint32_t s = 0; rc == 0 && s < batch; s++) {
+        struct data_batch one = *b;
+
+        if (b->weights[s] == 0)
+            continue;
+        for (uint32_t i = 0; i < n_inputs; i++) {
+            uint32_t f = e->opts->features[i];
+            size_t bytes = tensor_bytes(plan_input(r->plans->eval, i)) / batch;
+
+            for (uint32_t k = 0; k < batch; k++)
+                memcpy((uint8_t *)c.features[f] + k * bytes,
+                       (const uint8_t *)b->features[f] + s * bytes, bytes);
+        }
+        one.features = (const void *const *)c.features;
+        one.weights = c.weights;
+        rc = batch_sums(r, &one, sums, err);
+    }
+    copies_free(&c);
+    return rc;
+}
+
+static int lane_sums(struct engine_replica *r, double *sums, struct err *err)
+{
+    const struct data_batch *b;
+    int rc;
+
+    place_enter(&r->place, PHASE_EVALUATION_DATA);
+    rc = data_next(r->plans->side, &b, err);
+    if (rc < 0)
+        return rc;
+    CHECK(b != NULL); /* the reader was opened up to the last step that is asked for */
+    place_enter(&r->place, PHASE_EVALUATE);
+    rc = has_loss_of_graph(r->engine) && b->n_real < r->engine->opts->lane_batch
+             ? sample_sums(r, b, sums, err)
+             : batch_sums(r, b, sums, err);
+    data_release(r->plans->side);
+    return rc;
+}
+
 /* A reader delivers step by step, lane by lane, so the sums are kept per lane. */
 static int all_lanes(struct engine_replica *r, double *per_lane, struct err *err)
 {
@@ -82,7 +169,7 @@ static int all_lanes(struct engine_replica *r, double *per_lane, struct err *err
 
     for (uint64_t s = 1; s <= e->opts->eval_steps; s++)
         for (uint32_t i = 0; i < r->n_lanes; i++) {
-            int rc = lane_sums(r, s, engine_lane(r, i), per_lane + (size_t)i * e->eval_words, err);
+            int rc = lane_sums(r, per_lane + (size_t)i * e->eval_words, err);
 
             if (rc == 0)
                 rc = engine_check_canceled(e, err);

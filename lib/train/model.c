@@ -318,6 +318,35 @@ static int open_data(struct model *m, bool training, const struct cancel *cancel
     return rc;
 }
 
+/* Refuses padding that would count in a step. A loss that the graph computes is a mean over the places of a lane; a
+ * running average of the graph is one over all places. */
+static int check_padding(const struct model *m, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    const struct graph_param *p;
+    const char *what = NULL;
+    uint32_t n, multiple = m->lane_batch;
+
+    if (!o->data.pad)
+        return 0;
+    for (uint32_t i = 0; i < o->n_losses; i++)
+        if (o->losses[i].op == NULL)
+            what = "the mean that the graph computes as its loss";
+    p = graph_params(m->graph, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].kind == GRAPH_STATISTIC) {
+            what = "the running averages of batch normalization";
+            multiple = o->global_batch;
+        }
+    if (what == NULL || m->samples % multiple == 0)
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "/data/remainder: with \"pad\", %s would count the copies that fill the last batch; expected a number "
+                   "of samples that is a multiple of %u (%s), found %llu; use \"drop\", or another global batch size",
+                   what, multiple, multiple == o->global_batch ? "the global batch size" : "the samples of a lane",
+                   (unsigned long long)m->samples);
+}
+
 static int settle_steps(struct model *m, struct err *err)
 {
     const struct train_opts *o = m->opts;
@@ -340,7 +369,7 @@ static int settle_steps(struct model *m, struct err *err)
         if (m->eval_samples == 0)
             return err_set(err, ERR_INPUT, "%s holds no records", o->data.eval);
     }
-    return 0;
+    return check_padding(m, err);
 }
 
 /* ---- initial parameters ---- */

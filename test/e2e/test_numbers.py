@@ -53,6 +53,45 @@ def classifier(folder, *nodes, classes=3, output="y"):
           {output: ["batch", classes]})
 
 
+def squares(folder):
+    """The loss is the mean of the squares of x / 2 + y / 4 - t, of each sample 1, 6.25, 16, 30.25."""
+    model(folder, [LINEAR, ("Sub", ["z", "t"], ["d"], {}), ("Mul", ["d", "d"], ["q"], {}), ("ReduceMean", ["q"], ["loss"], {"keepdims": 0})],
+          {"w": [[.5, .25]], "b": [0]}, {"x": ["batch", 2], "t": ["batch", 1]}, {"loss": []})
+
+
+ZEROS = [[0.]] * 4
+OF_GRAPH = {"type": "graph", "output": "loss"}
+
+
+@test
+def evaluation_of_a_loss_of_the_graph_is_its_mean_over_the_samples():
+    folder = workdir()
+    squares(folder)
+    for batch, lanes, samples in ((4, 1, 3), (4, 2, 3), (4, 1, 4)):
+        task = run(folder, {"train": (X, ZEROS), "eval": (X[:samples], ZEROS[:samples])}, OF_GRAPH, lanes, batch)
+        expected = sum([1, 6.25, 16, 30.25][:samples]) / samples
+        assert task.p.returncode == 0, task.log()
+        loss = task.events("eval")[-1]["loss"]
+        assert abs(loss - expected) < 1e-5, (batch, lanes, samples, loss, expected)
+
+
+@test
+def padding_that_a_mean_of_the_graph_would_count_is_refused():
+    folder = workdir()
+    squares(folder)
+    pad = {"data": {"remainder": "pad"}}
+    task = run(folder, {"train": (X[:3], ZEROS[:3])}, OF_GRAPH, **pad)
+    assert task.p.returncode == 2 and "a multiple of 4 (the global batch size), found 3; use \"drop\"" in task.final_message(), task.log()
+    task = run(folder, {"train": (X[:3], ZEROS[:3])}, OF_GRAPH, lanes=4, **pad)  # a lane has one sample: none is filled partly
+    assert task.p.returncode == 0, task.log()
+    model(folder, [LINEAR, ("BatchNormalization", ["z", "s", "c", "mean", "var"], ["y", "m", "v"], {"training_mode": 1})],
+          {"w": [[.5, .25]], "b": [0], "s": [1], "c": [0], "mean": [0], "var": [1]}, {"x": ["batch", 2]}, {"y": ["batch", 1]})
+    for samples, code in ((3, 2), (4, 0)):
+        task = run(folder, {"train": (X[:samples], ZEROS[:samples])}, {"type": "mean_squared_error", "predictions": "y", "labels": "t"},
+                   lanes=2, batch=4, **pad)
+        assert task.p.returncode == code and (code == 0 or "running averages of batch normalization" in task.final_message()), task.log()
+
+
 @test
 def probabilities_as_logits_are_warned_about_with_the_tensor_to_name():
     folder = workdir()
@@ -96,6 +135,18 @@ def label_of_binary_cross_entropy_outside_0_to_1_is_refused_with_its_record():
         text = task.final_message()
         assert task.p.returncode == 2 and "/train-t.npy': record 2 at" in text and "value 0 is %g, expected" % wrong in text, task.log()
     assert run(folder, {"train": (X, [[0], [255], [1], [0]])}, loss, data={"features": {"t": {"scale": 1 / 255}}}).p.returncode == 0
+
+
+@test
+def export_of_a_number_that_float16_cannot_hold_is_refused():
+    folder = workdir()
+    model(folder, [LINEAR], {"w": [[.5, 70000]], "b": [0]}, {"x": ["batch", 2]}, {"z": ["batch", 1]})
+    loss = {"type": "mean_squared_error", "predictions": "z", "labels": "t"}
+    for dtype, code in (("float16", 2), ("bfloat16", 0)):
+        task = run(folder, {"train": (X, ZEROS)}, loss, export={"safetensors": "o.safetensors", "dtype": dtype})
+        assert task.p.returncode == code, task.log()
+        assert os.path.exists(os.path.join(folder, "o.safetensors")) == (code == 0)
+        assert code == 0 or "tensor 'w': element 1 is 70000, which would become infinite in float16" in task.final_message(), task.log()
 
 
 if __name__ == "__main__":
