@@ -18,6 +18,7 @@
 #include "comm/comm_priv.h"
 #include "comm/maps.h"
 #include "comm/reduce.h"
+#include "comm/schedule.h"
 #include "tls/tls.h"
 
 enum {
@@ -524,10 +525,15 @@ struct comm_coded_bytes comm_coded_bytes(const struct comm *c, uint32_t local)
     return coded_bytes(&c->ranks[local]);
 }
 
+bool comm_has_slices(const struct comm *c)
+{
+    return c->topo.kind != TOPOLOGY_DIRECT || !schedule_is_power(c->topo.world);
+}
+
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
                         enum tensor_dtype dtype, enum comm_op op, struct err *err)
 {
-    CHECK(reduce_can(dtype, op) && c->group_lanes == 0);
+    CHECK(reduce_can(dtype, op) && comm_has_slices(c));
     return call(c, local,
                 (struct comm_call){ .what = COMM_REDUCE_SCATTER,
                                     .count = count,
@@ -539,7 +545,7 @@ int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count
 int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, struct err *err)
 {
-    CHECK(reduce_can(dtype, COMM_SUM) && c->group_lanes == 0);
+    CHECK(reduce_can(dtype, COMM_SUM) && comm_has_slices(c));
     return call(
         c, local,
         (struct comm_call){ .what = COMM_ALL_GATHER, .count = count, .dtype = (uint8_t)dtype },

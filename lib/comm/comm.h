@@ -217,8 +217,11 @@ struct comm_spare {
     /* Set by a call that fails: lanes of a block whose two copies this rank found to differ. */
     uint32_t n_wrong;
 };
-/* opts.spares, two ranks or more, each the only one of its host. */
+/* opts.spares, two ranks or more, each the only one of its host, and one of them has two lanes or more. The same on
+ * all members. */
 bool comm_spares(const struct comm *c);
+/* Returns why the view has no spare lanes; NULL: it has, or opts.spares is not set. */
+const char *comm_why_no_spares(const struct comm *c);
 /* Whether the helper of this rank offers its block for the next call. By the thread that makes the calls. */
 bool comm_is_offered(const struct comm *c, uint32_t local);
 /* In comm_spare.help: whether the rank that this one helps has still not begun the call, and the generation has not
@@ -254,11 +257,14 @@ struct comm_coded_bytes {
     uint64_t plain; /* what the same exchange would have sent in float32 */
 };
 struct comm_coded_bytes comm_coded_bytes(const struct comm *c, uint32_t local);
+/* Whether nodes exchange contiguous ranges of slices. Not in a world that is a power of two whose ranks have unequal shares
+ * or pieces, spare lanes, or opts.groups > 0. */
+bool comm_has_slices(const struct comm *c);
 /* In place: afterwards the slice comm_slice(world, rank, count) of `data` contains the reduction;
- * the rest is undefined. Not with opts.groups > 0. */
+ * the rest is undefined. Only if comm_has_slices(). */
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
                         enum tensor_dtype dtype, enum comm_op op, struct err *err);
-/* Copies the slice comm_slice(world, rank, count) of every rank to every other rank. Not with opts.groups > 0. */
+/* Copies the slice comm_slice(world, rank, count) of every rank to every other rank. Only if comm_has_slices(). */
 int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, struct err *err);
 /* Copies `bytes` bytes of any type from rank `root` to all ranks. */

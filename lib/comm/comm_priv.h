@@ -231,6 +231,7 @@ struct comm {
     uint32_t group_lanes;    /* leaves of a group; 0 unless opts.groups > 0 */
     struct piece_tree pieces; /* of the view; empty: equal shares */
     bool spares;             /* comm_spares() */
+    const char *no_spares;   /* comm_why_no_spares() */
     struct tiers tiers;      /* n_groups 0: the nodes exchange in one level */
     char **names;            /* owned [n_members] */
     char text[192];          /* comm_describe() */
@@ -422,7 +423,7 @@ void pieced_free_rank(struct comm_rank *r);
 int pieced_all_reduce(struct comm *c, struct comm_rank *r, void *data);
 
 /* ---- spared.c ---- */
-/* Sets c->spares. Errors: ERR_INPUT (spare lanes with compression). */
+/* Sets c->spares and c->no_spares. Errors: ERR_INPUT (spare lanes with compression). */
 int spared_decide(struct comm *c, struct err *err);
 /* Allocates what a rank needs. Errors: ERR_NOMEM; then spared_free_rank() is called nevertheless. */
 int spared_make_rank(const struct comm *c, struct comm_rank *r);

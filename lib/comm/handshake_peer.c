@@ -178,7 +178,7 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
         return DROP;
     case HANDSHAKE_LAYOUT:
         s->rc = err_set(s->err, ERR_PEER, "%s has another list of members for generation %llu, or other values of "
-                        "communication.shared_memory and communication.encrypt",
+                        "communication.shared_memory, communication.encrypt and elastic.spare",
                         name, (unsigned long long)s->here.generation);
         return DROP;
     default:

@@ -39,3 +39,12 @@ struct spare_lanes spare_lanes_of(const struct group_piece *pieces, uint32_t n_p
         return halves(first->first, first->n);
     return halves(begin, shares != NULL ? shares[rank] : 1);
 }
+
+bool spare_lanes_exist(const struct group_piece *pieces, uint32_t n_pieces, const uint32_t *shares,
+                       uint32_t world)
+{
+    for (uint32_t r = 0; r < world; r++)
+        if (spare_lanes_of(pieces, n_pieces, shares, r).n_block > 0)
+            return true;
+    return false;
+}

@@ -41,6 +41,11 @@ struct spare_lanes { /* of a rank */
 struct spare_lanes spare_lanes_of(const struct group_piece *pieces, uint32_t n_pieces,
                                   const uint32_t *shares, uint32_t rank);
 
+/* Whether a rank has a block. A property of the division, so all ranks of a group get the same answer, also those
+ * that have one lane and help no other rank. Arguments: as spare_lanes_of(), of `world` ranks. */
+bool spare_lanes_exist(const struct group_piece *pieces, uint32_t n_pieces, const uint32_t *shares,
+                       uint32_t world);
+
 /* Returns the helper of a rank, and the rank that a rank helps. world >= 2. */
 static inline uint32_t spare_helper(uint32_t rank, uint32_t world)
 {

@@ -70,6 +70,8 @@ static bool are_alone(const struct comm_opts *o)
     return o->view.n_members > 1;
 }
 
+/* All tasks of a group exchange lanes in this way, or none: the decision reads only what the layout digest of the
+ * handshake contains. */
 int spared_decide(struct comm *c, struct err *err)
 {
     const struct comm_opts *o = &c->opts;
@@ -78,7 +80,11 @@ int spared_decide(struct comm *c, struct err *err)
         return 0;
     if (o->groups > 0)
         return err_set(err, ERR_INPUT, "spare lanes are not possible with compression");
-    c->spares = are_alone(o);
+    if (!are_alone(o))
+        c->no_spares = "several replicas are on one host";
+    else if (!spare_lanes_exist(o->view.pieces, o->view.n_pieces, o->shares, o->view.n_members))
+        c->no_spares = "each replica computes one lane";
+    c->spares = c->no_spares == NULL;
     return 0;
 }
 
@@ -152,6 +158,11 @@ size_t spared_buffers(const struct comm *c)
 bool comm_spares(const struct comm *c)
 {
     return c->spares;
+}
+
+const char *comm_why_no_spares(const struct comm *c)
+{
+    return c->no_spares;
 }
 
 /* ---- offers ---- */

@@ -61,11 +61,12 @@ void codes_close(struct engine *e)
 
 void codes_note(const struct engine *e)
 {
-    size_t dense = graph_dense_floats(e->opts->graph);
+    size_t dense;
     char text[256];
 
     if (e->codes == NULL && !residual_exists(e))
         return;
+    dense = graph_dense_floats(e->opts->graph);
     if (residual_is_on(e)) {
         residual_note(e);
         return;

@@ -133,7 +133,7 @@ static int all_reduce(struct engine_replica *r, struct comm_range x, struct err 
 
     if (residual_is_on(e))
         return residual_reduce(r, x.end, err);
-    if (spare_is_on(r))
+    if (spare_is_on(e))
         return spare_reduce(r, x.end, err);
     if (codes_are_on(e))
         return comm_all_reduce_coded(e->group.comm, r->local, data, x.end - x.begin, &coding, err);

@@ -53,21 +53,21 @@ void spare_open(struct engine *e, bool can_overlap)
     const char *why = e->opts->spare != SPARE_OFF ? why_never(e, can_overlap) : NULL;
 
     e->spares = e->opts->spare != SPARE_OFF && why == NULL;
-    for (uint32_t i = 0; i < e->opts->n_devices; i++)
-        cpu_of(e->replicas[i])->why_no_spare = why;
+    e->why_no_spares = why;
 }
 
-static const char *why_off(const struct engine_replica *r)
+bool spare_is_on(const struct engine *e)
 {
-    const struct engine *e = r->engine;
+    return e->spares && e->group.comm != NULL && comm_spares(e->group.comm) && !e->group.overlap;
+}
 
+static const char *why_off(const struct engine *e)
+{
     if (!e->spares)
-        return cpu_of(r)->why_no_spare;
-    if (!comm_spares(e->group.comm))
-        return "several replicas are on one host";
-    if (e->group.overlap)
-        return "the task of rank 0 reduces gradients while backward computes";
-    return r->n_block == 0 && r->n_helped == 0 ? "each replica computes one lane" : NULL;
+        return e->why_no_spares;
+    if (comm_why_no_spares(e->group.comm) != NULL)
+        return comm_why_no_spares(e->group.comm);
+    return e->group.overlap ? "the task of rank 0 reduces gradients while backward computes" : NULL;
 }
 
 static const char *name_of(const struct engine_replica *r, uint32_t rank)
@@ -80,6 +80,25 @@ static const char *name_of(const struct engine_replica *r, uint32_t rank)
     return v->members[m].name;
 }
 
+/* Writes which lanes this task may compute for another one, and which of its own another one may compute. */
+static void describe(const struct engine_replica *r, char *out, size_t n)
+{
+    const struct spare *s = spare_of(r);
+
+    out[0] = '\0';
+    if (r->n_helped > 0)
+        engine_append(out, n,
+                      "spare lanes: if %s is late, this task computes its last %" PRIu32 " lane%s",
+                      s->helped, r->n_helped, r->n_helped > 1 ? "s" : "");
+    else
+        engine_append(out, n, "spare lanes: %s computes one lane, which is not spare", s->helped);
+    if (r->n_block > 0)
+        engine_append(out, n, "; if this task is late, %s computes its last %" PRIu32, s->helper,
+                      r->n_block);
+    else
+        engine_append(out, n, "; this task computes one lane");
+}
+
 void spare_bind(struct engine_replica *r)
 {
     const struct engine *e = r->engine;
@@ -87,15 +106,14 @@ void spare_bind(struct engine_replica *r)
     const char *why;
     char text[256];
 
-    *s = (struct spare){ .is_on = false };
+    *s = (struct spare){ .is_passive = false };
     r->spare = (struct engine_spare){ 0 };
     if (e->opts->spare == SPARE_OFF || e->group.comm == NULL)
         return;
-    why = why_off(r);
-    s->is_on = why == NULL;
+    why = why_off(e);
     /* The log says which task used a sample. It would not, if another task computed the lane. */
     s->is_passive = e->opts->on_lane != NULL;
-    if (s->is_on) {
+    if (spare_is_on(e)) {
         s->helped = name_of(r, spare_helped(r->rank, comm_world(e->group.comm)));
         s->helper = name_of(r, spare_helper(r->rank, comm_world(e->group.comm)));
     }
@@ -105,16 +123,9 @@ void spare_bind(struct engine_replica *r)
         snprintf(text, sizeof(text),
                  "spare lanes: not in this task, which writes a log of samples");
     else
-        snprintf(text, sizeof(text), "spare lanes: if %s is late, this task computes its last %" PRIu32
-                                     " lanes; if this task is late, %s computes its last %" PRIu32,
-                 s->helped, r->n_helped, s->helper, r->n_block);
+        describe(r, text, sizeof(text));
     if (r->local == 0)
         engine_note(e, false, text);
-}
-
-bool spare_is_on(const struct engine_replica *r)
-{
-    return spare_of(r)->is_on;
 }
 
 /* ---- the own lanes ---- */
@@ -124,7 +135,7 @@ uint32_t spare_begin(struct engine_replica *r, uint64_t step)
     struct spare *s = spare_of(r);
     uint32_t owed = s->owed;
 
-    if (s->is_on) /* otherwise replica 0 of the task reads it, for its report, while this one computes */
+    if (spare_is_on(r->engine)) /* otherwise replica 0 of the task reads it, for its report, while this one computes */
         r->spare = (struct engine_spare){ 0 };
     s->is_given = false;
     s->owed = 0;
@@ -137,14 +148,14 @@ uint32_t spare_merges(const struct engine_replica *r, uint32_t i)
 {
     uint32_t n_first = r->n_lanes - r->n_block;
 
-    if (!spare_is_on(r) || r->n_block == 0)
+    if (!spare_is_on(r->engine) || r->n_block == 0)
         return lane_merges(r, i);
     return i < n_first ? tree_merges(NULL, i, n_first) : tree_merges(NULL, i - n_first, r->n_block);
 }
 
 bool spare_is_block(const struct engine_replica *r, uint32_t i)
 {
-    return spare_is_on(r) && !spare_of(r)->is_passive && i >= r->n_lanes - r->n_block;
+    return spare_is_on(r->engine) && !spare_of(r)->is_passive && i >= r->n_lanes - r->n_block;
 }
 
 bool spare_is_offered(void *arg)

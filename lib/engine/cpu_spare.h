@@ -24,7 +24,9 @@ struct err;
 void spare_open(struct engine *e, bool can_overlap);
 /* A generation begins; after the group has agreed on the overlap. Writes a note, also where it is off. */
 void spare_bind(struct engine_replica *r);
-bool spare_is_on(const struct engine_replica *r);
+/* Whether the gradients of this generation are exchanged with spare lanes. The kind of an exchange is a property of
+ * the group: no replica decides it from its own lanes. */
+bool spare_is_on(const struct engine *e);
 
 /* A step begins. Returns the number of lanes of which the samples must be skipped, because the replica did not
  * compute them in the step before. */

@@ -41,7 +41,6 @@ struct kept_codes {
 };
 
 struct spare { /* cpu_spare.c; of a generation */
-    bool is_on;
     bool is_passive; /* the replica neither helps nor gives its block */
     bool is_broken;  /* it could not compute a copy, and helps no more */
     const char *helped, *helper; /* names of the tasks; the view's */
@@ -58,7 +57,6 @@ struct cpu {
     struct device_mem work, eval_work; /* owned; activations of the two plans */
     struct reducer reducer;
     struct spare spare;
-    const char *why_no_spare; /* why the job has no spare lanes; NULL: it can have them, or does not want any */
 };
 
 static inline struct cpu *cpu_of(const struct engine_replica *r)

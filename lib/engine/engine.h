@@ -263,6 +263,7 @@ struct engine {
     /* [n_devices] the share of the last step's time without work; NULL: unknown */
     double *device_idle;
     bool spares; /* spare lanes are possible (comm_opts.spares); the same on all tasks; set by open() */
+    const char *why_no_spares; /* why not; NULL: they are possible, or not wanted */
     struct code_map *codes; /* owned; the blocks of the gradient that are coded; NULL: the job codes none */
     struct residual_layout residual; /* owned; what a code with residuals codes */
     struct engine_group group;

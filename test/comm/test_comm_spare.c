@@ -331,14 +331,22 @@ static void tasks_that_disagree_do_not_connect(void **state)
     cast_fini(&k);
 }
 
-static void ranks_that_share_a_host_have_no_spare_lanes(void **state)
+static void group_with_ranks_on_one_host_or_one_lane_each_has_no_spare_lanes(void **state)
 {
     static const struct {
         const char *layout;
-        bool shared_memory, spares;
+        bool shared_memory;
+        uint32_t lanes[3];
+        const char *why_not; /* NULL: there are spare lanes */
     } rows[] = {
-        { "A1 B1", true, true },  { "A1 A1 B1", true, false }, { "A1 A1", true, false },
-        { "A1 A1", false, true }, { "A2 B1", true, false },    { "A1", true, false },
+        { "A1 B1", true, { 2, 2 }, NULL },
+        { "A1 B1 C1", true, { 1, 1, 2 }, NULL }, /* the second rank neither has a block nor helps a rank with one */
+        { "A1 A1", false, { 2, 2 }, NULL },
+        { "A1 B1", true, { 1, 1 }, "each replica computes one lane" },
+        { "A1 A1 B1", true, { 1, 1, 2 }, "several replicas are on one host" },
+        { "A1 A1", true, { 2, 2 }, "several replicas are on one host" },
+        { "A2 B1", true, { 1, 1, 2 }, "several replicas are on one host" },
+        { "A1", true, { 2 }, "several replicas are on one host" },
     };
 
     (void)state;
@@ -349,11 +357,18 @@ static void ranks_that_share_a_host_have_no_spare_lanes(void **state)
         struct err err;
 
         cast_init(&k, rows[i].layout, rows[i].shared_memory, 4096);
-        o = cast_opts(&k, 0);
-        o.spares = true;
-        assert_int_equal(comm_open(&o, &c, &err), 0);
-        assert_int_equal(comm_spares(c), rows[i].spares);
-        comm_close(c);
+        memcpy(k.shares, rows[i].lanes, sizeof(rows[i].lanes));
+        for (uint32_t m = 0; m < k.n; m++) { /* all members decide in the same way */
+            o = cast_opts(&k, m);
+            o.spares = true;
+            assert_int_equal(comm_open(&o, &c, &err), 0);
+            assert_int_equal(comm_spares(c), rows[i].why_not == NULL);
+            if (rows[i].why_not != NULL)
+                assert_string_equal(comm_why_no_spares(c), rows[i].why_not);
+            else
+                assert_null(comm_why_no_spares(c));
+            comm_close(c);
+        }
         o.groups = 2;
         assert_int_equal(comm_open(&o, &c, &err), ERR_INPUT);
         assert_non_null(strstr(err.text, "spare lanes are not possible with compression"));
@@ -398,7 +413,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(block_is_the_second_piece_or_half),
-        cmocka_unit_test(ranks_that_share_a_host_have_no_spare_lanes),
+        cmocka_unit_test(group_with_ranks_on_one_host_or_one_lane_each_has_no_spare_lanes),
         cmocka_unit_test(any_moment_of_an_offer_gives_the_bits_of_the_tree),
         cmocka_unit_test(pieces_have_spare_lanes_too),
         cmocka_unit_test(copy_that_differs_ends_the_generation_and_both_are_named),

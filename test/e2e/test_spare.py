@@ -42,8 +42,8 @@ def results(job):
     return out
 
 
-def of_one_task(steps):
-    job = make_job(steps)
+def of_one_task(steps, **changes):
+    job = make_job(steps, **changes)
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
     return results(job)
 
@@ -203,6 +203,22 @@ def lanes_that_have_moved_are_spare_too_and_the_weights_are_those_of_one_task():
     helped, used, _ = uses(tasks[2])  # until its lanes moved, worker 1 was late in each step
     assert helped == {"worker 1"} and used >= 2, tasks[2].log()
     assert results(job) == of_one_task(steps)
+
+
+@test
+def lanes_move_until_two_tasks_have_one_lane_and_all_tasks_exchange_spare_lanes_in_the_same_way():
+    """A task with one lane whose helped task has one lane, too, has no spare lane and computes none of another task."""
+    steps = 120
+    changes = {"train": {"lanes": 8, "global_batch_size": 24}, "elastic": {"balance": "auto", "balance_seconds": 1},
+               "health": {"advice": {"window_steps": 5, "window_seconds": 0.2}}}
+    job = make_job(steps, **changes)
+    tasks = start(job, ["train.lane=delay:%d@1+" % ms for ms in (5, 5, 25, 25)])
+    expect_codes(tasks, [0] * 4)
+    assert any("lanes move: " in r["message"] for r in tasks[0].events("view")), tasks[0].log()
+    last = [[r["message"] for r in t.events("note") if r["message"].startswith("spare lanes")][-1] for t in tasks]
+    assert all(m.startswith("spare lanes: ") for m in last), last  # and not "spare lanes are off: "
+    assert last[3] == "spare lanes: worker 2 computes one lane, which is not spare; this task computes one lane", last
+    assert results(job) == of_one_task(steps, **changes)
 
 
 if __name__ == "__main__":
