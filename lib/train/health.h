@@ -50,8 +50,8 @@ enum train_end health_end(const struct train *t); /* of a generation that failed
 /* Called by every replica; contains a gate. Computes the checksum of the state after `step`, which
  * the next all-reduce compares. Errors: ERR_DEVICE: replicas of this task hold different states. */
 int health_checksum(struct replica *r, uint64_t step, struct err *err);
-/* Is the checksum of the state after the steps (before, step] computed without a request of a
- * task? */
+/* Whether the job of this task wants checksums of the state after the steps (before, step]. The tasks agree by
+ * CONTROL_CHECKSUM, because the value of the key may differ between them. */
 bool health_checksum_is_due(const struct train *t, uint64_t before, uint64_t step);
 
 /* Called by local replica 0 before its last contribution to the all-reduce of `step` (0: not that of a step): writes the

@@ -272,6 +272,8 @@ static int one_step(struct work *w, uint64_t step, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "step %" PRIu64, step) : 0;
 }
 
+#define NO_CHECKSUM INT64_MIN /* less than every checksum, and than minus every checksum */
+
 /* The tasks of a group hold the same model after the last step of a period. Only one of them
  * contributes it to the outer step, so a wrong one would stay unnoticed. Errors: ERR_DEVICE. The
  * held state is valid: the next generation trains the period again. */
@@ -283,13 +285,15 @@ static int compare_models(const struct work *w, struct err *err)
     uint32_t own;
     int rc;
 
-    if (!w->o->is_shared || !t->opts->health.check_gradients)
+    /* Tasks may have other values of health.check_gradients. All of the group make the call, and each that checks
+     * states its checksum. */
+    if (!w->o->is_shared)
         return 0;
     own = checksum_part(w->o->at[0], t->engine->memory.model_bytes / sizeof(float), 0, &finite);
-    ends[0] = own;
-    ends[1] = -(int64_t)own;
+    ends[0] = t->opts->health.check_gradients ? own : NO_CHECKSUM;
+    ends[1] = t->opts->health.check_gradients ? -(int64_t)own : NO_CHECKSUM;
     rc = comm_all_reduce(t->generation.comm, w->r->local, ends, 2, TENSOR_I64, COMM_MAX, err);
-    if (rc < 0 || ends[0] == -ends[1])
+    if (rc < 0 || ends[0] == NO_CHECKSUM || ends[0] == -ends[1])
         return rc;
     (void)err_set(err, ERR_DEVICE,
                   "the tasks of group %u hold different models after step %" PRIu64
@@ -412,7 +416,8 @@ static void write_control(const struct work *w, float *control)
     control[CONTROL_PAUSE] = (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
                               TRAIN_REQUEST_PAUSE) != 0;
     control[CONTROL_CHECKSUM] =
-        generation_is_coordinator(&t->generation) && save_is_due(t, w->period->last);
+        (generation_is_coordinator(&t->generation) && save_is_due(t, w->period->last)) ||
+        health_checksum_is_due(t, w->period->before, w->period->last);
     control[CONTROL_UNLOGGED] = step_report_unlogged(t, w->held);
     control[CONTROL_LOCAL_BAD] = w->note.key > 0;
     health_contribute(t, 0, control);
@@ -425,8 +430,7 @@ static void read_control(struct work *w, const float *control, struct step_resul
     *out = (struct step_result){
         .loss = control[ENGINE_LOSS] / w->phase->groups / steps,
         .pause = control[CONTROL_PAUSE] > 0,
-        .checksum = control[CONTROL_CHECKSUM] > 0 ||
-                    health_checksum_is_due(w->t, w->period->before, w->period->last),
+        .checksum = control[CONTROL_CHECKSUM] > 0,
     };
     step_report_logged(w->r, w->held);
 }

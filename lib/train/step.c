@@ -48,7 +48,9 @@ static int write_control(struct replica *r, uint64_t step, struct err *err)
 
     control[CONTROL_PAUSE] = (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
                               TRAIN_REQUEST_PAUSE) != 0;
-    control[CONTROL_CHECKSUM] = generation_is_coordinator(&t->generation) && save_is_due(t, step);
+    control[CONTROL_CHECKSUM] =
+        (generation_is_coordinator(&t->generation) && save_is_due(t, step)) ||
+        health_checksum_is_due(t, step - 1, step);
     control[CONTROL_COPIES] = generation_is_coordinator(&t->generation) && copies_are_due(t, step);
     control[CONTROL_UNLOGGED] = step_report_unlogged(t, step - 1);
     health_contribute(t, step, control);
@@ -74,7 +76,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     out->pause = control[CONTROL_PAUSE] > 0;
     out->copies = control[CONTROL_COPIES] > 0;
     remote_read_control(r, control, out);
-    out->checksum = control[CONTROL_CHECKSUM] > 0 || health_checksum_is_due(t, step - 1, step);
+    out->checksum = control[CONTROL_CHECKSUM] > 0;
     step_report_logged(r, step - 1);
     return rc < 0 ? rc : health_compare_data(r, step, err);
 }

@@ -52,7 +52,8 @@ struct trace;
 /* The caller's control words (engine.h), reduced with the gradients. */
 enum control_word {
     CONTROL_PAUSE = ENGINE_WORDS, /* number of tasks that request a pause */
-    CONTROL_CHECKSUM,   /* a checkpoint is due after the step: states must be compared */
+    /* number of tasks for which states must be compared after the step: by the key of the job, or for a checkpoint */
+    CONTROL_CHECKSUM,
     CONTROL_UNLOGGED,   /* 1: the coordinator has not written a log line of the previous step */
     CONTROL_REMOTE_BAD, /* the gradient of a remote table is not finite */
     /* 4 words: sum of squares of the gradients of remote tables; from the coordinator alone */
