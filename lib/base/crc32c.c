@@ -1,9 +1,14 @@
 /* crc32c.c - the CRC instruction has a latency of 3 cycles and a throughput of one per cycle, so
  * three adjacent streams are processed in parallel. Carry-less multiplication combines their CRCs:
- * appending n bytes to a stream multiplies its CRC by x^(8n) modulo the polynomial. */
+ * appending n bytes to a stream multiplies its CRC by x^(8n) modulo the polynomial.
+ *
+ * A processor with AVX-512 and VPCLMULQDQ folds long data instead: it replaces a block of 256 bytes and
+ * the next one by a block with the same CRC. Measured with 256 KiB in the second-level cache of a Zen 4 core: 90
+ * GB/s; three streams 24, XXH3 of libxxhash 21 to 54. */
 #include "base/crc32c.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -109,13 +114,68 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_sse(uint32_t sta
         crc = _mm_crc32_u8((uint32_t)crc, *p);
     return ~(uint32_t)crc;
 }
+
+enum { FOLD_BYTES = 256, FOLD_LEAST = 4 * FOLD_BYTES };
+
+#define FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,sse4.2")))
+
+/* Moves x forward by FOLD_BYTES, and adds the 64 bytes that are there. The factors are x^(8 * FOLD_BYTES + 32) for the low
+ * half of each 16 bytes and x^(8 * FOLD_BYTES - 32) for the high half, reflected and multiplied by x. */
+FOLD_TARGET static inline __m512i fold(__m512i x, const uint8_t *p)
+{
+    const __m512i factors = _mm512_set4_epi32(0, (int)0xb9e02b86, 0, (int)0xdcb17aa4);
+    __m512i low = _mm512_clmulepi64_epi128(x, factors, 0x00);
+    __m512i high = _mm512_clmulepi64_epi128(x, factors, 0x11);
+
+    return _mm512_ternarylogic_epi64(low, high, _mm512_loadu_si512(p), 0x96); /* exclusive or */
+}
+
+FOLD_TARGET static uint32_t crc32c_fold(uint32_t start, const uint8_t *p, size_t n)
+{
+    /* four variables: GCC keeps an array in memory, which takes twice as long */
+    __m512i x = _mm512_loadu_si512(p), y = _mm512_loadu_si512(p + 64);
+    __m512i z = _mm512_loadu_si512(p + 128), w = _mm512_loadu_si512(p + 192);
+    uint8_t block[FOLD_BYTES];
+    uint64_t crc = 0;
+
+    x = _mm512_xor_si512(x, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~start)));
+    for (n -= FOLD_BYTES, p += FOLD_BYTES; n >= FOLD_BYTES; n -= FOLD_BYTES, p += FOLD_BYTES) {
+        x = fold(x, p);
+        y = fold(y, p + 64);
+        z = fold(z, p + 128);
+        w = fold(w, p + 192);
+    }
+    _mm512_storeu_si512(block, x);
+    _mm512_storeu_si512(block + 64, y);
+    _mm512_storeu_si512(block + 128, z);
+    _mm512_storeu_si512(block + 192, w);
+    for (int i = 0; i < FOLD_BYTES; i += 8)
+        crc = _mm_crc32_u64(crc, load(block + i));
+    return crc32c_sse(~(uint32_t)crc, p, n);
+}
+
+static bool has_fold(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("sse4.2") &&
+           __builtin_cpu_supports("pclmul");
+}
 #endif
 
-uint32_t crc32c(uint32_t crc, const void *data, size_t n)
+uint32_t crc32c_streams(uint32_t crc, const void *data, size_t n)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
         return crc32c_sse(crc, data, n);
 #endif
     return crc32c_portable(crc, data, n);
+}
+
+uint32_t crc32c(uint32_t crc, const void *data, size_t n)
+{
+#if defined(__x86_64__)
+    if (n >= FOLD_LEAST && has_fold())
+        return crc32c_fold(crc, data, n);
+#endif
+    return crc32c_streams(crc, data, n);
 }

@@ -67,9 +67,10 @@ static void crc32c_matches_the_published_vectors(void **state)
 static void crc32c_of_any_length_and_alignment_matches_the_definition(void **state)
 {
     uint8_t *bytes = random_bytes(40000);
-    /* lengths around one word, and around one and two blocks of each stride */
-    static const size_t lengths[] = { 1,    7,    8,    9,     63,    767,   768,   769,   776,
-                                      1535, 1536, 2311, 12287, 12288, 12289, 13063, 24576, 39000 };
+    /* lengths around one word, around one and two blocks of each stride, and around those that are folded */
+    static const size_t lengths[] = { 1,    7,    8,    9,    63,    767,   768,   769,   776,   1023, 1024,
+                                      1025, 1279, 1280, 1281, 1535,  1536,  2311,  12287, 12288, 12289,
+                                      13063, 24576, 39000 };
 
     (void)state;
     for (size_t n = 0; n < 100; n++)
@@ -79,6 +80,7 @@ static void crc32c_of_any_length_and_alignment_matches_the_definition(void **sta
             uint32_t expected = reference_crc(0x1234, bytes + shift, lengths[i]);
 
             assert_int_equal(crc32c(0x1234, bytes + shift, lengths[i]), expected);
+            assert_int_equal(crc32c_streams(0x1234, bytes + shift, lengths[i]), expected);
             assert_int_equal(crc32c_portable(0x1234, bytes + shift, lengths[i]), expected);
         }
     }
