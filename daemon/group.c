@@ -32,8 +32,11 @@ enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of certif
 /* Called on a thread of the communicator. */
 static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
 {
-    struct group *g = ((struct run *)arg)->group;
+    struct run *r = arg;
+    struct group *g = r->group;
 
+    if (loss->has_changed_message)
+        report_changed_message(r->report);
     pthread_mutex_lock(&g->lock);
     if (!g->is_broken)
         g->loss = *loss;

@@ -119,6 +119,9 @@ static void open_metrics(struct report *r)
     r->metrics.divergences =
         metrics_counter(m, "trainerd_divergences_total", NULL,
                         "Times that tasks held different gradients or weights.");
+    r->metrics.changed_messages =
+        metrics_counter(m, "trainerd_changed_messages_total", NULL,
+                        "Messages in clear text whose bytes were changed on the way to this task.");
     r->times.save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
                                              "Attempts to write a checkpoint that failed.");
 }
@@ -155,6 +158,11 @@ void report_close(struct report *r)
     curves_end(r);
     pthread_mutex_destroy(&r->lock);
     free(r);
+}
+
+void report_changed_message(struct report *r)
+{
+    metric_add(r->metrics.changed_messages, 1);
 }
 
 /* ---- events ---- */

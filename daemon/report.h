@@ -55,6 +55,8 @@ void report_set_coordinator(struct report *r, bool leads);
 /* Where this task is outside training: "joining", "waiting". */
 void report_phase(struct report *r, const char *phase);
 void report_trouble(struct report *r, const char *text);
+/* Counts a message that reached this task with other bytes than were sent. Any thread. */
+void report_changed_message(struct report *r);
 
 /* What may change while training runs. */
 void report_set_log_every(struct report *r, uint32_t steps);

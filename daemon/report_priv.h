@@ -80,7 +80,7 @@ struct report_curves {
 struct report_metrics {
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
     struct metric *steps_total, *samples_total, *skipped_total;
-    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
+    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences, *changed_messages;
     struct metric *phase, *groups, *outer_step; /* NULL: the job has no phases */
     struct metric *coded_bytes, *coded_saved_bytes; /* NULL: the job does not compress gradients */
     struct metric *spare_given, *spare_offered, *spare_used, *spare_compared, *spare_wrong; /* NULL: no spare lanes */

@@ -1,7 +1,7 @@
 /* channel.c - messages between ranks and servers; see channel.h.
  *
  * A channel is a link: one connection, TCP, or a Unix socket if both members can share memory. Each message is
- * preceded by a head (message.h). A local end waits on one epoll instance with all of its links. channel_read.c
+ * preceded by a head (message.h), and followed by a checksum if it is sent over TCP in clear text. A local end waits on one epoll instance with all of its links. channel_read.c
  * receives. channel_ring.c exchanges the bytes of large messages between members that share memory.
  *
  *   reading    comm_receive() stops reading a channel at its first complete message, so the kernel
@@ -18,8 +18,10 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/err.h"
 #include "base/errno_text.h"
 #include "base/fault.h"
@@ -28,6 +30,7 @@
 
 enum {
     SEND_PARTS = 256,        /* per system call */
+    SUM_BYTES = 256 << 10,   /* per system call, of a message with a checksum: computed while the bytes are in the cache */
     SMALL_PARTS = 16,        /* so many with less than SMALL_BYTES are collected: sendmsg() pays for each part */
     SMALL_BYTES = 16 << 10,
     NAMED_MAX = 3,           /* limit of points in a message */
@@ -231,19 +234,24 @@ void comm_exchange(struct comm *c, uint32_t local, uint8_t **data, size_t *capac
 
 /* ---- comm_send() ---- */
 
-/* A message being sent: its head, then its parts. */
+/* A message being sent: its head, its parts, and their checksum. */
 struct outgoing {
-    uint8_t head[MESSAGE_CHANNEL_BYTES];
+    uint8_t head[MESSAGE_CHANNEL_SEALED], tail[MESSAGE_SUM_BYTES];
     const struct iovec *parts;
-    uint32_t n_parts, part; /* part: index + 1 of the present part; 0: the head */
+    uint32_t n_parts, part; /* part: index + 1 of the present part; 0: the head; n_parts + 1: the checksum */
+    uint32_t n_tail;        /* bytes of the checksum; 0: there is none */
     size_t at;              /* bytes of the present part that were sent */
     size_t rest;            /* bytes of the message that were not sent */
+    size_t bytes, summed;   /* bytes of the parts, and those of which `sum` is the checksum */
+    uint32_t sum;
     bool in_ring;           /* the parts go through the ring of the channel */
 };
 
 static struct iovec part_of(const struct outgoing *o, uint32_t i)
 {
-    return i == 0 ? (struct iovec){ (void *)o->head, sizeof(o->head) } : o->parts[i - 1];
+    return i == 0            ? (struct iovec){ (void *)o->head, sizeof(o->head) }
+           : i <= o->n_parts ? o->parts[i - 1]
+                             : (struct iovec){ (void *)o->tail, o->n_tail };
 }
 
 static void advance(struct outgoing *o, size_t n)
@@ -256,18 +264,49 @@ static void advance(struct outgoing *o, size_t n)
     }
 }
 
-/* Lists the bytes to send. Returns the number of entries; empty parts have none. */
+/* Lists the bytes of the head and of the parts to send: all, or SUM_BYTES if the message has a checksum. Returns the number
+ * of entries; empty parts have none. */
 static size_t list_rest(const struct outgoing *o, struct iovec out[SEND_PARTS])
 {
-    size_t n = 0, at = o->at;
+    size_t n = 0, at = o->at, most = o->n_tail > 0 ? SUM_BYTES : SIZE_MAX;
 
-    for (uint32_t i = o->part; i <= (o->in_ring ? 0 : o->n_parts) && n < SEND_PARTS; i++, at = 0) {
+    for (uint32_t i = o->part; i <= (o->in_ring ? 0 : o->n_parts) && n < SEND_PARTS && most > 0;
+         i++, at = 0) {
         struct iovec v = part_of(o, i);
 
-        if (v.iov_len > at)
-            out[n++] = (struct iovec){ (uint8_t *)v.iov_base + at, v.iov_len - at };
+        if (v.iov_len <= at)
+            continue;
+        v = (struct iovec){ (uint8_t *)v.iov_base + at, v.iov_len - at };
+        v.iov_len = v.iov_len < most ? v.iov_len : most;
+        most -= v.iov_len;
+        out[n++] = v;
     }
     return n;
+}
+
+/* Adds those bytes of the list to the checksum that are not in it, and appends the checksum to the list if it is
+ * complete. */
+static size_t add_sum(struct outgoing *o, struct iovec *v, size_t n)
+{
+    size_t head = o->part == 0 ? sizeof(o->head) - o->at : 0,
+           in_tail = o->part > o->n_parts ? o->at : 0;
+    size_t sent = o->bytes + o->n_tail + head - o->rest - in_tail; /* bytes of the parts */
+    size_t skip = head + o->summed - sent;
+
+    if (o->n_tail == 0)
+        return n;
+    for (size_t i = 0; i < n; i++) {
+        size_t skipped = skip < v[i].iov_len ? skip : v[i].iov_len;
+
+        o->sum = crc32c(o->sum, (uint8_t *)v[i].iov_base + skipped, v[i].iov_len - skipped);
+        o->summed += v[i].iov_len - skipped;
+        skip -= skipped;
+    }
+    if (o->summed < o->bytes)
+        return n;
+    bytes_set_u32(o->tail, o->sum);
+    v[n] = (struct iovec){ o->tail + in_tail, o->n_tail - in_tail };
+    return n + 1;
 }
 
 /* Copies the first bytes of the parts, at most `most`, to e->collected. Returns their number. After EAGAIN the same
@@ -303,22 +342,31 @@ static bool are_small(const struct iovec *v, size_t n)
     return n > SMALL_PARTS && bytes < SMALL_BYTES;
 }
 
-static ssize_t send_clear(struct comm_end *e, int fd, struct iovec *v, size_t n)
+static ssize_t send_clear(struct comm_end *e, int fd, struct outgoing *o, struct iovec *v, size_t n)
 {
-    struct msghdr m = { .msg_iov = v, .msg_iovlen = n };
+    struct msghdr m = { .msg_iov = v };
+    uint8_t *byte;
+    ssize_t sent;
 
     if (are_small(v, n)) {
         v[0] = (struct iovec){ e->collected, collect(e, v, n, CHANNEL_COLLECT_BYTES) };
-        m.msg_iovlen = 1;
+        n = 1;
     }
-    return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    m.msg_iovlen = add_sum(o, v, n);
+    if (o->n_tail == 0 || !fault_hit("comm.flip"))
+        return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    byte = v[m.msg_iovlen / 2].iov_base;
+    *byte ^= 1; /* a bit changes on the way */
+    sent = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    *byte ^= 1;
+    return sent;
 }
 
 /* Returns the number of bytes sent; 0: none now; -1 after comm_fail(). */
-static ssize_t send_some(struct comm *c, struct comm_end *e, uint32_t k, const struct outgoing *o)
+static ssize_t send_some(struct comm *c, struct comm_end *e, uint32_t k, struct outgoing *o)
 {
     const struct comm_link *link = &e->links[k];
-    struct iovec v[SEND_PARTS];
+    struct iovec v[SEND_PARTS + 1];
     size_t n_v;
     ssize_t n;
 
@@ -328,7 +376,8 @@ static ssize_t send_some(struct comm *c, struct comm_end *e, uint32_t k, const s
     if (fault_hit("comm.send"))
         n = -1, errno = ECONNRESET;
     else
-        n = link->tls != NULL ? send_record(e, link->tls, v, n_v) : send_clear(e, link->fd, v, n_v);
+        n = link->tls != NULL ? send_record(e, link->tls, v, n_v)
+                              : send_clear(e, link->fd, o, v, n_v);
     if (n > 0)
         return n;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -418,7 +467,10 @@ int comm_send(struct comm *c, uint32_t local, uint32_t to, const struct iovec *p
     }
     o.in_ring = channel_uses_ring(&e->channels[k], o.rest);
     message_channel_write(o.in_ring ? CHANNEL_RING : CHANNEL_STREAM, o.rest, o.head);
-    o.rest += sizeof(o.head);
+    message_seal(o.head, MESSAGE_CHANNEL_BYTES);
+    o.bytes = o.rest;
+    o.n_tail = (uint32_t)channel_sum_bytes(&e->links[k], o.bytes);
+    o.rest += sizeof(o.head) + o.n_tail;
     while (rc == 0 && o.rest > 0 && !comm_has_failed(c)) {
         ssize_t n = send_some(c, e, k, &o);
 

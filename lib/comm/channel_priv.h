@@ -40,6 +40,8 @@ struct channel {
     uint64_t ended_ns;                   /* when the connection ended; 0: it is open */
     bool has_more;                       /* can be read, although epoll does not report it */
     int wakes_at;                        /* SO_RCVLOWAT of the connection; 0: not set */
+    size_t n_tail;                       /* bytes of the checksum that follows `current`; 0: none, or it was read */
+    uint32_t sum;                        /* of the bytes of `current` so far, if it has a checksum */
     bool in_ring;                        /* the rest of `current` is in ring_in */
     bool has_offered;                    /* ring_out was offered to the peer */
     struct ring ring_out, ring_in;       /* owned; of a local link. ring_in: none before the offer of the peer */
@@ -47,6 +49,12 @@ struct channel {
     int passed[2];                       /* owned; descriptors received, before their OFFER was read; -1 */
     uint8_t ahead[CHANNEL_AHEAD_BYTES];
 };
+
+/* Returns the bytes of the checksum that follows a message of so many bytes. */
+static inline size_t channel_sum_bytes(const struct comm_link *link, size_t bytes)
+{
+    return bytes > 0 && link->tls == NULL && !link->is_local ? MESSAGE_SUM_BYTES : 0;
+}
 
 /* Returns the place of the next byte of `current`, which is not complete; *room: bytes that it has. */
 static inline uint8_t *channel_next_place(struct channel *ch, size_t *room)

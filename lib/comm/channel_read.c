@@ -1,18 +1,21 @@
 /* channel_read.c - receives the bytes of the channels of a local end, and makes messages of them.
  *
  * The bytes before a head is complete are received into `ahead`, so that a small message needs one
- * system call. The rest of a large message is received directly into its buffer, or into the places of
+ * system call. The checksum of a message arrives there, too. The rest of a large message is received directly into its buffer, or into the places of
  * comm_place(); the rest of a message in a ring is copied from there. Complete messages wait in the queue of their channel; their buffers are used again. */
 #include "comm/channel_priv.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/err.h"
 #include "base/errno_text.h"
 #include "base/fault.h"
@@ -24,6 +27,7 @@ enum {
     /* While a message lacks more bytes, epoll reports the connection when that many have arrived. A
      * message of 4 MB otherwise wakes its receiver up to 60 times, once per packet on loopback. */
     WAKE_BYTES = 128 << 10,
+    SUM_BYTES = 256 << 10, /* received at once of a message with a checksum, computed while they are in the cache */
     SMALL_PLACE = 4096, /* a smaller place is filled from e->collected */
     EVENTS = 64,
 };
@@ -91,6 +95,17 @@ static void end_channel(struct comm_end *e, uint32_t k)
     (void)epoll_ctl(e->ready_fd, EPOLL_CTL_DEL, e->links[k].fd, NULL);
 }
 
+static uint32_t own_point(const struct comm *c, const struct comm_end *e)
+{
+    return c->first_point + (uint32_t)(e - c->ends);
+}
+
+static void add_to_sum(struct channel *ch, const uint8_t *bytes, size_t n)
+{
+    if (ch->n_tail > 0)
+        ch->sum = crc32c(ch->sum, bytes, n);
+}
+
 /* Copies the next n bytes of the present message to their places. */
 static void scatter(struct channel *ch, const uint8_t *from, size_t n)
 {
@@ -147,10 +162,13 @@ static int begin_message(struct comm *c, struct comm_end *e, uint32_t k)
     bool is_placed;
     struct err err;
 
+    if (!message_is_intact(ch->ahead + ch->ahead_at, MESSAGE_CHANNEL_BYTES))
+        return comm_message_changed(c, e->links[k].fd, point, own_point(c, e),
+                                    "the head of a message");
     if (message_channel_read(ch->ahead + ch->ahead_at, &where, &bytes, &err) < 0)
         return comm_fail(c, ERR_PEER, c->topo.member_of[point], "%s sent an invalid message: %s",
                          comm_rank_text(c, point).text, err.text);
-    ch->ahead_at += MESSAGE_CHANNEL_BYTES;
+    ch->ahead_at += MESSAGE_CHANNEL_SEALED;
     if (where == CHANNEL_OFFER)
         return channel_accept_ring(c, e, k);
     if (where == CHANNEL_RING && ch->ring_in.page == NULL)
@@ -166,14 +184,41 @@ static int begin_message(struct comm *c, struct comm_end *e, uint32_t k)
     ch->current->is_placed = is_placed;
     ch->n_in = ch->place_at = 0;
     ch->in_ring = where == CHANNEL_RING;
+    ch->n_tail = channel_sum_bytes(&e->links[k], bytes);
+    ch->sum = 0;
     if (is_placed) {
         ch->place = ch->places;
         ch->places = NULL;
     }
     present = ch->ahead_end - ch->ahead_at < bytes ? ch->ahead_end - ch->ahead_at : bytes;
     present = ch->in_ring ? 0 : present;
+    add_to_sum(ch, ch->ahead + ch->ahead_at, present);
     scatter(ch, ch->ahead + ch->ahead_at, present);
     ch->ahead_at += present;
+    return 0;
+}
+
+static bool has_all_bytes(const struct channel *ch)
+{
+    return ch->current != NULL && ch->n_in == ch->current->bytes;
+}
+
+/* Compares the checksum of `current`, if it has arrived. */
+static int read_tail(struct comm *c, struct comm_end *e, uint32_t k)
+{
+    struct channel *ch = &e->channels[k];
+    uint32_t point = e->links[k].peer;
+    char what[64];
+
+    if (ch->n_tail == 0 || !has_all_bytes(ch) || ch->ahead_end - ch->ahead_at < ch->n_tail)
+        return 0;
+    if (bytes_get_u32(ch->ahead + ch->ahead_at) != ch->sum) {
+        snprintf(what, sizeof(what), "message %llu, of %zu bytes",
+                 (unsigned long long)ch->n_messages + 1, ch->current->bytes);
+        return comm_message_changed(c, e->links[k].fd, point, own_point(c, e), what);
+    }
+    ch->ahead_at += ch->n_tail;
+    ch->n_tail = 0;
     return 0;
 }
 
@@ -191,7 +236,7 @@ static void finish_message(struct comm_end *e, struct channel *ch)
 
 static bool has_head(const struct channel *ch)
 {
-    return ch->current == NULL && ch->ahead_end - ch->ahead_at >= MESSAGE_CHANNEL_BYTES;
+    return ch->current == NULL && ch->ahead_end - ch->ahead_at >= MESSAGE_CHANNEL_SEALED;
 }
 
 /* Receives bytes of the present message from the connection. A system call for each small place would take
@@ -208,7 +253,11 @@ static ssize_t receive_message(struct comm *c, struct comm_end *e, uint32_t k, s
         to = e->collected;
         room = rest < CHANNEL_COLLECT_BYTES ? rest : CHANNEL_COLLECT_BYTES;
     }
+    if (ch->n_tail > 0 && most > SUM_BYTES)
+        most = SUM_BYTES;
     n = receive_some(c, e, k, to, room < most ? room : most);
+    if (n > 0)
+        add_to_sum(ch, to, (size_t)n);
     if (n > 0 && is_small)
         scatter(ch, to, (size_t)n);
     else if (n > 0)
@@ -223,9 +272,9 @@ static ssize_t receive_next(struct comm *c, struct comm_end *e, uint32_t k, size
     size_t rest;
     ssize_t n;
 
-    if (ch->current != NULL)
+    if (ch->current != NULL && !has_all_bytes(ch))
         return ch->in_ring ? channel_ring_receive(c, e, k) : receive_message(c, e, k, most);
-    rest = ch->ahead_end - ch->ahead_at; /* less than a head */
+    rest = ch->ahead_end - ch->ahead_at; /* less than a head, or than a checksum */
     memmove(ch->ahead, ch->ahead + ch->ahead_at, rest);
     ch->ahead_at = 0;
     ch->ahead_end = rest;
@@ -267,7 +316,9 @@ static int read_channel(struct comm *c, struct comm_end *e, uint32_t k, bool all
         while (has_head(ch)) /* an OFFER begins no message */
             if (begin_message(c, e, k) < 0)
                 return -1;
-        if (ch->current != NULL && ch->n_in == ch->current->bytes) {
+        if (read_tail(c, e, k) < 0)
+            return -1;
+        if (has_all_bytes(ch) && ch->n_tail == 0) {
             finish_message(e, ch);
             stops = !all;
         } else if (got >= TURN_BYTES || ch->ended_ns != 0) {

@@ -48,7 +48,7 @@ static ssize_t send_offer(int fd, const int passed[PASSED])
         struct cmsghdr align;
         char bytes[CMSG_SPACE(PASSED * sizeof(int))];
     } control = { .bytes = { 0 } };
-    uint8_t head[MESSAGE_CHANNEL_BYTES];
+    uint8_t head[MESSAGE_CHANNEL_SEALED];
     struct iovec iov = { head, sizeof(head) };
     struct msghdr h = { .msg_iov = &iov,
                         .msg_iovlen = 1,
@@ -56,6 +56,7 @@ static ssize_t send_offer(int fd, const int passed[PASSED])
                         .msg_controllen = sizeof(control.bytes) };
 
     message_channel_write(CHANNEL_OFFER, 0, head);
+    message_seal(head, MESSAGE_CHANNEL_BYTES);
     CMSG_FIRSTHDR(&h)->cmsg_level = SOL_SOCKET;
     CMSG_FIRSTHDR(&h)->cmsg_type = SCM_RIGHTS;
     CMSG_FIRSTHDR(&h)->cmsg_len = CMSG_LEN(PASSED * sizeof(int));
@@ -79,7 +80,7 @@ int channel_offer_ring(struct comm *c, struct comm_end *e, uint32_t k)
     n = fault_hit("comm.pass") ? (errno = ETOOMANYREFS, -1) : send_offer(link->fd, passed);
     rc = n < 0 ? errno : 0;
     close(passed[0]);
-    ch->has_offered = n == MESSAGE_CHANNEL_BYTES; /* a Unix socket accepts all of them, or none */
+    ch->has_offered = n == MESSAGE_CHANNEL_SEALED; /* a Unix socket accepts all of them, or none */
     if (ch->has_offered)
         return 0;
     ring_close(&ch->ring_out);

@@ -67,6 +67,7 @@ struct comm_loss {
                                                  generation, or whose data port rejected all attempts
                                                  to connect */
     uint32_t n_dead_paths;
+    bool has_changed_message; /* this member has received other bytes than a peer has sent */
 };
 
 struct comm_opts {

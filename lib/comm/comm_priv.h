@@ -89,7 +89,7 @@ struct comm_life {
     enum life_kind kind;
     bool is_over;      /* nothing more will be read */
     _Atomic bool left; /* the peer said goodbye (BYE) */
-    bool has_code;     /* a code follows each message: see message.h */
+    bool has_code;     /* a code follows each message, on a LIFE_LINE: see message.h */
     uint8_t key[MESSAGE_KEY_BYTES];
     uint8_t in[MESSAGE_LIFE_BYTES + MESSAGE_CODE_BYTES]; /* the message being received */
     size_t n_in;
@@ -287,6 +287,9 @@ int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
 /* Calls comm_fail() with ERR_PATH: the kernel of the member acknowledged nothing for
  * COMM_PATH_MS. */
 int comm_path_lost(struct comm *c, uint32_t member);
+/* The connection `fd` has brought other bytes of `what` than the point `from` has sent. Calls comm_fail() with both
+ * ends, and marks the loss. */
+int comm_message_changed(struct comm *c, int fd, uint32_t from, uint32_t to, const char *what);
 /* The link to a point broke. Waits briefly for the life line of its member, which may report the
  * cause, and calls comm_fail(). */
 int comm_link_lost(struct comm *c, uint32_t point, const char *why);

@@ -4,6 +4,7 @@
 #include "comm/comm_priv.h"
 
 #include <linux/futex.h>
+#include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -188,6 +189,36 @@ int comm_path_lost(struct comm *c, uint32_t member)
 {
     return comm_fail(c, ERR_PATH, member, "%s acknowledges nothing on the data path for %.3g s",
                      c->names[member], (double)COMM_PATH_MS / 1e3);
+}
+
+/* Writes "ip:port" of this end of a connection, or of the other one. */
+static void print_end(int fd, bool is_other, char *out, size_t n)
+{
+    struct sockaddr_storage a = { 0 };
+    socklen_t bytes = sizeof(a);
+    char host[48] = "?", port[8] = "?";
+
+    if ((is_other ? getpeername(fd, (struct sockaddr *)&a, &bytes)
+                  : getsockname(fd, (struct sockaddr *)&a, &bytes)) == 0)
+        (void)getnameinfo((struct sockaddr *)&a, bytes, host, sizeof(host), port, sizeof(port),
+                          NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(out, n, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+int comm_message_changed(struct comm *c, int fd, uint32_t from, uint32_t to, const char *what)
+{
+    char there[64], here[64];
+
+    print_end(fd, true, there, sizeof(there));
+    print_end(fd, false, here, sizeof(here));
+    pthread_mutex_lock(&c->failure.lock);
+    if (c->failure.code == 0)
+        c->failure.loss.has_changed_message = true;
+    pthread_mutex_unlock(&c->failure.lock);
+    return comm_fail(
+        c, ERR_PEER, COMM_NO_MEMBER,
+        "a message from %s at %s to %s at %s was changed on its way (%s): its CRC-32C differs",
+        comm_rank_text(c, from).text, there, comm_rank_text(c, to).text, here, what);
 }
 
 bool comm_has_left(const struct comm *c, uint32_t member)

@@ -111,7 +111,7 @@ static void want_life(struct handshake_state *s, struct comm_life *life)
     want(s, is_line ? HANDSHAKE_LIFE : HANDSHAKE_HOST, s->c->self, life->member, life->member,
          &life->fd);
     s->wants[s->n_wants - 1].is_local = !is_line;
-    life->has_code = is_line && s->opts->encrypts;
+    life->has_code = is_line;
     if (life->has_code)
         s->wants[s->n_wants - 1].key = life->key;
 }

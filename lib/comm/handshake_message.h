@@ -26,7 +26,7 @@
 struct err;
 
 enum {
-    HANDSHAKE_VERSION = 6, /* of these messages and of the messages that follow them (message.h) */
+    HANDSHAKE_VERSION = 7, /* of these messages and of the messages that follow them (message.h) */
     HANDSHAKE_NONCE_BYTES = 32,
     HANDSHAKE_HELLO_BYTES = 104,
     HANDSHAKE_CHALLENGE_BYTES = 80,

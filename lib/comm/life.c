@@ -77,7 +77,10 @@ static void handle_message(struct comm *c, struct comm_life *l)
     l->n_in = 0;
     if (l->has_code && !has_valid_code(l)) {
         l->is_over = true;
-        comm_fail(c, ERR_PEER, l->member, "%s sent a life message that is not authentic", name);
+        comm_fail(
+            c, ERR_PEER, l->member,
+            "%s sent a life message with an invalid code: it is not authentic, or was changed on its way",
+            name);
         return;
     }
     if (message_life_read(l->in, l->member, c->topo.n_members, &m, &err) < 0) {

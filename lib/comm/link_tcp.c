@@ -2,7 +2,11 @@
  * the same time, and adds while more arrives.
  *
  * Every exchange begins with a head (message.h) that describes the call and its part, so two ranks
- * that make different calls detect that before any element is changed. */
+ * that make different calls detect that before any element is changed.
+ *
+ * In clear text a checksum of the range follows it. The sender computes the checksum of each piece before it sends
+ * the piece, the receiver after it has received it, while the piece is in the cache. The receiver adds pieces at
+ * once; a checksum that differs ends the generation, whose gradients are then lost, and no step is applied. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -12,8 +16,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/err.h"
 #include "base/errno_text.h"
 #include "base/fault.h"
@@ -34,8 +40,11 @@ struct flow {
     int fd; /* -1: nothing to do */
     struct tls_stream *tls; /* NULL: clear text */
     uint32_t rank;
-    uint8_t head[MESSAGE_HEAD_BYTES];
-    size_t done, total; /* bytes, including the head */
+    uint8_t head[MESSAGE_HEAD_SEALED], tail[MESSAGE_SUM_BYTES];
+    size_t body, n_tail; /* bytes of the range; of its checksum: 0 without one */
+    size_t done, total;  /* bytes, including head and tail */
+    size_t summed;       /* bytes of the range of which `sum` is the checksum */
+    uint32_t sum;
 };
 
 static struct comm_link *link_to(struct comm_rank *r, uint32_t rank)
@@ -54,8 +63,27 @@ static struct flow flow_of(struct comm_rank *r, uint32_t rank, size_t bytes)
         f = (struct flow){ .fd = link_to(r, rank)->fd,
                            .tls = link_to(r, rank)->tls,
                            .rank = rank,
-                           .total = sizeof(f.head) + bytes };
+                           .body = bytes };
+    f.n_tail = f.fd >= 0 && f.tls == NULL && bytes > 0 ? sizeof(f.tail) : 0;
+    f.total = f.fd >= 0 ? sizeof(f.head) + bytes + f.n_tail : 0;
     return f;
+}
+
+/* Bytes of the range that were sent or received. */
+static size_t body_done(const struct flow *f)
+{
+    size_t done = f->done > sizeof(f->head) ? f->done - sizeof(f->head) : 0;
+
+    return done < f->body ? done : f->body;
+}
+
+/* Adds the next n bytes of the range to the checksum. */
+static void add_to_sum(struct flow *f, const uint8_t *bytes, size_t n)
+{
+    if (f->n_tail == 0)
+        return;
+    f->sum = crc32c(f->sum, bytes, n);
+    f->summed += n;
 }
 
 static bool is_done(const struct flow *f)
@@ -83,32 +111,46 @@ static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
     return comm_link_lost(c, f->rank, errno_text(errnum));
 }
 
-/* Sends bytes of both vectors; under TLS those of the first one alone. */
+/* Sends bytes of all vectors; under TLS those of the first one alone. */
 static ssize_t send_some(const struct flow *f, const struct msghdr *m)
 {
+    uint8_t *byte = m->msg_iov[m->msg_iovlen / 2].iov_base; /* of the range, if there is some */
+    ssize_t n;
+
     if (fault_hit("comm.send"))
         return errno = ECONNRESET, -1;
     if (f->tls != NULL)
         return tls_stream_send(f->tls, m->msg_iov[0].iov_base, m->msg_iov[0].iov_len);
-    return sendmsg(f->fd, m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!fault_hit("comm.flip"))
+        return sendmsg(f->fd, m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    *byte ^= 1; /* a bit changes on the way */
+    n = sendmsg(f->fd, m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    *byte ^= 1;
+    return n;
 }
 
 /* Returns 1 after progress, 0 if it would block, -1 after a failure. */
 static int push(struct comm *c, struct flow *f, const uint8_t *data)
 {
-    struct iovec iov[2];
-    struct msghdr m = { .msg_iov = iov, .msg_iovlen = 1 };
-    size_t body = f->done > sizeof(f->head) ? f->done - sizeof(f->head) : 0;
-    size_t rest = f->total - sizeof(f->head) - body;
+    struct iovec iov[3];
+    struct msghdr m = { .msg_iov = iov };
+    size_t at = body_done(f), some = f->body - at < SEND_BYTES ? f->body - at : SEND_BYTES;
     ssize_t n;
 
     if (f->fd < 0 || is_done(f))
         return 0;
-    iov[0] = (struct iovec){ (uint8_t *)data + body, rest < SEND_BYTES ? rest : SEND_BYTES };
-    if (f->done < sizeof(f->head)) {
-        iov[1] = iov[0];
-        iov[0] = (struct iovec){ f->head + f->done, sizeof(f->head) - f->done };
-        m.msg_iovlen = rest > 0 ? 2 : 1;
+    if (f->done < sizeof(f->head))
+        iov[m.msg_iovlen++] =
+            (struct iovec){ f->head + f->done, sizeof(f->head) - f->done };
+    if (some > 0)
+        iov[m.msg_iovlen++] = (struct iovec){ (uint8_t *)data + at, some };
+    if (at + some > f->summed)
+        add_to_sum(f, data + f->summed, at + some - f->summed);
+    if (f->n_tail > 0 && at + some == f->body) {
+        size_t sent = f->done > sizeof(f->head) + f->body ? f->done - sizeof(f->head) - f->body : 0;
+
+        bytes_set_u32(f->tail, f->sum);
+        iov[m.msg_iovlen++] = (struct iovec){ f->tail + sent, sizeof(f->tail) - sent };
     }
     n = send_some(f, &m);
     if (n <= 0)
@@ -121,15 +163,18 @@ static int push(struct comm *c, struct flow *f, const uint8_t *data)
 static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f,
                       const struct exchange *x)
 {
-    uint8_t expected[MESSAGE_HEAD_BYTES];
+    uint8_t expected[MESSAGE_HEAD_SEALED];
     uint32_t member = c->topo.member_of[f->rank];
     struct comm_call theirs;
     uint64_t their_tag, tag = x->recv_tag;
     struct err err;
 
     message_head_write(&r->call, tag, expected);
+    message_seal(expected, MESSAGE_HEAD_BYTES);
     if (memcmp(f->head, expected, sizeof(expected)) == 0 && x->learn == NULL)
         return 1;
+    if (!message_is_intact(f->head, MESSAGE_HEAD_BYTES))
+        return comm_message_changed(c, f->fd, f->rank, r->rank, "the head of an exchange");
     if (message_head_read(f->head, c->topo.world, &theirs, &their_tag, &err) < 0)
         return comm_fail(c, ERR_PEER, member, "%s sent an invalid exchange head: %s",
                          comm_rank_text(c, f->rank).text, err.text);
@@ -155,45 +200,71 @@ static void add(struct comm_rank *r, const struct exchange *x, size_t end, size_
            (enum comm_op)r->call.op);
 }
 
-static int receive(struct comm *c, struct flow *f, void *to, size_t bytes)
+/* Receives into both vectors; under TLS into the first one alone. */
+static int receive(struct comm *c, struct flow *f, struct iovec to[2])
 {
+    struct msghdr m = { .msg_iov = to, .msg_iovlen = to[1].iov_len > 0 ? 2 : 1 };
     ssize_t n;
 
     if (fault_hit("comm.recv"))
         n = -1, errno = ECONNRESET;
+    else if (f->tls != NULL)
+        n = tls_stream_recv(f->tls, to[0].iov_base, to[0].iov_len);
     else
-        n = f->tls != NULL ? tls_stream_recv(f->tls, to, bytes)
-                           : recv(f->fd, to, bytes, MSG_DONTWAIT);
+        n = recvmsg(f->fd, &m, MSG_DONTWAIT);
     if (n <= 0)
         return broken(c, f, n, errno);
     f->done += (size_t)n;
     return 1;
 }
 
+static int check_tail(struct comm *c, const struct comm_rank *r, const struct flow *f)
+{
+    if (f->n_tail == 0 || bytes_get_u32(f->tail) == f->sum)
+        return 1;
+    return comm_message_changed(c, f->fd, f->rank, r->rank, comm_call_text(&r->call).text);
+}
+
+/* Receives bytes of the range to `to`, its byte number `at`, at most `room`, with what follows the range. */
+static int receive_body(struct comm *c, struct comm_rank *r, struct flow *f, uint8_t *to, size_t at,
+                        size_t room)
+{
+    size_t got = f->done - sizeof(f->head) - at; /* of the tail: the range is complete */
+    struct iovec v[2] = { { to, room } };
+    int rc;
+
+    if (at + room == f->body)
+        v[1] = (struct iovec){ f->tail + got, f->n_tail - got };
+    if (room == 0)
+        v[0] = v[1], v[1].iov_len = 0;
+    rc = receive(c, f, v);
+    if (rc == 1)
+        add_to_sum(f, to, body_done(f) - at);
+    return rc == 1 && is_done(f) ? check_tail(c, r, f) : rc;
+}
+
 /* Returns as push(). A step that adds into the range that it sends must postpone the addition:
  * `x->add` is false. */
 static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struct exchange *x)
 {
-    size_t at, in_piece, room;
+    size_t at = body_done(f), in_piece = at % COMM_PIECE_BYTES, room = f->body - at;
     int rc;
 
     if (f->fd < 0 || is_done(f))
         return 0;
     if (f->done < sizeof(f->head)) {
-        rc = receive(c, f, f->head + f->done, sizeof(f->head) - f->done);
+        struct iovec head[2] = { { f->head + f->done, sizeof(f->head) - f->done } };
+
+        rc = receive(c, f, head);
         return rc == 1 && f->done == sizeof(f->head) ? check_head(c, r, f, x) : rc;
     }
-    at = f->done - sizeof(f->head);
-    if (!x->add)
-        return receive(c, f, x->recv + at, x->recv_bytes - at);
-    in_piece = at % COMM_PIECE_BYTES;
-    room = x->recv_bytes - at;
-    if (room > COMM_PIECE_BYTES - in_piece)
+    if ((x->add || f->n_tail > 0) && room > COMM_PIECE_BYTES - in_piece)
         room = COMM_PIECE_BYTES - in_piece;
-    rc = receive(c, f, r->scratch + in_piece, room);
-    in_piece += f->done - sizeof(f->head) - at;
-    if (rc == 1 && (in_piece == COMM_PIECE_BYTES || is_done(f)))
-        add(r, x, f->done - sizeof(f->head), in_piece);
+    rc = receive_body(c, r, f, x->add ? r->scratch + in_piece : x->recv + at, at, room);
+    in_piece += body_done(f) - at;
+    if (rc == 1 && x->add && body_done(f) > at &&
+        (in_piece == COMM_PIECE_BYTES || body_done(f) == f->body))
+        add(r, x, body_done(f), in_piece);
     return rc;
 }
 
@@ -289,6 +360,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
         now.recv = r->scratch;
     }
     message_head_write(&r->call, x->send_tag, out.head);
+    message_seal(out.head, MESSAGE_HEAD_BYTES);
     while (!is_done(&out) || !is_done(&in)) {
         int sent = is_ahead(&out, &in) ? 0 : push(c, &out, x->send);
         int got = sent < 0 ? -1 : pull(c, r, &in, &now), sleep_ms;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/crc32c.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "code/code.h"
@@ -47,6 +48,16 @@ static int bad_magic(const char *what, const uint8_t found[4], const uint8_t exp
     return err_set(err, ERR_PEER,
                    "bytes 0 to 3 are %02x %02x %02x %02x, expected the magic \"%.4s\" of %s",
                    found[0], found[1], found[2], found[3], (const char *)expected, what);
+}
+
+void message_seal(uint8_t *head, size_t n)
+{
+    bytes_set_u32(head + n, crc32c(0, head, n));
+}
+
+bool message_is_intact(const uint8_t *head, size_t n)
+{
+    return bytes_get_u32(head + n) == crc32c(0, head, n);
 }
 
 /* ---- the head of an exchange ---- */

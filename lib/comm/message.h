@@ -7,6 +7,11 @@
  * of every connection rejects a peer of another version. A change of a byte below must increase
  * HANDSHAKE_VERSION.
  *
+ *   checksum: CRC-32C (u32). One follows each exchange head and each message head, on every connection. On a
+ *   connection over TCP without TLS another one follows the data of an exchange, and the bytes of a message, unless
+ *   there are none: it is the checksum of those bytes. TLS detects changed bytes by itself, and shared memory is no
+ *   network
+ *
  *   exchange head: precedes the data of each exchange on a link (link_tcp.c)
  *     offset  size  type  field
  *          0     4  u32   magic "xchg"
@@ -42,7 +47,7 @@
  *         24   128  bits  JOIN: core i is bit i % 8 of byte i / 8; PART, OFFER: zero
  *        152   104        JOIN, PART, OFFER: zero
  *
- *   code: follows the life message on a life line between hosts, if the members encrypt
+ *   code: follows the life message on a life line between hosts
  *          0    32        HMAC-SHA-256 of the number of the sender (u32) and the life message, with
  *                         the key of the connection */
 #ifndef COMM_MESSAGE_H
@@ -61,6 +66,9 @@ enum {
     MESSAGE_LIFE_VERSION = 2,
     MESSAGE_KEY_BYTES = 32,
     MESSAGE_CODE_BYTES = 32,
+    MESSAGE_SUM_BYTES = 4,
+    MESSAGE_HEAD_SEALED = MESSAGE_HEAD_BYTES + MESSAGE_SUM_BYTES, /* with the checksum of the head */
+    MESSAGE_CHANNEL_SEALED = MESSAGE_CHANNEL_BYTES + MESSAGE_SUM_BYTES,
     COMM_WHY_BYTES = 240, /* of the reason of a failure, including the NUL */
     COMM_CORES_BYTES = 128,
 };
@@ -100,6 +108,11 @@ struct comm_call {
 /* Validates the fields of a call that another rank wrote, except `offset` and `stride`. `world`: number of
  * ranks. Errors: ERR_PEER. */
 int message_check_call(const struct comm_call *call, uint32_t world, struct err *err);
+
+/* Writes the checksum of a head of n bytes behind it. */
+void message_seal(uint8_t *head, size_t n);
+/* Returns whether the checksum behind a head of n bytes is that of the head. */
+bool message_is_intact(const uint8_t *head, size_t n);
 
 void message_head_write(const struct comm_call *call, uint64_t tag,
                         uint8_t out[MESSAGE_HEAD_BYTES]);

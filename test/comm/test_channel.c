@@ -449,7 +449,7 @@ static void member_that_left_is_an_error_only_if_no_other_can_send(void **state)
 
 static void scene_invalid(struct cast *k, uint32_t self)
 {
-    uint8_t head[MESSAGE_CHANNEL_BYTES];
+    uint8_t head[MESSAGE_CHANNEL_SEALED];
     struct comm *c = cast_open(k, self);
     const struct comm_link *link = &c->ends[0].links[0];
     struct comm_message m;
@@ -463,6 +463,7 @@ static void scene_invalid(struct cast *k, uint32_t self)
         head[4] = 3;
     else
         memset(head, 'x', sizeof(head));
+    message_seal(head, MESSAGE_CHANNEL_BYTES);
     if (self == 1) { /* the server */
         ssize_t n = link->tls != NULL ? tls_stream_send(link->tls, head, sizeof(head))
                                       : send(link->fd, head, sizeof(head), MSG_NOSIGNAL);

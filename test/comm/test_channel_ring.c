@@ -231,9 +231,10 @@ static void peer_that_dies_in_the_middle_of_a_message_is_named(void **state)
 
 static void send_head(const struct comm *c, enum channel_where where, size_t bytes)
 {
-    uint8_t head[MESSAGE_CHANNEL_BYTES];
+    uint8_t head[MESSAGE_CHANNEL_SEALED];
 
     message_channel_write(where, bytes, head);
+    message_seal(head, MESSAGE_CHANNEL_BYTES);
     EXPECT(send(c->ends[0].links[0].fd, head, sizeof(head), MSG_NOSIGNAL) == sizeof(head), "send");
 }
 

@@ -388,7 +388,7 @@ static void scene_bytes(struct cast *k, uint32_t self)
            (unsigned long long)counted.sent, (unsigned long long)(3 * want));
     EXPECT(counted.plain == 3 * (uint64_t)(NODES - 1) * 2 * plain, "counted %llu float32 bytes",
            (unsigned long long)counted.plain);
-    want += 2 * (NODES - 1) * MESSAGE_HEAD_BYTES;
+    want += 2 * (NODES - 1) * (MESSAGE_HEAD_SEALED + MESSAGE_SUM_BYTES);
     EXPECT(kernel_bytes(c) - before == 3 * want, "the kernel sent %llu bytes, expected %llu",
            (unsigned long long)(kernel_bytes(c) - before), (unsigned long long)(3 * want));
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text); /* no peer closes a link before */

@@ -63,13 +63,14 @@ static void play(const char *layout, bool shared_memory, cast_scene *scene)
 static void scene_junk_on_link(struct cast *k, uint32_t self)
 {
     struct comm *c = open_both(k, self);
-    uint8_t junk[MESSAGE_HEAD_BYTES];
+    uint8_t junk[MESSAGE_HEAD_SEALED];
 
     if (self == 0) {
         expect_failed_call(
             k, c, "rank 1 (worker 1) sent an invalid exchange head: bytes 0 to 3 are ee ee ee ee");
     } else {
         memset(junk, 0xee, sizeof(junk));
+        message_seal(junk, MESSAGE_HEAD_BYTES);
         send_bytes(c->ranks[0].links[0].fd, junk, sizeof(junk));
         cast_until(k, DONE, 1);
     }
@@ -82,7 +83,7 @@ static void scene_bad_type_on_link(struct cast *k, uint32_t self)
     const struct comm_call call = {
         .count = ELEMENTS, .number = 1, .what = COMM_ALL_REDUCE, .dtype = 200
     };
-    uint8_t head[MESSAGE_HEAD_BYTES];
+    uint8_t head[MESSAGE_HEAD_SEALED];
 
     if (self == 0) {
         expect_failed_call(
@@ -90,6 +91,7 @@ static void scene_bad_type_on_link(struct cast *k, uint32_t self)
             "rank 1 (worker 1) sent an invalid exchange head: element type 200 is not possible");
     } else {
         message_head_write(&call, 0, head);
+        message_seal(head, MESSAGE_HEAD_BYTES);
         send_bytes(c->ranks[0].links[0].fd, head, sizeof(head));
         cast_until(k, DONE, 1);
     }
@@ -102,7 +104,7 @@ static void scene_other_part_on_link(struct cast *k, uint32_t self)
     const struct comm_call call = {
         .count = ELEMENTS, .number = 1, .what = COMM_ALL_REDUCE, .dtype = TENSOR_F32
     };
-    uint8_t head[MESSAGE_HEAD_BYTES];
+    uint8_t head[MESSAGE_HEAD_SEALED];
 
     if (self == 0) {
         expect_failed_call(
@@ -111,6 +113,7 @@ static void scene_other_part_on_link(struct cast *k, uint32_t self)
             "expected part 0x");
     } else {
         message_head_write(&call, 0x1234, head);
+        message_seal(head, MESSAGE_HEAD_BYTES);
         send_bytes(c->ranks[0].links[0].fd, head, sizeof(head));
         cast_until(k, DONE, 1);
     }
@@ -133,6 +136,16 @@ static int life_of(struct comm *c)
     return c->shm.tether_fd >= 0 ? c->shm.tether_fd : c->watch.lives[0].fd;
 }
 
+/* A life line, unlike a tether, carries a code after each message. */
+static void send_life(struct comm *c, const uint8_t message[MESSAGE_LIFE_BYTES])
+{
+    uint8_t bytes[MESSAGE_LIFE_BYTES + MESSAGE_CODE_BYTES];
+
+    memcpy(bytes, message, MESSAGE_LIFE_BYTES);
+    message_life_code(bytes, c->self, c->watch.lives[0].key, bytes + MESSAGE_LIFE_BYTES);
+    send_bytes(life_of(c), bytes, c->shm.tether_fd >= 0 ? MESSAGE_LIFE_BYTES : sizeof(bytes));
+}
+
 static void scene_junk_on_life(struct cast *k, uint32_t self)
 {
     struct comm *c = open_both(k, self);
@@ -143,7 +156,7 @@ static void scene_junk_on_life(struct cast *k, uint32_t self)
                            "worker 1 sent an invalid life message: bytes 0 to 3 are ee ee ee ee");
     } else {
         memset(junk, 0xee, sizeof(junk));
-        send_bytes(life_of(c), junk, sizeof(junk));
+        send_life(c, junk);
         cast_until(k, DONE, 1);
     }
     comm_close(c);
@@ -159,7 +172,7 @@ static void scene_bad_culprit_on_life(struct cast *k, uint32_t self)
         expect_failed_call(k, c, "worker 1 sent an invalid life message: it names member 2 of 2");
     } else {
         message_life_write(&m, bytes);
-        send_bytes(life_of(c), bytes, sizeof(bytes));
+        send_life(c, bytes);
         cast_until(k, DONE, 1);
     }
     comm_close(c);
@@ -175,7 +188,7 @@ static void scene_memory_on_life(struct cast *k, uint32_t self)
         expect_failed_call(k, c, "worker 1 passed memory on a connection of another kind");
     } else {
         message_life_write(&m, bytes);
-        send_bytes(life_of(c), bytes, sizeof(bytes));
+        send_life(c, bytes);
         cast_until(k, DONE, 1);
     }
     comm_close(c);
@@ -202,12 +215,13 @@ static void scene_foreign_bytes_on_link(struct cast *k, uint32_t self)
     const struct comm_call call = {
         .count = ELEMENTS, .number = 1, .what = COMM_ALL_REDUCE, .dtype = TENSOR_F32
     };
-    uint8_t head[MESSAGE_HEAD_BYTES];
+    uint8_t head[MESSAGE_HEAD_SEALED];
 
     if (self == 0) {
         expect_failed_call(k, c, "rank 1 (worker 1)");
     } else {
         message_head_write(&call, 0, head);
+        message_seal(head, MESSAGE_HEAD_BYTES);
         send_bytes(c->ranks[0].links[0].fd, head, sizeof(head));
         cast_until(k, DONE, 1);
     }
@@ -221,7 +235,7 @@ static void scene_life_message_without_code(struct cast *k, uint32_t self)
     uint8_t bytes[MESSAGE_LIFE_BYTES + MESSAGE_CODE_BYTES] = { 0 };
 
     if (self == 0) {
-        expect_failed_call(k, c, "worker 1 sent a life message that is not authentic");
+        expect_failed_call(k, c, "worker 1 sent a life message with an invalid code");
     } else {
         message_life_write(&m, bytes);
         send_bytes(life_of(c), bytes, sizeof(bytes));

@@ -23,7 +23,7 @@ static struct handshake_hello some_hello(void)
 
 static void hello_is_written_as_the_layout_states(void **state)
 {
-    static const uint8_t head[40] = "trncomm\n\x06\0\0\0\x01\0\0\0\x04\x03\x02\x01\x07\0\0\0\x05";
+    static const uint8_t head[40] = "trncomm\n\x07\0\0\0\x01\0\0\0\x04\x03\x02\x01\x07\0\0\0\x05";
     struct handshake_hello h = some_hello(), back;
     uint8_t bytes[HANDSHAKE_HELLO_BYTES];
     const char *why;
