@@ -2,9 +2,11 @@
 """The weights after step k depend only on the job and on k."""
 # san: yes
 import os
+import re
 import signal
+import urllib.request
 
-from kit import Task, digits_job, expect_codes, free_ports, main, read_tree, start, test, tf_config, workdir
+from kit import GUARD, Task, digits_job, expect_codes, free_ports, main, read_tree, start, test, tf_config, wait_until, workdir
 from random_net import random_net
 
 RANDOM_NET = {"onnx": "random.onnx", "batch_norm": "train"}
@@ -49,6 +51,31 @@ def same(a, b, what):
     assert max(a[0]) == max(b[0]), "%s: files %s and %s" % (what, sorted(a[0]), sorted(b[0]))
     for name in a[0].keys() & b[0].keys():
         assert a[0][name] == b[0][name], "%s: %s differs" % (what, name)
+
+
+@test
+def bit_that_changes_in_clear_text_names_the_link_is_counted_and_changes_no_loss():
+    """A bit of a message from worker 1 changes after its checksum was computed."""
+    changes = {"communication": {"shared_memory": False, "encrypt": False}, **short(2, steps=100000)}
+    job, ports, pages = job_in(workdir(), changes), free_ports(2), free_ports(2)
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % pages[i]), fault, "worker %d" % i)
+             for i, fault in enumerate(({}, {"TRAINERD_FAULT": "comm.flip@40"}))]
+
+    def counted():
+        text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % pages[0], timeout=GUARD).read().decode()
+        return "\ntrainerd_changed_messages_total 1\n" in text
+    for t in tasks:
+        t.until(lambda t: any(re.search(r"a message from rank 1 \(worker 1\) at 127\.0\.0\.1:\d+ to rank 0 \(worker 0\) at "
+                                        r"127\.0\.0\.1:\d+ was changed on its way \(call ", r.get("message", "")) for r in t.records))
+    wait_until(counted)
+    one = Task(job_in(workdir(), changes), args=("--devices", "cpu:1"))
+    for t in (tasks[0], one):
+        t.until_step(30)
+    for t in (*tasks, one):
+        t.signal(signal.SIGTERM)
+    expect_codes([*tasks, one], [143] * 3)
+    losses, expected = ({k: r["loss"] for k, r in t.steps().items() if k <= 30} for t in (tasks[0], one))
+    assert losses == expected and len(losses) == 30, (losses, expected)
 
 
 @test
