@@ -20,8 +20,8 @@ void node_note_unproven(struct member_node *n, uint32_t rank, const char *text)
 {
     struct peer_absence *a = &n->peers[rank].absence;
     bool is_new = strncmp(a->last_error, text, sizeof(a->last_error) - 1) != 0,
-         is_due = !a->is_unproven ||
-                  n->clock.ticked_ms - n->clock.refusal_logged_ms >= MEMBER_LOG_MS;
+         is_due =
+             !a->is_unproven || n->clock.ticked_ms - n->clock.refusal_logged_ms >= MEMBER_LOG_MS;
 
     a->is_unproven = true;
     snprintf(a->last_error, sizeof(a->last_error), "%s", text);

@@ -64,7 +64,8 @@ static int same(const char *what, const char *here, const char *there, struct er
                    what, here, there);
 }
 
-/* Compares the content of the files. */
+/* Compares the content of the files. ERR_CORRUPT ends this task alone with 138, as a damaged record does: the copies of
+ * the other hosts may be good. */
 static int same_content(const char *what, const struct data_set *s, const uint32_t *here,
                         const uint32_t *there, const char *coordinator, struct err *err)
 {
@@ -74,7 +75,7 @@ static int same_content(const char *what, const struct data_set *s, const uint32
     if (part == AGREE_CONTENT_PARTS)
         return 0;
     data_content_place(s, part, place, sizeof(place));
-    return err_set(err, ERR_INPUT,
+    return err_set(err, ERR_CORRUPT,
                    "the %s data of this task differs from that of %s in %s (checksum %08x, expected %08x): give "
                    "every task the same files; compare the output of sha256sum on both hosts",
                    what, coordinator, place, here[part], there[part]);

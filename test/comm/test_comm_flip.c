@@ -48,6 +48,7 @@ static struct relay {
     uint64_t at;
     uint8_t bit;
     bool is_answer, is_done;
+    uint64_t deadline_ms; /* of the first generation; 0: that of the cast */
     struct half (*halves)[2];
     uint32_t n;
     pthread_t thread;
@@ -258,6 +259,8 @@ static void scene(struct cast *k, uint32_t self)
         int rc;
 
         o.view.generation = generation;
+        if (generation == 1 && relay.deadline_ms > 0)
+            o.deadline_ms = relay.deadline_ms;
         EXPECT(comm_open(&o, &c, &err) == 0, "%s", err.text);
         rc = comm_connect(c, &err);
         if (rc == 0)
@@ -344,12 +347,13 @@ static void changed_message_of_a_channel_ends_the_generation_and_names_the_link(
     }
 }
 
-/* The handshake repeats a connection, or the generation ends with an error. */
+/* The handshake repeats a connection, or the generation ends with an error, at the latest at its deadline. */
 static void changed_handshake_is_repeated_or_an_error(void **state)
 {
     char why[512];
 
     (void)state;
+    relay.deadline_ms = 2000;
     for (uint64_t at = 0; at < DIALLED; at += 17)
         (void)play("A1 B1", false, at, 4, why);
     for (uint64_t at = 0; at < ACCEPTED; at += 12)

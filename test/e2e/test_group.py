@@ -163,7 +163,7 @@ def damaged_record_on_one_host_ends_only_that_task_with_138():
     wait_until(lambda: tasks[1].p.poll() is not None or have_joined(ports[0]))
     gate.open()
     expect_codes(tasks, [0, 138])
-    assert "digits-train-1.tfrecord" in tasks[1].final_message() and "offset" in tasks[1].final_message(), tasks[1].final_message()
+    assert "digits-train-1.tfrecord" in tasks[1].final_message(), tasks[1].final_message()
 
 
 @test

@@ -537,8 +537,10 @@ def expect_kills(lives, fault="train.forward=delay:2@1+", optimizer=OPTIMIZERS["
 
 @test
 def ps_is_killed_at_each_of_its_fault_points_all_files_are_equal():
-    ends = ["ps.begin=kill@1", "ps.copy=kill@300", "ps.rows=kill@9", "ps.push=kill@7", "ps.vote=kill@5", "ps.commit=kill@6", "ps.committed=kill@6"]
-    expect_kills({"ps 0": ends}, optimizer=OPTIMIZERS["momentum, weight decay"])
+    # a task that is lost four times within seconds is quarantined, so that the others would be complete before its last life
+    for ends in (["ps.begin=kill@1", "ps.copy=kill@300", "ps.rows=kill@9"],
+                 ["ps.push=kill@7", "ps.vote=kill@5"], ["ps.commit=kill@6", "ps.committed=kill@6"]):
+        expect_kills({"ps 0": ends}, optimizer=OPTIMIZERS["momentum, weight decay"])
 
 
 @test

@@ -193,8 +193,10 @@ def expect_kills(k, lives, fault="train.forward=delay:2@1+", optimizer="adagrad"
 
 @test
 def ps_is_killed_at_each_of_its_fault_points_all_files_are_equal():
-    ends = ["ps.begin=kill@1", "ps.copy=kill@300", "ps.rows=kill@9", "ps.push=kill@7", "ps.vote=kill@5", "ps.commit=kill@6", "ps.committed=kill@6"]
-    expect_kills(2, {"ps 0": ends}, optimizer="momentum, weight decay")
+    # a task that is lost four times within seconds is quarantined, so that the others would be complete before its last life
+    for ends in (["ps.begin=kill@1", "ps.copy=kill@300", "ps.rows=kill@9"],
+                 ["ps.push=kill@7", "ps.vote=kill@5"], ["ps.commit=kill@6", "ps.committed=kill@6"]):
+        expect_kills(2, {"ps 0": ends}, optimizer="momentum, weight decay")
     expect_kills(1, {"ps 0": ["ps.vote=kill@5", "ps.commit=kill@12"], "ps 1": ["ps.send=kill@300", "ps.committed=kill@5", "ps.push=kill@9"]})
 
 
