@@ -315,5 +315,11 @@ def untimed_refuses_sleep_and_upper_limits_of_durations_with_place_and_remedy():
     assert untimed(folder) == (0, [])
 
 
+@test
+def untimed_finds_nothing_in_the_repository():
+    p = subprocess.run([os.path.join(ROOT, "scripts", "untimed")], capture_output=True, text=True)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
 if __name__ == "__main__":
     main()
