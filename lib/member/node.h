@@ -155,7 +155,8 @@ enum {
     MEMBER_RETEST_MS = 1000,     /* interval of the tests of a task in quarantine; doubles ... */
     MEMBER_RETEST_MS_MAX = 8000, /* ... up to this */
     MEMBER_LOSSES = 4,           /* a process is quarantined after this number of losses, each
-                                    within MEMBER_LOSS_MS of the previous one */
+                                    within MEMBER_LOSS_MS of the previous one; a task that every view needs
+                                    is not */
     MEMBER_LOSS_MS = 10000,
     MEMBER_STRAGGLER_MS = 500,      /* a member must delay the others for this long before the
                                        leader

@@ -199,6 +199,15 @@ void node_quarantine(struct member_node *n, uint32_t rank, const char *why, uint
         node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = text });
 }
 
+/* Whether a view is possible without the task. */
+static bool is_dispensable(const struct member_node *n, uint32_t rank)
+{
+    uint32_t n_trainers = n->opts.world - n->opts.n_ps;
+
+    return rank < n_trainers ? n_trainers > n->opts.min_world : n->opts.n_ps > n->opts.min_ps;
+}
+
+/* A task without which no view is possible is not quarantined for its losses: the others would only wait. */
 void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
@@ -206,7 +215,7 @@ void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms)
     if (now_ms - p->quarantine.loss_ms > MEMBER_LOSS_MS)
         p->quarantine.losses = 0;
     p->quarantine.loss_ms = now_ms;
-    if (++p->quarantine.losses >= MEMBER_LOSSES)
+    if (++p->quarantine.losses >= MEMBER_LOSSES && is_dispensable(n, rank))
         node_quarantine(
             n, rank, node_print(n, "it was lost %u times in a row", p->quarantine.losses), now_ms);
 }

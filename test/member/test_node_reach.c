@@ -187,6 +187,20 @@ static void task_without_data_path_that_is_needed_all_end_at_the_deadline_with_t
 }
 
 /* Each new process joins, and its data path is dead: the group must not try it again each time. */
+static void task_that_every_view_needs_is_lost_repeatedly_and_rejoins_each_time(void **state)
+{
+    struct sim *s = START_CLUSTER(.seed = 3, .min_world = 4);
+
+    (void)state;
+    for (int i = 0; i < 3 * MEMBER_LOSSES; i++) {
+        sim_kill(s, 3);
+        sim_advance(s, 100);
+        sim_start(s, 3);
+        EXPECT(s, sim_until_together(s, 4, MEMBER_QUARANTINE_MS / 2));
+    }
+    sim_free(s);
+}
+
 static void host_without_data_path_that_restarts_interrupts_the_group_once(void **state)
 {
     (void)state;
@@ -367,6 +381,7 @@ int main(void)
         cmocka_unit_test(dead_path_to_the_leader_ambiguous_end_the_leader_stays),
         cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),
         cmocka_unit_test(task_without_data_path_that_is_needed_all_end_at_the_deadline_with_the_reason),
+        cmocka_unit_test(task_that_every_view_needs_is_lost_repeatedly_and_rejoins_each_time),
         cmocka_unit_test(host_without_data_path_that_restarts_interrupts_the_group_once),
         cmocka_unit_test(task_whose_processes_die_is_quarantined_for_longer_each_time),
         cmocka_unit_test(two_tasks_dead_path_one_continues_alone),
