@@ -286,7 +286,7 @@ static void draw_members(struct group *g)
 
         snprintf(g->hosts[m], sizeof(g->hosts[m]), "h%u", host);
         if (located)
-            snprintf(g->locations[m], sizeof(g->locations[m]), "r%u/%s", host / 2, g->hosts[m]);
+            snprintf(g->locations[m], sizeof(g->locations[m]), "r%u/h%u", host / 2, host);
         g->members[m] = (struct group_member){ .name = "worker",
                                                .host_key = g->hosts[m],
                                                .data_address = "127.0.0.1:1",

@@ -234,7 +234,7 @@ static void host_without_data_path_that_restarts_interrupts_the_group_once(void 
 static void task_whose_processes_die_is_quarantined_for_longer_each_time(void **state)
 {
     struct sim *s = START_CLUSTER(.restart_ms = 100);
-    uint64_t generation = sim_generation(s, 0), first, second;
+    uint64_t generation = sim_generation(s, 0), first = 0, second = 0;
 
     (void)state;
     for (uint32_t half = 0; half < 2; half++) {
