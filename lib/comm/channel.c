@@ -239,7 +239,7 @@ struct outgoing {
     uint8_t head[MESSAGE_CHANNEL_SEALED], tail[MESSAGE_SUM_BYTES];
     const struct iovec *parts;
     uint32_t n_parts, part; /* part: index + 1 of the present part; 0: the head; n_parts + 1: the checksum */
-    uint32_t n_tail;        /* bytes of the checksum; 0: there is none */
+    uint32_t n_tail;        /* bytes of the checksum; 0: it has none */
     size_t at;              /* bytes of the present part that were sent */
     size_t rest;            /* bytes of the message that were not sent */
     size_t bytes, summed;   /* bytes of the parts, and those of which `sum` is the checksum */

@@ -23,7 +23,7 @@ static inline bool tensor_is_half(enum tensor_dtype t)
  * may have any alignment, as data in files has none. */
 void tensor_widen(enum tensor_dtype type, const void *half, size_t n, float *out);
 void tensor_narrow(enum tensor_dtype type, const float *x, size_t n, void *half);
-/* As tensor_narrow(), for files. Errors: ERR_INPUT: a finite number would become infinite; then half is unchanged. */
+/* Narrows like tensor_narrow(), for files. ERR_INPUT: a finite number would become infinite; half is unchanged then. */
 int tensor_narrow_finite(enum tensor_dtype type, const float *x, size_t n, void *half,
                          struct err *err);
 

@@ -55,7 +55,7 @@ static int offer_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id, s
     *id = identity_of(s, n_id);
     if (!s->has_key && !s->has_token_key)
         return 1;
-    /* after a retry request: the key does not fit the hash of the cipher that the callee chose */
+    /* The callee sent a retry request, and the key does not fit the hash of its cipher. */
     if (s->has_token_key && digest != NULL && EVP_MD_is_a(digest, "SHA384") != 1)
         return 1;
     *session = session_of(ssl);

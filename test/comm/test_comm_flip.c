@@ -315,7 +315,7 @@ static void expect_named(const char *layout, const char *other, bool is_answer, 
 
 static void changed_exchange_ends_the_generation_and_names_the_link(void **state)
 {
-    /* of a round: the head; its checksum; data; their checksum */
+    /* A round consists of the head, its checksum, data and their checksum. */
     const uint64_t small = MESSAGE_HEAD_SEALED + SMALL * sizeof(float) + MESSAGE_SUM_BYTES;
     const uint64_t half = LARGE / 2 * sizeof(float),
                    large = (ROUNDS - 1) * small + MESSAGE_HEAD_SEALED;
