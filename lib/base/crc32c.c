@@ -117,7 +117,9 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_sse(uint32_t sta
 
 enum { FOLD_BYTES = 256, FOLD_LEAST = 4 * FOLD_BYTES };
 
-#define FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,sse4.2")))
+/* Without AddressSanitizer: gcc 12 stores vectors of 64 bytes, as if aligned, into its frames, which are aligned to 32. */
+#define FOLD_TARGET \
+    __attribute__((target("avx512f,avx512vl,vpclmulqdq,sse4.2"), no_sanitize("address")))
 
 /* Moves x forward by FOLD_BYTES, and adds the 64 bytes that are there. The factors are x^(8 * FOLD_BYTES + 32) for the low
  * half of each 16 bytes and x^(8 * FOLD_BYTES - 32) for the high half, reflected and multiplied by x. */
@@ -156,9 +158,6 @@ FOLD_TARGET static uint32_t crc32c_fold(uint32_t start, const uint8_t *p, size_t
 
 static bool has_fold(void)
 {
-#ifdef __SANITIZE_ADDRESS__
-    return false; /* gcc 12 places vectors of 64 bytes in frames of the sanitizer without their alignment */
-#endif
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("sse4.2") &&
            __builtin_cpu_supports("pclmul");
