@@ -134,6 +134,14 @@ static void append_relay(struct admission *a, struct relay *r)
     a->last = &r->next;
 }
 
+/* Closes a socket, whose events refer to its relay. The kernel would report them as long as a process that this one has
+ * forked holds a copy of the descriptor. */
+static void close_watched(struct admission *a, int fd)
+{
+    (void)epoll_ctl(a->epoll, EPOLL_CTL_DEL, fd, NULL); /* fails if the socket was not watched */
+    close(fd);
+}
+
 /* Closes the sockets. Other events of this round may refer to the relay, so it is freed after the
  * round. */
 static void close_relay(struct admission *a, struct relay *r)
@@ -143,9 +151,9 @@ static void close_relay(struct admission *a, struct relay *r)
     r->is_closed = a->has_closed = true;
     pause_relay(a, r, false);
     relay_fini(r);
-    close(r->client);
+    close_watched(a, r->client);
     if (r->server >= 0)
-        close(r->server);
+        close_watched(a, r->server);
     if (r->source == NULL)
         return;
     r->source->n_connections--;

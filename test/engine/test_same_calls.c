@@ -86,7 +86,8 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
         return -1;
     if (x->from == SCHEDULE_NONE)
         return 0;
-    memset(x->recv, 0, x->recv_bytes);
+    if (x->recv_bytes > 0) /* a barrier receives into NULL */
+        memset(x->recv, 0, x->recv_bytes);
     return x->learn != NULL ? x->learn(c, r, x->from, (uint8_t)states[x->from]) : 0;
 }
 

@@ -18,10 +18,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "harness/process.h"
 #include "harness/wait.h"
 #include "rdzv/admission.h"
 #include "tls/tls.h"
@@ -272,6 +274,36 @@ static void other_protocol_is_closed_and_not_passed_to_grpc(void **state)
     close_place(&p);
 }
 
+/* A process that this one has forked holds copies of the sockets, so the kernel does not forget them when they are
+ * closed here. */
+static void closed_connection_is_forgotten_while_a_forked_process_holds_its_sockets(void **state)
+{
+    struct place p;
+    int first, second;
+    pid_t child;
+
+    (void)state;
+    open_place(&p, 2);
+    first = dial(&p);
+    write_all(first, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 1);
+    child = process_fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        for (;;)
+            pause();
+    shutdown(first, SHUT_RDWR);
+    shutdown(p.handed[0], SHUT_RDWR);
+    second = dial(&p);
+    write_all(second, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 2);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(first);
+    close(second);
+    close_place(&p);
+}
+
 /* Opens more connections than the limit: the silent ones are closed, the active one stays. */
 static void connection_limit_reached_silent_connections_are_closed_first(void **state)
 {
@@ -350,6 +382,7 @@ int main(void)
         cmocka_unit_test(end_of_either_side_reaches_the_other_after_its_last_bytes),
         cmocka_unit_test(end_of_tls_in_the_segment_of_the_last_bytes_reaches_the_other_side),
         cmocka_unit_test(other_protocol_is_closed_and_not_passed_to_grpc),
+        cmocka_unit_test(closed_connection_is_forgotten_while_a_forked_process_holds_its_sockets),
         cmocka_unit_test(connection_limit_reached_silent_connections_are_closed_first),
         cmocka_unit_test(flood_of_resets_waits_and_another_client_is_served),
         cmocka_unit_test(address_of_another_host_is_refused),
