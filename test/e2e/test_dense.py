@@ -172,7 +172,8 @@ def parameters_move_between_ps_during_steps():
 def rows_of_a_dense_parameter_are_those_of_the_checkpoint():
     changes = dense(optimizer=OPTIMIZERS["adam"])
     group = Group(2, 2, fault="train.forward=hang@17", detection={"stuck_factor": 0}, **changes)
-    weights, _ = shards.tensors(os.path.join(reference(fault="train.forward=delay:20@1+", **changes).folder, "checkpoints", "step-00000016"))
+    written = reference(fault="train.commit=wait:FOLDER/checkpoints/step-00000008@10", **changes)  # else the writer may be busy at step 16
+    weights, _ = shards.tensors(os.path.join(written.folder, "checkpoints", "step-00000016"))
     name, (_, data) = max(((n, x) for n, x in weights.items() if not n.startswith("emb")), key=lambda item: len(item[1][1]))
     flat = np.frombuffer(data, "<f4")
     assert flat.size > 300, name

@@ -16,7 +16,7 @@ import threading
 
 import numpy as np
 
-from kit import (FOLDERS, Gate, ROOT, TRAINERCTL, Task, digits_job, disturb, free_ports, main, status, test, tf_config,
+from kit import (FOLDERS, ROOT, TRAINERCTL, Gate, Task, digits_job, disturb, free_ports, main, sample, status, test, tf_config,
                  until_listening, wait_until, with_faults, workdir)
 
 sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
@@ -314,7 +314,7 @@ def state_sender_and_receiver_killed_lose_no_bit():
 
 @test
 def several_tasks_killed_together_lose_no_bit():
-    for elastic in (WAITS, GOES_ON):
+    for elastic in sample((WAITS, GOES_ON)):
         run = Run({0: kills("train.update_middle@9"), 1: kills("train.bucket@7", "train.commit@2"), 2: kills("train.commit@9"),
                    3: kills("train.bucket@7", "train.commit@2")}, elastic=elastic, steps=40)
         run.start_all().relay().is_as_undisturbed()
@@ -506,7 +506,7 @@ FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5"
 
 @test
 def failure_on_one_task_ends_it_and_all_end_with_the_same_message():
-    for rank in (2, 0):
+    for rank in sample((2, 0)):
         run = Run({rank: list(FAILS)}).start_all().relay().is_as_undisturbed()
         for fault, task in zip(FAILS, run.tasks[rank]):
             end = task.events("end")[-1]["message"]
@@ -520,7 +520,7 @@ def failure_on_one_task_ends_it_and_all_end_with_the_same_message():
 
 @test
 def task_killed_is_named_with_phase_and_step_by_all():
-    for rank in (2, 0):
+    for rank in sample((2, 0)):
         run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:10@1+").start_all()
         for r in range(4):
             run.now(r).until_step(5)
@@ -576,8 +576,8 @@ THREE = {"train": {"lanes": 6, "global_batch_size": 96}}
 
 @test
 def divergence_of_one_of_three_tasks_is_named_and_it_receives_the_state():
-    for fault, what in (("health.flip_gradient@7", "reduced gradient of step 7"), ("health.flip_weight@9", "of step 9")):
-        for rank in (1, 0):
+    for rank in sample((1, 0)):
+        for fault, what in (("health.flip_gradient@7", "reduced gradient of step 7"), ("health.flip_weight@9", "of step 9")):
             run = Run(n=3, steps=24, always="", health={"check_weights_every_steps": 1}, **THREE)
             run.lives[rank] = [fault]
             run.start_all()
@@ -743,21 +743,21 @@ def tasks_lost_or_hung_others_continue():
 
 @test
 def tasks_that_hang_while_a_generation_forms_are_named():
-    side_by_side(task_that_hangs_in_connect_is_named,
-                 task_that_hangs_between_two_connections_is_named,
-                 task_that_hangs_while_sharing_memory_is_named,
-                 task_that_hangs_in_agree_is_named,
-                 chief_that_hangs_in_load_is_named,
-                 task_that_hangs_while_receiving_the_state_is_named,
-                 task_that_hangs_while_sending_the_state_is_named)
+    side_by_side(*sample((task_that_hangs_in_connect_is_named,
+                          task_that_hangs_between_two_connections_is_named,
+                          task_that_hangs_while_sharing_memory_is_named,
+                          task_that_hangs_in_agree_is_named,
+                          chief_that_hangs_in_load_is_named,
+                          task_that_hangs_while_receiving_the_state_is_named,
+                          task_that_hangs_while_sending_the_state_is_named), 3))
 
 
 @test
 def tasks_that_hang_during_all_reduce_are_named():
-    side_by_side(task_that_hangs_in_any_bucket_is_named,
-                 task_that_hangs_in_a_bucket_is_named_and_waited_for,
-                 task_that_hangs_before_the_first_step_is_named_at_the_deadline,
-                 task_that_hangs_within_a_bucket_is_named)
+    side_by_side(*sample((task_that_hangs_in_any_bucket_is_named,
+                          task_that_hangs_in_a_bucket_is_named_and_waited_for,
+                          task_that_hangs_before_the_first_step_is_named_at_the_deadline,
+                          task_that_hangs_within_a_bucket_is_named), 2))
 
 
 if __name__ == "__main__":
