@@ -9,10 +9,11 @@
 #include "base/fault.h"
 #include "comm/cast.h"
 
-enum { LATE_MS = 600, FLOATS = 1 << 20, SENDS_MS = 64 };
+enum { LATE_MS = 60, LONGEST_MS = 100 * LATE_MS, FLOATS = 1 << 20, SENDS_MS = 64 };
 enum { BEGUN }; /* of the stage: ranks of the other members that begin their call */
 
 static const uint64_t NS = 1000000;
+static uint32_t late_ms;
 
 static float *vector_of(struct cast *k, uint32_t self, uint32_t local)
 {
@@ -49,7 +50,7 @@ static void late_rank(struct cast *k, struct comm *c, uint32_t self, uint32_t lo
         for (uint32_t m = 0; m < k->n; m++)
             others += m != 1 ? k->members[m].n_devices : 0;
         cast_until(k, BEGUN, others);
-        wait_pass_ms(LATE_MS);
+        wait_pass_ms(late_ms);
     } else {
         atomic_fetch_add(&k->stage->number[BEGUN], 1);
     }
@@ -66,8 +67,8 @@ static void late_rank(struct cast *k, struct comm *c, uint32_t self, uint32_t lo
                (unsigned long long)(late + slow - own_ns));
         return;
     }
-    EXPECT(late >= LATE_MS * NS / 4, "member %u waited %llu ns", self, (unsigned long long)late);
-    EXPECT(self != 0 || w[1].late_ns >= LATE_MS * NS / 4, "member 0 waited %llu ns for member 1",
+    EXPECT(late >= late_ms * NS / 4, "member %u waited %llu ns", self, (unsigned long long)late);
+    EXPECT(self != 0 || w[1].late_ns >= late_ms * NS / 4, "member 0 waited %llu ns for member 1",
            (unsigned long long)w[1].late_ns);
     EXPECT(w[self].late_ns == 0 || k->members[self].n_devices > 1, "member %u waited for itself",
            self);
@@ -84,16 +85,23 @@ static void late_scene(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
+/* On a busy machine another member may be later than member 1: the scene is repeated with longer delays until it succeeds. With
+ * the longest it must succeed. */
 static void late_member_is_counted_over_tcp_and_shared_memory(void **state)
 {
     static const char *const layouts[] = { "A1 B1", "A1 A1", "A1 B1 C1", "A1 B1 C1 D1", "A2 A2" };
     struct cast k;
+    bool well;
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        cast_init(&k, layouts[i], true, FLOATS * sizeof(float));
-        cast_play(&k, late_scene);
-        cast_fini(&k);
+        for (late_ms = LATE_MS, well = false; !well; late_ms *= 10) {
+            cast_init(&k, layouts[i], true, FLOATS * sizeof(float));
+            cast_start(&k, late_scene);
+            well = cast_all_succeeded(&k);
+            cast_fini(&k);
+            assert_true(well || late_ms < LONGEST_MS);
+        }
     }
 }
 
