@@ -14,7 +14,11 @@
  * bfloat16 keeps infinities and NaN as they are. bfloat16 rounds numbers above 3.39e38 to infinity, float16
  * those above 3.40e38. The scale of float16 moves max to [2^14, 2^15), so numbers down to max / 2^39 do not become 0.
  *
- * The random numbers of int4 are a function of (seed, step, place, element): see struct code_key.
+ * The exact formulas, in float32, each operation rounded to nearest even:
+ *   int8   i8 = round(x * (127 / max)): x is multiplied by the rounded quotient, not divided by the scale
+ *   int4   i4 = floor(x * (7 / max) + u + 8) - 8, limited to [-7, 7]; the sums round from left to right. u = (word >> 8) / 2^24,
+ *          where `word` is the word (element mod 4) of the block (element / 4) of Philox 4x32-10 (base/rng.h) with the key
+ *          (seed, step, lane = place, stream = CODE_STREAM). code_formula.h has the functions for all devices.
  *
  * The same input has the same bytes with every instruction set. Bytes may come from the network: any bytes
  * decode to some numbers, possibly not finite. Numbers and scales are little-endian.
