@@ -70,10 +70,12 @@ all: $(BIN) $(PLUGIN) ## builds trainerd, trainerctl and, where nvcc is installe
 .DELETE_ON_ERROR:
 .SECONDARY:
 
+# A command failed, perhaps because a package is missing.
+MISSING = { scripts/setup --missing build >&2; false; }
 # Generate code first, because other files include its headers.
 $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h: proto/%.proto
 	@mkdir -p $(@D)
-	@protoc-c -Iproto --c_out=$(@D) $<
+	@protoc-c -Iproto --c_out=$(@D) $< || $(MISSING)
 # Reflection: the file descriptors as one FileDescriptorSet in a C array.
 $(BUILD)/proto/descriptors.c: $(PROTO) scripts/embed
 	@mkdir -p $(@D)
@@ -113,7 +115,7 @@ $(addprefix $(BUILD)/daemon/,recipes.o page.o code.o): $(BUILD)/daemon/%.o: $(BU
 $(BUILD)/%.c.o: %.c | $(GEN)
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
-	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@ || $(MISSING)
 $(BUILD)/proto/%.o: $(BUILD)/proto/%.c
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@

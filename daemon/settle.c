@@ -161,8 +161,7 @@ static int settle_elastic(struct settled *s, struct err *err)
     return 0;
 }
 
-/* Whether other hosts can reach the ports of this task. A task that does not train opens none. */
-static bool is_exposed(const struct settled *s)
+bool settled_is_exposed(const struct settled *s)
 {
     const char *host;
 
@@ -184,7 +183,7 @@ static int settle_security(struct settled *s, bool is_allowed_insecure, struct e
     if (settled_is_evaluator(s))
         return 0;
     rc = security_open(&o, &s->security, err);
-    if (rc < 0 || s->security.tls != NULL || is_allowed_insecure || !is_exposed(s))
+    if (rc < 0 || s->security.tls != NULL || is_allowed_insecure || !settled_is_exposed(s))
         return rc;
     return err_set(err, ERR_INPUT,
                    "control port %s: other hosts can reach it, and neither a token nor certificates protect it, so any "

@@ -95,6 +95,9 @@ static inline bool settled_is_evaluator(const struct settled *s)
     return !s->cluster->is_local && s->cluster->self->type == CLUSTER_EVALUATOR;
 }
 
+/* Whether other hosts can reach the ports of this task. A task that does not train opens none. */
+bool settled_is_exposed(const struct settled *s);
+
 /* settle_lanes.c: the lanes (micro-batches) of a global batch, and which task computes which. */
 /* Returns the largest number of samples that one of `replicas` replicas computes in a step; 0: lanes
  * or batch are not divisible. */

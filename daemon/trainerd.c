@@ -152,7 +152,7 @@ static void log_plan(const struct settled *s)
 
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
-    if (s->listen[0] != '\0' && s->security.tls == NULL)
+    if (settled_is_exposed(s) && s->security.tls == NULL)
         log_warn("tls", "control port %s: connections are neither encrypted nor authenticated",
                  s->listen);
     if (s->lanes.uneven[0] != '\0')

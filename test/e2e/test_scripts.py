@@ -229,6 +229,26 @@ def help_prints_each_target_of_the_makefile():
     assert printed | {"FORCE"} == set(phony), (printed | {"FORCE"}) ^ set(phony)
 
 
+@test
+def make_without_packages_names_the_command_that_installs_them():
+    """Nothing is installed, says a program in the place of dpkg-query, and protoc-c fails."""
+    folder = workdir()
+    for name in ("dpkg-query", "protoc-c"):
+        executable(os.path.join(folder, name), "#!/bin/sh\nexit 1\n")
+    p = subprocess.run(["make", "-C", ROOT, "CUDA=", "BUILD=" + os.path.join(folder, "build"), "-j1"], capture_output=True, text=True,
+                       env={**os.environ, "PATH": folder + ":" + os.environ["PATH"]})
+    assert p.returncode != 0 and "libcjson-dev" in p.stderr and "; scripts/setup build installs what is missing" in p.stderr, p.stderr
+
+
+@test
+def deb_without_dpkg_dev_names_the_package():
+    folder = workdir()
+    for name in ("dirname", "sh"):
+        os.symlink(shutil.which(name), os.path.join(folder, name))
+    p = subprocess.run([os.path.join(ROOT, "scripts", "deb")], capture_output=True, text=True, env={"PATH": folder})
+    assert p.returncode == 1 and "install the package dpkg-dev" in p.stderr, p.stderr
+
+
 # the text of a file, and the lines that scripts/untimed refuses
 UNTIMED = {
     "test/base/test_a.c": ("""static void nap(void) /* sleep(1) in a comment */
