@@ -265,8 +265,8 @@ kubernetes: ## validates config/kubernetes against the schemas of each Kubernete
 	@build/venv-kubernetes/bin/python test/kubernetes/validate.py $(CRDS)
 bench: ## runs the benchmarks beside their peers
 	@scripts/setup build bench
-	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
+bench-programs: $(BIN) $(BENCH) $(BUILD)/test/member/test_node_many ## builds what the benchmarks need
 # Needs a GPU. scripts/gpu runs more, also on a machine that cannot build.
 bench-gpu: all $(OPS) ## runs the benchmarks of a GPU
 	@BUILD=$(BUILD) scripts/bench gpu
@@ -311,5 +311,5 @@ help: ## prints this list
 	@sed -n 's/^\([a-z_-]*\):[^=]* ## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t 18
 
 FORCE:
-.PHONY: FORCE help nightly all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance kubernetes bench bench-gpu chaos layers format compile_commands install uninstall deb clean
+.PHONY: FORCE help nightly all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance kubernetes bench bench-gpu bench-programs chaos layers format compile_commands install uninstall deb clean
 -include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
