@@ -182,10 +182,12 @@ static void do_abort(struct run *r, const struct rdzv_action *a)
     r->ops->abort(r->work, a->action->text);
 }
 
-/* Fails without the lease; the membership repeats the action after it has acquired the lease. */
+/* Fails without the lease; the membership repeats the action after it has acquired the lease. Where the
+ * membership does not request the lease, this task acquires it: another task coordinated the last view. */
 static void do_save(struct run *r, const struct rdzv_action *a)
 {
     (void)a;
+    lock_acquire(r, r->group->view.members, r->group->view.n_members);
     if (group_lease_permits_save(r))
         run_save(r);
     else

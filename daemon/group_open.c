@@ -93,6 +93,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .grace_ms = run_grace_ms(r),
         .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
         .has_lease = r->lock.is_driven,
+        .saves = r->s->train.checkpoint.directory != NULL,
         .progress = &r->progress,
         .arg = r,
         .on_action = callbacks->on_action,

@@ -190,7 +190,7 @@ static void update_progress(struct member_node *n, const struct member_progress 
     n->own.progress = *p;
     if (p->held > n->deadline.step) {
         n->deadline.step = p->held;
-        n->deadline.no_step_ms = 0;
+        n->deadline.no_step_ms = n->deadline.over_ms = 0;
         n->deadline.has_blamed = false;
     }
 }
@@ -317,8 +317,10 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t n
     if ((n->is_alive && n->own.is_connected) || n->state == MEMBER_FOLLOWING || has_all_tasks(n))
         return;
     n->deadline.no_step_ms += passed_ms;
+    if (n->deadline.no_step_ms > n->opts.deadline_ms)
+        n->deadline.over_ms += passed_ms;
     if (!has_time_to_connect(n, now_ms))
-        (void)node_deadline_expired(n);
+        (void)node_deadline_expired(n, now_ms);
 }
 
 /* Ends this process if its training does not stop. The supervisor starts the task again. */

@@ -244,6 +244,9 @@ struct member_msg { /* a field that the kind does not use is 0 and not sent; the
     uint64_t round;            /* REACH and REACHED: number of the tests */
     uint32_t storage_failures; /* of the sender, as in struct group_member */
     bool is_staying;           /* REDIRECT: the sender stays a member */
+    uint32_t expired_ms;       /* REDIRECT: 1 + time since the deadline without a step expired at the
+                                  sender; a receiver that leads now saves its state and ends the job. 0:
+                                  it has not expired */
     bool is_leader_silent;     /* TROUBLE */
     uint32_t n_devices, n_servers;
     const struct member_ident *ident;
@@ -330,10 +333,13 @@ struct member_node_opts { /* copied */
     uint32_t min_ps;      /* fewest parameter servers of a view, 1..n_ps; 0 if n_ps is 0 */
     uint64_t rejoin_ms;   /* wait for a lost task, and at the start for the first view */
     uint64_t deadline_ms; /* exit code 138 after this time without progress outside a connected
-                             view */
-    uint64_t grace_ms;    /* a stop waits this long for the step boundary, then aborts the step */
+                             view. A leader that holds a state saves it before: at most
+                             2 * grace_ms + MEMBER_STOPPING_MS later the task ends */
+    uint64_t grace_ms;    /* a stop waits this long for the step boundary, then aborts the step; and
+                             the limit of a save */
     uint64_t silent_ms;   /* 0: MEMBER_SILENCE_MS */
     bool has_lease;       /* there is shared storage */
+    bool saves;           /* the job keeps checkpoints, so the deadline saves the held state */
 };
 struct member_node;
 

@@ -283,6 +283,10 @@ static void on_redirect(struct member_node *n, const struct member_msg *m, uint6
         if (n->is_alive)
             node_abort_training(n, m->is_staying ? "the leader handed leadership over"
                                                  : "the leader has left");
+        if (m->expired_ms > 0) {
+            n->deadline.no_step_ms = n->opts.deadline_ms + 1;
+            n->deadline.over_ms = m->expired_ms - 1;
+        }
         node_lead(n, now_ms);
         return;
     }

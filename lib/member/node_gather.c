@@ -219,6 +219,18 @@ static void release_leavers(struct member_node *n)
         }
 }
 
+/* Starts to save the held state, after the delay that follows a failure. */
+static void save_held(struct member_node *n, uint64_t now_ms)
+{
+    if (now_ms < n->save.again_ms)
+        return;
+    if (n->save.began_ms == 0)
+        n->save.began_ms = now_ms;
+    node_request_lease(n, now_ms);
+    n->save.is_open = true;
+    node_add_action(n, MEMBER_SAVE);
+}
+
 /* Saves the state and releases the tasks that leave. Returns true if the gathering must wait for
  * that. */
 static bool handle_leavers(struct member_node *n, uint64_t now_ms)
@@ -233,14 +245,8 @@ static bool handle_leavers(struct member_node *n, uint64_t now_ms)
     }
     if (!n->save.is_done && node_storage_hand_over(n, now_ms))
         return true;
-    if (!n->save.is_done && now_ms < n->save.again_ms)
-        return true;
     if (!n->save.is_done) {
-        if (n->save.began_ms == 0)
-            n->save.began_ms = now_ms;
-        node_request_lease(n, now_ms);
-        n->save.is_open = true;
-        node_add_action(n, MEMBER_SAVE);
+        save_held(n, now_ms);
         return true;
     }
     release_leavers(n);
@@ -273,6 +279,84 @@ void node_saved(struct member_node *n, const struct member_event *e, uint64_t no
         node_log(n, true, node_print(n, "the state could not be saved: %s", e->text));
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
+}
+
+/* ---- the deadline ---- */
+
+/* Another task holds a newer state than this leader: it leads, and saves. */
+static void leave_save_to(struct member_node *n, uint32_t successor, const char *text)
+{
+    node_log(
+        n, true,
+        node_print(n, "%s; %s holds the newest step and leads now", text, node_name(n, successor)));
+    node_hand_over_links(n, successor, false);
+    node_end(n, 138, text);
+}
+
+/* The training task that is present and holds the newest step, if this task is more than one step behind. */
+static uint32_t newest_holder(const struct member_node *n)
+{
+    uint64_t newest = newest_held(n);
+
+    if (!n->opts.saves || n->own.held + 1 >= newest)
+        return MEMBER_NO_RANK;
+    for (uint32_t i = 0; i < node_n_trainers(n); i++)
+        if (i != n->opts.self && node_is_present(n, i) && n->peers[i].held == newest)
+            return i;
+    return MEMBER_NO_RANK;
+}
+
+/* Saves the held state before the job ends, if there is a state. Returns true while that is going on. */
+static bool saves_at_deadline(struct member_node *n, const char *text, uint64_t now_ms)
+{
+    if (!n->opts.saves || n->own.held == 0 || n->save.is_done ||
+        n->deadline.over_ms > 2 * n->opts.grace_ms + MEMBER_STOPPING_MS)
+        return false;
+    if (n->state != MEMBER_LEADING) /* a training task finds a leader soon, or leads */
+        return true;
+    if (n->own.training != NODE_STOPPED) {
+        node_end_view(n, MEMBER_NO_RANK, text, now_ms);
+        return true; /* watch_abort() limits this wait */
+    }
+    if (n->save.is_open)
+        return true;
+    if (n->save.began_ms == 0)
+        node_log(n, true,
+                 node_print(n, "%s; saving step %llu before all tasks end", text,
+                            (unsigned long long)n->own.held));
+    save_held(n, now_ms);
+    return true;
+}
+
+bool node_deadline_expired(struct member_node *n, uint64_t now_ms)
+{
+    const char *text;
+    uint32_t holder;
+
+    if (n->deadline.no_step_ms <= n->opts.deadline_ms)
+        return false;
+    text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
+                      (double)n->deadline.no_step_ms / 1e3, node_missing_text(n));
+    if (n->state == MEMBER_LEADING && now_ms < n->lead.settle_until)
+        return true; /* tasks that shall end, too, join this new leader */
+    holder = n->state == MEMBER_LEADING ? newest_holder(n) : MEMBER_NO_RANK;
+    if (holder != MEMBER_NO_RANK) {
+        leave_save_to(n, holder, text);
+        return true;
+    }
+    if (saves_at_deadline(n, text, now_ms))
+        return true;
+    if (n->opts.saves && n->own.held > 0 && !(n->save.is_done && n->save.error[0] == '\0'))
+        text =
+            node_print(n, "%s; step %llu was not saved: %s", text, (unsigned long long)n->own.held,
+                       n->save.error[0] != '\0' ? n->save.error
+                       : n->save.is_open        ? "the storage does not answer"
+                                                : "training did not stop in time");
+    if (n->state == MEMBER_LEADING)
+        node_end_all(n, 138, text);
+    else
+        node_end(n, 138, text);
+    return true;
 }
 
 /* ---- the next view ---- */
@@ -337,7 +421,7 @@ void node_gather(struct member_node *n, uint64_t now_ms)
         (void)node_storage_hand_over(n, now_ms);
     /* else the previous view used the time: views that do not connect must not follow one another
        without end */
-    else if (!node_deadline_expired(n))
+    else if (!node_deadline_expired(n, now_ms))
         publish(n, now_ms);
 }
 

@@ -1,6 +1,12 @@
 /* node_hand_over.c - hands leadership over to another task. */
 #include "member/node_priv.h"
 
+/* The deadline of the group counts on at the next leader. */
+static uint32_t expired_ms(const struct member_node *n)
+{
+    return n->deadline.no_step_ms > n->opts.deadline_ms ? (uint32_t)n->deadline.over_ms + 1 : 0;
+}
+
 void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_staying)
 {
     for (uint32_t i = 0; i < n->opts.world; i++) {
@@ -9,6 +15,7 @@ void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_sta
         node_send_member(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT,
                                               .rank = successor,
                                               .is_staying = is_staying,
+                                              .expired_ms = expired_ms(n),
                                               .text = "" });
         node_close_in(n, i);
     }

@@ -394,7 +394,7 @@ static void evict_straggler(struct member_node *n, uint32_t rank, const char *te
 {
     node_end_view(n, rank, text, now_ms);
     if (!n->deadline.has_blamed) /* the other tasks could not use that time */
-        n->deadline.no_step_ms = 0;
+        n->deadline.no_step_ms = n->deadline.over_ms = 0;
     n->deadline.has_blamed = true;
     if (rank == n->opts.self) {
         node_redirect_links(n, MEMBER_NO_RANK);

@@ -184,9 +184,6 @@ void node_test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms
 
 /* ---- node_view_end.c ---- */
 
-/* Returns true if the deadline without a step has expired. The node has then ended; if it leads,
- * the job has ended on all tasks. */
-bool node_deadline_expired(struct member_node *n);
 /* Ends the view: sends OVER to its members, aborts, gathers. culprit: NO_RANK if unknown. */
 void node_end_view(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms);
 /* Ends the job on all tasks with exit code `code`. */
@@ -219,6 +216,9 @@ void node_coordinate(struct member_node *n, uint64_t now_ms);
 
 /* ---- node_gather.c ---- */
 
+/* Returns true if the deadline without a step has expired. A leader that holds a state saves it, and then
+ * ends the job on all tasks with 138; any other task ends at once. Called again until the node has ended. */
+bool node_deadline_expired(struct member_node *n, uint64_t now_ms);
 /* If the phase is GATHERING: does what is possible now (save, release, publish). */
 void node_gather(struct member_node *n, uint64_t now_ms);
 void node_gather_tick(struct member_node *n, uint64_t now_ms);

@@ -138,6 +138,7 @@ struct node_deadline {
                             eviction of a task that delayed the others */
     uint64_t step;       /* newest step held at the last reset of no_step_ms by a step */
     bool has_blamed;     /* such an eviction reset no_step_ms; the next reset needs a step */
+    uint64_t over_ms;    /* duration since the deadline expired, in which the state is saved */
 };
 
 /* The training of this task. */
@@ -220,7 +221,7 @@ struct node_straggler {
     uint64_t place, since_ms; /* its position, and since when it is there */
 };
 
-/* The save before tasks leave. */
+/* The save before tasks leave, and before the job ends because the deadline expired. */
 struct node_save {
     bool is_open, is_done;
     uint64_t began_ms, ended_ms; /* began_ms 0: not begun */

@@ -61,18 +61,3 @@ void node_end_all(struct member_node *n, int code, const char *text)
     node_set_cause(n, code == 0 ? "" : text);
     node_end(n, code, text);
 }
-
-bool node_deadline_expired(struct member_node *n)
-{
-    const char *text;
-
-    if (n->deadline.no_step_ms <= n->opts.deadline_ms)
-        return false;
-    text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
-                      (double)n->deadline.no_step_ms / 1e3, node_missing_text(n));
-    if (n->state == MEMBER_LEADING)
-        node_end_all(n, 138, text);
-    else
-        node_end(n, 138, text);
-    return true;
-}

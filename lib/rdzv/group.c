@@ -224,7 +224,8 @@ struct rdzv_group *rdzv_group_new(struct rdzv *r, rdzv_perform_fn *perform)
                                                           .deadline_ms = o->deadline_ms,
                                                           .grace_ms = o->grace_ms,
                                                           .silent_ms = o->silent_ms,
-                                                          .has_lease = o->has_lease },
+                                                          .has_lease = o->has_lease,
+                                                          .saves = o->saves },
                               clock_ms());
     CHECK(g->node != NULL);
     free(names);

@@ -155,7 +155,7 @@ struct rdzv_opts {
     /* as in struct member_node_opts */
     uint32_t min_world, min_ps;
     uint64_t rejoin_ms, deadline_ms, grace_ms, silent_ms;
-    bool has_lease;
+    bool has_lease, saves;
     const struct rdzv_progress *progress; /* borrowed, read on the loop */
     void *arg;                     /* argument of the callbacks */
 

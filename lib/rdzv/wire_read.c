@@ -502,6 +502,7 @@ static int read_redirect(const struct reader *r, void *body, struct member_msg *
     const Trainerd__V1__Redirect *m = body;
 
     out->is_staying = m->staying;
+    out->expired_ms = m->expired_ms;
     return read_rank(r->c, "task", m->task, &out->rank, r->err);
 }
 

@@ -269,6 +269,7 @@ static void *write_redirect(const struct writer *w, const struct member_msg *m)
 
     r->task = task(w->a, w->c, m->rank);
     r->staying = m->is_staying;
+    r->expired_ms = m->expired_ms;
     return r;
 }
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "ckpt/ckpt.h"
 #include "data/data.h"
 #include "engine/select.h"
@@ -420,13 +421,15 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
     uint64_t held = train_held(t);
 
     CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
-    return held > 0 ? save_now(t, held, wait_ms, err) : 0;
+    rc = held > 0 ? fault_error("train.save_rest", err) : 0;
+    return rc == 0 && held > 0 ? save_now(t, held, wait_ms, err) : rc;
 }
 
 int train_load(struct train *t, const char *path, struct ckpt_info *out, struct err *err)
 {
     CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
     return save_load_path(t, path, out, err);
+    int rc;
 }
 
 void train_storage(struct train *t, struct ckpt_failure *out)

@@ -228,6 +228,53 @@ static void min_world_of_all_tasks_group_waits_until_the_deadline(void **state)
     sim_free(s);
 }
 
+static void deadline_expires_the_held_step_is_saved_first(void **state)
+{
+    struct sim *s = START_CLUSTER(.min_world = 4, .deadline_ms = 6000);
+    uint64_t held = sim_newest(s);
+
+    (void)state;
+    EXPECT(s, sim_checkpoints(s) == 0);
+    sim_power_off(s, 0); /* the task that wrote checkpoints */
+    EXPECT(s, sim_until_ended(s, 20000));
+    EXPECT(s, sim_checkpoint(s) >= held);
+    for (uint32_t i = 1; i < 4; i++)
+        expect_exit(s, i, 138, "worker 0");
+    sim_free(s);
+}
+
+static void deadline_expires_storage_hangs_tasks_end_within_the_limit(void **state)
+{
+    struct sim *s = START_CLUSTER(.min_world = 4, .deadline_ms = 6000, .grace_ms = 1000);
+    uint64_t begin = sim_now(s);
+
+    (void)state;
+    sim_kill(s, 1);
+    sim_storage(s, SIM_ALL, SIM_STORAGE_HANGS);
+    EXPECT(s, sim_until_ended(s, 60000));
+    EXPECT(s, sim_now(s) - begin < 6000 + 2 * 1000 + MEMBER_STOPPING_MS + 1000);
+    for (uint32_t i = 0; i < 4; i++)
+        if (i != 1)
+            expect_exit(s, i, 138, "was not saved: ");
+    sim_free(s);
+}
+
+static void deadline_expires_leader_without_state_another_task_saves(void **state)
+{
+    struct sim *s = START_CLUSTER(.world = 3, .min_world = 3, .deadline_ms = 6000);
+    uint64_t held = sim_newest(s);
+
+    (void)state;
+    sim_power_off(s, 2);
+    sim_kill(s, 0);
+    sim_start(s, 0); /* leads, because its rank is the lowest */
+    EXPECT(s, sim_until_ended(s, 30000));
+    EXPECT(s, sim_checkpoint(s) >= held);
+    expect_exit(s, 0, 138, "no step for");
+    expect_exit(s, 1, 138, "no step for");
+    sim_free(s);
+}
+
 static void lost_task_group_waits_for_rejoin_ms_then_continues(void **state)
 {
     struct sim *s = START_CLUSTER(.rejoin_ms = 2000);
@@ -448,6 +495,9 @@ int main(void)
         cmocka_unit_test(leaving_task_save_fails_the_reason_is_reported),
         cmocka_unit_test(storage_hangs_a_leave_delays_the_others_by_the_grace_time_only),
         cmocka_unit_test(min_world_of_all_tasks_group_waits_until_the_deadline),
+        cmocka_unit_test(deadline_expires_the_held_step_is_saved_first),
+        cmocka_unit_test(deadline_expires_storage_hangs_tasks_end_within_the_limit),
+        cmocka_unit_test(deadline_expires_leader_without_state_another_task_saves),
         cmocka_unit_test(lost_task_group_waits_for_rejoin_ms_then_continues),
         cmocka_unit_test(fewer_tasks_than_min_world_no_group_forms),
         cmocka_unit_test(straggler_is_named_evicted_and_restarted),

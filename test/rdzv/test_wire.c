@@ -378,7 +378,7 @@ static void leader_message_survives_the_wire(void **state)
           .code = 0,
           .text = "complete",
           .progress.phase = "" },
-        { .kind = MEMBER_MSG_REDIRECT, .rank = 2, .text = "", .progress.phase = "" },
+        { .kind = MEMBER_MSG_REDIRECT, .rank = 2, .expired_ms = 77, .text = "", .progress.phase = "" },
         { .kind = MEMBER_MSG_REACH,
           .round = UINT64_MAX - 1,
           .ranks = two_ranks,

@@ -277,6 +277,7 @@ static void start(struct sim *s, uint32_t rank)
         .deadline_ms = s->opts.deadline_ms,
         .grace_ms = s->opts.grace_ms,
         .has_lease = !s->opts.no_lease,
+        .saves = true,
     };
 
     if (t->node != NULL)
