@@ -62,12 +62,32 @@ bool complete_already(const struct conf *c,
     return is_complete;
 }
 
+bool complete_find(const struct conf *c, char *text, size_t n)
+{
+    struct ckpt_info *info = malloc(sizeof(*info));
+    struct err err;
+    int rc = info == NULL                 ? err_set(&err, ERR_NOMEM, "out of memory")
+             : fault_hit("complete.find") ? err_set(&err, ERR_NOENT, "no checkpoint")
+                                          : ckpt_peek(c->checkpoint.directory, NULL, info, &err);
+    bool is_found = rc == 0 && strcmp(info->meta.job_digest, c->digest) == 0 &&
+                    complete_is_last_step(c, &info->meta);
+
+    if (rc == 0)
+        snprintf(text, n, "the newest is %s%s", info->path,
+                 strcmp(info->meta.job_digest, c->digest) != 0 ? ", of another job" : "");
+    else
+        snprintf(text, n, "%s", err.text);
+    free(info);
+    return is_found;
+}
+
 /* ---- a check on a thread of its own ---- */
 
 struct complete_check {
     pthread_mutex_t lock; /* guards the next two */
     uint32_t refs;        /* the owner and the thread */
     enum complete_state state;
+    enum complete_depth depth;
     char text[8400]; /* set before `state` */
     struct arena memory;
     struct conf job; /* only the fields that complete_already() reads; in `memory` */
@@ -92,7 +112,9 @@ static void *check(void *arg)
     struct complete_check *k = arg;
     bool is_complete;
 
-    is_complete = complete_already(&k->job, NULL, k->text, sizeof(k->text));
+    is_complete = k->depth == COMPLETE_FIND
+                      ? complete_find(&k->job, k->text, sizeof(k->text))
+                      : complete_already(&k->job, NULL, k->text, sizeof(k->text));
     pthread_mutex_lock(&k->lock);
     k->state = is_complete ? COMPLETE_YES : COMPLETE_NO;
     pthread_mutex_unlock(&k->lock);
@@ -117,7 +139,8 @@ static bool copy_job(struct complete_check *k, const struct conf *c)
            copy_text(k, c->export.safetensors, &k->job.export.safetensors);
 }
 
-int complete_check_start(const struct conf *c, struct complete_check **out, struct err *err)
+int complete_check_start(const struct conf *c, enum complete_depth depth,
+                         struct complete_check **out, struct err *err)
 {
     struct complete_check *k = calloc(1, sizeof(*k));
     pthread_t thread;
@@ -127,6 +150,7 @@ int complete_check_start(const struct conf *c, struct complete_check **out, stru
         return err_set(err, ERR_NOMEM, "complete: out of memory");
     pthread_mutex_init(&k->lock, NULL);
     k->refs = 2;
+    k->depth = depth;
     rc = copy_job(k, c) ? thread_start(&thread, "checks whether the job is complete", check, k, err)
                         : err_set(err, ERR_NOMEM, "complete: out of memory");
     if (rc < 0) {
@@ -146,7 +170,7 @@ enum complete_state complete_check_state(struct complete_check *k, char *text, s
     pthread_mutex_lock(&k->lock);
     state = k->state;
     pthread_mutex_unlock(&k->lock);
-    if (state == COMPLETE_YES)
+    if (state != COMPLETE_UNKNOWN)
         snprintf(text, n, "%s", k->text);
     return state;
 }

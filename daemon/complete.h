@@ -25,12 +25,18 @@ bool complete_is_last_step(const struct conf *c, const struct ckpt_meta *m);
 bool complete_already(const struct conf *c,
                       void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
                       size_t n);
-/* complete_already() on a thread of its own, because a storage may hang for any time. */
+/* Returns true if checkpoint.directory has the checkpoint of the last step: its manifest, and its files with
+ * their sizes, which are not read. Else `text` [n] states what was found. The job has the directory. Fault
+ * point: complete.find, before the directory is read; `fail`: as if the checkpoint were absent. */
+bool complete_find(const struct conf *c, char *text, size_t n);
+/* complete_already() or complete_find() on a thread of its own, because a storage may hang for any time. */
 struct complete_check;
 enum complete_state { COMPLETE_UNKNOWN, COMPLETE_NO, COMPLETE_YES };
+enum complete_depth { COMPLETE_FIND, COMPLETE_VERIFY };
 /* Starts a check. The job is copied. On success the caller owns *out. Errors: ERR_IO, ERR_NOMEM. */
-int complete_check_start(const struct conf *c, struct complete_check **out, struct err *err);
-/* Any thread; never blocks for long. COMPLETE_YES: `text` [n] is as of complete_already(). */
+int complete_check_start(const struct conf *c, enum complete_depth depth,
+                         struct complete_check **out, struct err *err);
+/* Any thread; never blocks for long. The result is known: `text` [n] is that of the function. */
 enum complete_state complete_check_state(struct complete_check *k, char *text, size_t n);
 /* Ends the use of a check; one that hangs frees itself when it ends. NULL is allowed. */
 void complete_check_free(struct complete_check *k);

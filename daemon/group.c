@@ -213,7 +213,10 @@ static void on_state(void *arg)
 
 static void do_end(struct run *r, const struct rdzv_action *a)
 {
-    run_end(r, a->action->code, a->action->text);
+    if (a->action->code == EXIT_COMPLETE)
+        group_end_complete(r, a->action->text);
+    else
+        run_end(r, a->action->code, a->action->text);
 }
 
 static void on_checkpoint_request(void *arg)
@@ -421,6 +424,7 @@ static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
+    group_final_tick(r);
     lock_retry(r);
     advisor_tick(r->advisor, r->group->rdzv);
     balance(r, state);
@@ -430,7 +434,8 @@ static void on_tick(struct run *r)
         comm_listener_sweep(r->group->listener);
         certificates_check(r->group->certificates);
     }
-    if (r->opening.is_done && r->generation == 0 && !r->saving.is_open && !r->exit.is_decided)
+    if (r->opening.is_done && r->generation == 0 && !r->saving.is_open && !r->exit.is_decided &&
+        !r->group->final.is_open)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }
 

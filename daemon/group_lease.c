@@ -87,7 +87,7 @@ void group_check_completion(struct run *r, bool is_wanted)
     l->completion = NULL;
     l->completion_due_ms = clock_ms() + COMPLETION_MS;
     if (is_wanted && r->lock.lease != NULL &&
-        complete_check_start(r->s->conf, &l->completion, &err) < 0)
+        complete_check_start(r->s->conf, COMPLETE_VERIFY, &l->completion, &err) < 0)
         log_warn("checkpoint", "%s", err.text);
 }
 

@@ -183,6 +183,7 @@ void group_free(struct run *r)
     if (g == NULL)
         return;
     complete_check_free(g->lease.completion);
+    complete_check_free(g->final.check);
     lock_close(r);
     comm_listener_close(g->listener);
     net_test_free(g->net_test);

@@ -3,6 +3,7 @@
  *
  *   group_lease.c  the lease (lock.h): between the membership and the threads of training that step
  *                  and save; failures of the storage
+ *   group_final.c  ends the task when its leader reports that the job is complete
  *   group_open.c   opens and closes the data port, the lease and the membership
  *   group.c        actions of the membership become calls of training, and results of training
  *                  become events of the membership
@@ -43,6 +44,15 @@ struct group_lease {
     uint64_t storage_reported_ms; /* last report that the storage failed; 0: none */
 };
 
+/* The job is complete, and this task looks for the last checkpoint. */
+struct group_final {
+    bool is_open;
+    uint64_t until_ms, next_ms;   /* the end of the wait; the next look */
+    struct complete_check *check; /* owned; NULL: no look is running */
+    char text[256];               /* the report of the leader */
+    char found[8400];             /* the result of the last look */
+};
+
 struct group {
     struct run *run;
     struct rdzv *rdzv;
@@ -64,6 +74,7 @@ struct group {
     struct balancer *balancer; /* owned */
     struct placer *placer;     /* owned */
     struct group_lease lease;
+    struct group_final final;
 };
 
 /* ---- group_lease.c ---- */
@@ -88,6 +99,14 @@ void group_check_completion(struct run *r, bool is_wanted);
 int group_may_save(void *arg, struct err *err);
 /* Reports a failure of the storage, again while it lasts: a leader then hands leadership over. */
 void group_watch_storage(struct run *r, enum member_node_state state);
+
+/* ---- group_final.c ---- */
+
+/* The leader reports that the job is complete (`text`). Ends the task with 0: at once if it wrote the last
+ * checkpoint itself or the job has none, else as soon as group_final_tick() has found that checkpoint. After
+ * train.deadline_seconds without it the task ends with 138. */
+void group_end_complete(struct run *r, const char *text);
+void group_final_tick(struct run *r);
 
 /* ---- group_open.c ---- */
 

@@ -1,16 +1,14 @@
 #!/usr/bin/python3
 """How tasks end: at the deadline they save what they hold, and after the last step every task has seen the last
 checkpoint."""
-import json
 import os
 
-from kit import (Task, checkpoint_names, digits_job, expect_codes, finish, free_ports, main, merge, start, test, tf_config,
-                 wait_until, workdir)
+from kit import Task, checkpoint_names, digits_job, expect_codes, finish, free_ports, main, merge, start, test, tf_config, workdir
 
 KILLED_AT = 10
 # No checkpoint is due before the last step.
 JOB = {"train": {"epochs": None, "steps": 24, "lanes": 2, "log_every_steps": 1, "deadline_seconds": 4, "eval_every_epochs": None},
-       "data": {"eval": None}, "model": {"metrics": None}, "summary": None, "export": None,
+       "optimizer": {"schedule": {"warmup_steps": 2}}, "data": {"eval": None}, "model": {"metrics": None}, "summary": None, "export": None,
        "checkpoint": {"directory": "run/checkpoints", "every_steps": 1000000, "every_seconds": 0, "max_to_keep": 3}}
 
 
@@ -66,6 +64,23 @@ def storage_hangs_at_the_deadline_the_survivor_ends_nevertheless():
     folder = workdir()
     _, survivor = lose(folder, 1, "ckpt.write=hang@1+", train={"grace_seconds": 0.2})
     assert "was not saved" in survivor.final_message(), survivor.log()
+
+
+@test
+def worker_sees_the_last_checkpoint_later_than_the_chief_both_end_with_0():
+    tasks = start(job(workdir(), train={"steps": 4}), 2, faults={1: "complete.find=fail@1-3"})
+    expect_codes(tasks, [0, 0])
+
+
+@test
+def worker_without_the_folder_of_the_chief_does_not_end_with_0():
+    folders, ports = (workdir(), workdir()), free_ports(2)
+    tasks = [Task(job(folder, train={"steps": 4}), tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i)
+             for i, folder in enumerate(folders)]
+    expect_codes(tasks, [0, 138])
+    assert checkpoints(folders[0]) == ["step-00000004"], checkpoints(folders[0])
+    said = tasks[1].final_message()
+    assert "the checkpoint of the last step is not in" in said and folders[1] in said, said
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ SLOWLY = "train.forward=delay:3@1+"
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
 
 
-def job_in(folder, steps=60, every=None, **changes):
+def job_in(folder, steps=60, every=None, deadline=12, **changes):
     return digits_job(folder, **{"train": {"epochs": None, "steps": steps, "lanes": 4, "log_every_steps": 1,
-                                           "eval_every_epochs": None, "deadline_seconds": 12},
+                                           "eval_every_epochs": None, "deadline_seconds": deadline},
                                  "data": {"eval": None}, "model": {"metrics": None}, "export": None,
                                  "checkpoint": {"every_steps": every, "every_seconds": None, "max_to_keep": 2}, **changes})
 
@@ -160,9 +160,10 @@ def storage_directory_full_on_the_chief_another_task_writes():
     folder = workdir()
     path = os.path.join(folder, "run", "checkpoints")
     os.makedirs(path)
-    tasks = run(job_in(folder), 2, [], mounted("mount -t tmpfs -o size=16k none %s" % path))
-    expect_codes(tasks, [0, 0])
+    tasks = run(job_in(folder, deadline=4), 2, [], mounted("mount -t tmpfs -o size=16k none %s" % path))
+    expect_codes(tasks, [138, 0])  # the chief has another folder, in which the last checkpoint is not
     assert checkpoints(folder) == [60]
+    assert "the checkpoint of the last step is not in" in tasks[0].final_message(), tasks[0].log()
     assert any("No space left" in t.log() for t in tasks)
 
 
