@@ -1,10 +1,8 @@
-/* sample_log.c - see sample_log.h. Lines are formatted in memory that is allocated at the start,
- * and are written with one write(). */
+/* sample_log.c - see sample_log.h. Lines are formatted in memory that is allocated at the start. */
 #include "train/sample_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +13,14 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
-#include "base/fault.h"
-#include "base/fs.h"
 #include "data/data.h"
+#include "train/sample_file.h"
 
 enum {
     NUMBER_BYTES = 21, /* the longest number and a space */
     GROUP_BYTES = NUMBER_BYTES + 1 + 8,
     HEAD_BYTES = 8 + GROUP_BYTES + 2 * NUMBER_BYTES,
+    QUEUE_BYTES = 16 << 20, /* of lines that wait for the storage */
 };
 
 struct lines {  /* of a replica, for one step */
@@ -32,15 +30,11 @@ struct lines {  /* of a replica, for one step */
 
 struct sample_log {
     char *path; /* owned */
-    int fd;
+    struct sample_file *file; /* owned */
     uint32_t n;
     size_t room;                 /* of each replica's text */
     struct lines *lines;         /* [n] owned */
     char group[GROUP_BYTES + 2]; /* with the space before it */
-    /* guards the fields below, and keeps a write in two parts contiguous */
-    pthread_mutex_t lock;
-    int rc; /* the first failure; nothing is written after it */
-    struct err err;
 };
 
 static void put_word(struct lines *l, const char *word)
@@ -64,65 +58,65 @@ static void put_number(struct lines *l, uint64_t x)
         l->text[l->used++] = digits[--n];
 }
 
-/* Appends the text. After a failure returns the code of the first failure. */
-static int append(struct sample_log *l, const char *text, size_t n, struct err *err)
-{
-    int rc;
-
-    pthread_mutex_lock(&l->lock);
-    if (l->rc == 0 && fault_hit("samples.write"))
-        l->rc = err_sys(&l->err, EIO, "write '%s'", l->path);
-    else if (l->rc == 0)
-        l->rc = fs_write_all(l->fd, text, n, l->path, &l->err);
-    rc = l->rc;
-    if (rc < 0 && err != NULL)
-        *err = l->err;
-    pthread_mutex_unlock(&l->lock);
-    return rc < 0 ? err_wrap(err, rc, "sample log") : 0;
-}
-
 /* ---- opening and closing ---- */
 
-static int open_file(struct sample_log *l, struct err *err)
+static int open_path(const char *path, int *fd, struct err *err)
 {
     struct stat st;
     int rc;
 
-    l->fd = open(l->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (l->fd < 0) {
-        rc = err_sys(err, errno, "open '%s'", l->path);
+    *fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (*fd < 0) {
+        rc = err_sys(err, errno, "open '%s'", path);
         return rc == ERR_FULL || errno == EIO ? rc : err_wrap(err, ERR_INPUT, "sample log");
     }
-    if (fstat(l->fd, &st) < 0)
-        return err_sys(err, errno, "stat '%s'", l->path);
-    if (!S_ISREG(st.st_mode))
-        return err_set(err, ERR_INPUT, "sample log '%s': it is not a file", l->path);
-    return 0;
+    rc = fstat(*fd, &st) < 0    ? err_sys(err, errno, "stat '%s'", path)
+         : !S_ISREG(st.st_mode) ? err_set(err, ERR_INPUT, "sample log '%s': it is not a file", path)
+                                : 0;
+    if (rc < 0)
+        close(*fd);
+    return rc;
+}
+
+static int open_file(struct sample_log *l, const struct sample_log_opts *opts, bool *is_torn,
+                     struct err *err)
+{
+    struct sample_file_opts fo = { .path = l->path, .room = QUEUE_BYTES, .on_loss = opts->on_loss, .arg = opts->arg };
+    char last = '\n';
+    off_t end;
+    int rc = open_path(l->path, &fo.fd, err);
+
+    if (rc < 0)
+        return rc;
+    end = lseek(fo.fd, 0, SEEK_END);
+    if (end < 0 || (end > 0 && pread(fo.fd, &last, 1, end - 1) != 1))
+        rc = err_sys(err, errno, "sample log: read '%s'", l->path);
+    *is_torn = last != '\n';
+    if (rc == 0)
+        rc = sample_file_open(&fo, &l->file, err);
+    if (rc < 0)
+        close(fo.fd);
+    return rc;
 }
 
 /* Marks a line that the previous process did not finish, and starts a new one. */
-static int begin(struct sample_log *l, struct err *err)
+static int begin(struct sample_log *l, bool is_torn, struct err *err)
 {
-    char text[64 + 2 * NUMBER_BYTES], last = '\n';
-    off_t end = lseek(l->fd, 0, SEEK_END);
-    int n;
+    char text[64 + 2 * NUMBER_BYTES];
+    int n = snprintf(text, sizeof(text), "%sopen %llu %d\n", is_torn ? " # torn\n" : "",
+                     (unsigned long long)clock_wall_us(), (int)getpid());
 
-    if (end < 0 || (end > 0 && pread(l->fd, &last, 1, end - 1) != 1))
-        return err_sys(err, errno, "sample log: read '%s'", l->path);
-    n = snprintf(text, sizeof(text), "%sopen %llu %d\n", last != '\n' ? " # torn\n" : "",
-                 (unsigned long long)clock_wall_us(), (int)getpid());
-    return append(l, text, (size_t)n, err);
+    return sample_file_append(l->file, text, (size_t)n, err);
 }
 
 int sample_log_open(const struct sample_log_opts *opts, struct sample_log **out, struct err *err)
 {
     struct sample_log *l = calloc(1, sizeof(*l));
+    bool is_torn;
     int rc = 0;
 
     if (l == NULL)
         return err_set(err, ERR_NOMEM, "sample log: out of memory");
-    pthread_mutex_init(&l->lock, NULL);
-    l->fd = -1;
     l->n = opts->replicas;
     l->path = strdup(opts->path);
     l->lines = calloc(l->n, sizeof(*l->lines));
@@ -134,9 +128,9 @@ int sample_log_open(const struct sample_log_opts *opts, struct sample_log **out,
     if (l->path == NULL || l->lines == NULL || rc != 0)
         rc = err_set(err, ERR_NOMEM, "sample log: out of memory");
     if (rc == 0)
-        rc = open_file(l, err);
+        rc = open_file(l, opts, &is_torn, err);
     if (rc == 0)
-        rc = begin(l, err);
+        rc = begin(l, is_torn, err);
     if (rc < 0) {
         sample_log_close(l);
         return rc;
@@ -149,13 +143,11 @@ void sample_log_close(struct sample_log *l)
 {
     if (l == NULL)
         return;
-    if (l->fd >= 0)
-        close(l->fd);
+    sample_file_close(l->file);
     for (uint32_t i = 0; l->lines != NULL && i < l->n; i++)
         free(l->lines[i].text);
     free(l->lines);
     free(l->path);
-    pthread_mutex_destroy(&l->lock);
     free(l);
 }
 
@@ -201,7 +193,7 @@ int sample_log_write(struct sample_log *l, uint32_t replica, struct err *err)
     if (l == NULL)
         return 0;
     from = &l->lines[replica];
-    rc = append(l, from->text, from->used, err);
+    rc = sample_file_append(l->file, from->text, from->used, err);
     from->used = 0;
     return rc;
 }
@@ -218,5 +210,5 @@ void sample_log_done(struct sample_log *l, uint64_t step)
     put_number(&line, step);
     put_number(&line, clock_wall_us());
     put_word(&line, "\n");
-    (void)append(l, line.text, line.used, NULL); /* the next sample_log_write() reports a failure */
+    (void)sample_file_append(l->file, line.text, line.used, NULL); /* the next sample_log_write() reports a failure */
 }

@@ -5,6 +5,7 @@
  *   open TIME PID                           a process starts to append
  *   give GROUP STEP LANE SAMPLE...          the task is about to contribute this lane to the step
  *   done GROUP STEP TIME                    the step is agreed and will be applied by this task
+ *   lost N                                  the storage stalled, and N lines of this place were dropped
  *
  * GROUP is the generation, a point, and 8 hexadecimal digits that no other group has: generations
  * start at 1 again when all tasks that knew the number have ended. TIME is in microseconds since
@@ -16,7 +17,9 @@
  * contribution to the all-reduce of a step. So the lanes of every finished all-reduce are in the
  * files, also if their tasks were killed immediately or aborted the step. "done" is written after
  * the commit gate and before the update. So a task that holds the state after the step has written
- * "done".
+ * "done". Both hold while the storage answers within SAMPLE_FILE_WAIT_MS (sample_file.h). A storage that
+ * stalls does not delay the steps: the lines wait in a queue of 16 MiB, which a kill loses, and lines that
+ * do not fit are counted in a line "lost", which an examination of the files must not ignore.
  *
  * A step counts as applied in group g if a "done" names it; then all lanes of (g, step) must be in
  * the files. A step without "done" was not applied and is repeated in a later group; so is,
@@ -25,8 +28,7 @@
  * finished the previous step, or from a checkpoint. The order of groups needs no clock: in the file
  * of a task that was in both groups the later one is below the other.
  *
- * Each replica appends with one write() for each step, so a kill between two steps leaves whole
- * lines. Threads: sample_log_batch() and sample_log_write() are called by the replica's thread, the
+ * A kill between two steps leaves whole lines. Threads: sample_log_batch() and sample_log_write() are called by the replica's thread, the
  * others by any. All functions accept NULL: no log. */
 #ifndef TRAIN_SAMPLE_LOG_H
 #define TRAIN_SAMPLE_LOG_H
@@ -43,6 +45,10 @@ struct sample_log_opts {
     uint32_t replicas;   /* number of replicas of this task */
     uint32_t lanes;      /* maximum number of lanes of a replica */
     uint32_t lane_batch; /* number of samples of a lane */
+    /* Lines are lost; `text` is a sentence for the log. Called by the thread that drops the first line of a gap,
+     * and by sample_log_close(). May be NULL. */
+    void (*on_loss)(void *arg, const char *text);
+    void *arg;
 };
 
 /* Errors: ERR_NOENT, ERR_REFUSED, ERR_INPUT (not a file), ERR_IO, ERR_NOMEM. */

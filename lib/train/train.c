@@ -191,13 +191,22 @@ static int open_trace(struct train *t, struct err *err)
     return trace_open(&to, &t->trace, err);
 }
 
+static void on_samples_lost(void *arg, const char *text)
+{
+    const struct train *t = arg;
+
+    events_warn(&t->events, 0, text);
+}
+
 static int open_sample_log(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct sample_log_opts so = { .path = o->sample_log,
                                   .replicas = o->n_devices,
                                   .lanes = o->lanes,
-                                  .lane_batch = t->model.lane_batch };
+                                  .lane_batch = t->model.lane_batch,
+                                  .on_loss = on_samples_lost,
+                                  .arg = t };
 
     return o->sample_log != NULL ? sample_log_open(&so, &t->samples, err) : 0;
 }
@@ -419,6 +428,7 @@ uint64_t train_held(const struct train *t)
 int train_save(struct train *t, uint64_t wait_ms, struct err *err)
 {
     uint64_t held = train_held(t);
+    int rc;
 
     CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
     rc = held > 0 ? fault_error("train.save_rest", err) : 0;
@@ -429,7 +439,6 @@ int train_load(struct train *t, const char *path, struct ckpt_info *out, struct 
 {
     CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
     return save_load_path(t, path, out, err);
-    int rc;
 }
 
 void train_storage(struct train *t, struct ckpt_failure *out)

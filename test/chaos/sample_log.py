@@ -37,6 +37,8 @@ def read(path, task):
                 elif words[0] == "done":
                     step, at = numbers
                     lives[-1].dones.append((words[1], step, at))
+                elif words[0] == "lost":
+                    raise ValueError("the storage stalled, and %d lines were dropped: the files prove nothing" % int(words[1]))
                 else:
                     raise ValueError("unknown word")
             except (ValueError, IndexError) as e:

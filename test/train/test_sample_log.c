@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "data/data.h"
+#include "train/sample_file.h"
 #include "train/sample_log.h"
 
 static char path[] = "/tmp/test-sample-log-XXXXXX";
@@ -156,6 +157,55 @@ static void step_that_was_not_written_fails_the_next_one(void **state)
     sample_log_close(l);
 }
 
+static void storage_stalls_steps_continue_and_their_lines_follow(void **state)
+{
+    static const uint64_t a[] = { 1, 2, 3 };
+    struct sample_log *l = open_log();
+    struct err err;
+
+    (void)state;
+    group(l, 1, "one");
+    assert_int_equal(fault_arm("samples.write=hold", &err), 0);
+    batch(l, 0, 1, 0, 3, a);
+    assert_int_equal(sample_log_write(l, 0, &err), 0); /* after SAMPLE_FILE_WAIT_MS */
+    sample_log_done(l, 1);
+    batch(l, 0, 2, 0, 1, a);
+    assert_int_equal(sample_log_write(l, 0, &err), 0);
+    assert_file("open\n");
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    sample_log_close(l);
+    assert_file("open\ngive 1.f5632fca 1 0 1 2 3\ndone 1.f5632fca 1\ngive 1.f5632fca 2 0 1\n");
+}
+
+static uint32_t n_losses;
+
+static void count_loss(void *arg, const char *text)
+{
+    assert_non_null(strstr(text, arg));
+    n_losses++;
+}
+
+static void queue_is_full_lines_are_counted_in_their_place(void **state)
+{
+    struct sample_file_opts o = { .path = path, .room = 16, .on_loss = count_loss, .arg = path };
+    struct sample_file *f;
+    struct err err;
+
+    (void)state;
+    n_losses = 0;
+    o.fd = open(path, O_WRONLY | O_APPEND);
+    assert_int_equal(sample_file_open(&o, &f, &err), 0);
+    assert_int_equal(fault_arm("samples.write=hold", &err), 0);
+    assert_int_equal(sample_file_append(f, "give 1\n", 7, &err), 0);
+    assert_int_equal(sample_file_append(f, "give 2\n", 7, &err), 0);
+    assert_int_equal(sample_file_append(f, "give 3\ngive 4\n", 14, &err), 0);
+    assert_int_equal(sample_file_append(f, "give 555555\n", 12, &err), 0);
+    assert_int_equal(n_losses, 1); /* once for the gap */
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    sample_file_close(f);
+    assert_file("give 1\ngive 2\nlost 3\n");
+}
+
 static void path_that_is_not_a_file_is_refused(void **state)
 {
     static const struct { const char *path, *word; } rows[] = {
@@ -196,6 +246,8 @@ int main(void)
         TEST(lanes_of_an_aborted_step_are_discarded),
         TEST(line_truncated_by_a_kill_is_marked_by_the_next_process),
         TEST(step_that_was_not_written_fails_the_next_one),
+        TEST(storage_stalls_steps_continue_and_their_lines_follow),
+        TEST(queue_is_full_lines_are_counted_in_their_place),
         TEST(path_that_is_not_a_file_is_refused),
         TEST(calls_without_a_log_have_no_effect),
     };
