@@ -214,6 +214,47 @@ static void update(struct advice_state *s, enum advice_kind kind, double value, 
     }
 }
 
+/* ---- issues ---- */
+
+/* Returns the entry of a culprit, or the one with the oldest issue. */
+static uint32_t entry_of(const struct advice_issues *i, const char *culprit)
+{
+    uint32_t oldest = 0;
+
+    for (uint32_t k = 0; k < ADVICE_ISSUES; k++) {
+        if (i->at[k].time_us != 0 && strcmp(i->at[k].culprit, culprit) == 0)
+            return k;
+        if (i->at[k].time_us < i->at[oldest].time_us)
+            oldest = k;
+    }
+    return oldest;
+}
+
+bool advice_record(struct advice_issues *i, const struct rdzv_advice *x)
+{
+    uint32_t k = entry_of(i, x->culprit);
+
+    if (i->at[k].time_us == x->time_us && strcmp(i->at[k].culprit, x->culprit) == 0)
+        return false;
+    i->at[k].time_us = x->time_us;
+    memcpy(i->at[k].culprit, x->culprit, sizeof(i->at[k].culprit));
+    return true;
+}
+
+/* Sets the time of issue: that of the last issue with this culprit, or now. */
+static void set_time(struct advice_issues *i, double repeat_seconds, uint64_t now_us,
+                     struct rdzv_advice *x)
+{
+    uint32_t k = entry_of(i, x->culprit);
+    uint64_t last_us = strcmp(i->at[k].culprit, x->culprit) == 0 ? i->at[k].time_us : 0;
+
+    x->time_us =
+        last_us == 0 || now_us < last_us || (double)(now_us - last_us) >= 1e6 * repeat_seconds
+            ? now_us
+            : last_us;
+    (void)advice_record(i, x);
+}
+
 uint32_t advice_judge(struct advice_state *s, const struct advice_limits *limits,
                       const struct advice_group *g, uint64_t now_us, struct rdzv_advice *out)
 {
@@ -221,25 +262,22 @@ uint32_t advice_judge(struct advice_state *s, const struct advice_limits *limits
 
     for (uint32_t k = 0; k < ADVICE_KINDS; k++) {
         double value = rows[k].measure(g), limit = limits->at[k];
-        uint64_t *issued_us = &s->kinds[k].issued_us;
 
         update(s, (enum advice_kind)k, value, limit);
         if (!s->kinds[k].is_active)
             continue;
-        if (*issued_us == 0 || now_us < *issued_us ||
-            (double)(now_us - *issued_us) >= 1e6 * limits->repeat_seconds)
-            *issued_us = now_us;
-        out[n] = (struct rdzv_advice){ .time_us = *issued_us, .value = value, .limit = limit };
+        out[n] = (struct rdzv_advice){ .value = value, .limit = limit };
         advice_add(out[n].kind, sizeof(out[n].kind), "%s", rows[k].name);
         rows[k].explain(g, limit, &out[n]);
+        set_time(&s->kinds[k].issues, limits->repeat_seconds, now_us, &out[n]);
         n++;
     }
     return n;
 }
 
-void advice_was_issued(struct advice_state *s, const char *kind, uint64_t time_us)
+void advice_was_issued(struct advice_state *s, const struct rdzv_advice *x)
 {
     for (uint32_t k = 0; k < ADVICE_KINDS; k++)
-        if (strcmp(rows[k].name, kind) == 0)
-            s->kinds[k].issued_us = time_us;
+        if (strcmp(rows[k].name, x->kind) == 0)
+            (void)advice_record(&s->kinds[k].issues, x);
 }

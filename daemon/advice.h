@@ -4,7 +4,8 @@
  * A warning begins when a value is beyond its limit in two successive windows, and ends when the
  * excess is below 0.75 of that of the limit: of shares and times the excess is the value, of
  * lane_spread value - 1, of device_use 1 - value. While it lasts, its sentence has the numbers of the
- * last window; it is issued again, for the logs, at most every repeat_seconds.
+ * last window; it is issued again, for the logs, at most every repeat_seconds. A sentence with another
+ * culprit is issued at once: it is news.
  *
  * A cause is named if it is certain: the runner-up is at least 10 % smaller. Else the culprit is
  * "no single task". */
@@ -28,11 +29,20 @@ struct advice_group {
     uint32_t n;
 };
 
+/* The last issue of each of the culprits of one kind that were named last. */
+enum { ADVICE_ISSUES = 8 };
+struct advice_issues { /* initially zeroed */
+    struct {
+        uint64_t time_us; /* 0: never */
+        char culprit[RDZV_CULPRIT_BYTES];
+    } at[ADVICE_ISSUES];
+};
+
 struct advice_state { /* initially zeroed */
     struct {
         uint32_t n_beyond; /* successive windows beyond the limit */
         bool is_active;
-        uint64_t issued_us; /* 0: never */
+        struct advice_issues issues;
     } kinds[ADVICE_KINDS];
 };
 
@@ -41,7 +51,10 @@ const char *advice_kind_name(enum advice_kind kind);
  * [ADVICE_KINDS] and returns its number. now_us: us since 1970, for the time of issue. */
 uint32_t advice_judge(struct advice_state *s, const struct advice_limits *limits,
                       const struct advice_group *g, uint64_t now_us, struct rdzv_advice *out);
-/* States that advice of this kind was issued by another leader. */
-void advice_was_issued(struct advice_state *s, const char *kind, uint64_t time_us);
+/* Records the issue of a sentence; the culprit with the oldest issue is forgotten. Returns false if it is
+ * recorded already. */
+bool advice_record(struct advice_issues *i, const struct rdzv_advice *x);
+/* States that this sentence was issued by another leader. A kind of a later version is ignored. */
+void advice_was_issued(struct advice_state *s, const struct rdzv_advice *x);
 
 #endif

@@ -35,7 +35,7 @@ struct advisor {
     bool has_judged; /* since the last call of advisor_judged() */
     struct rdzv_advice list[RDZV_ADVICE_MAX]; /* present */
     uint32_t n_list;
-    struct rdzv_advice logged[ADVICE_KINDS]; /* the last one of each kind that was logged */
+    struct advice_issues logged[ADVICE_KINDS]; /* what was logged */
     struct metric *metrics[ADVICE_KINDS];
 };
 
@@ -187,11 +187,10 @@ static void publish(struct advisor *a)
             if (strcmp(a->list[i].kind, kind) == 0)
                 x = &a->list[i];
         metric_set(a->metrics[k], x != NULL);
-        if (x == NULL || x->time_us == a->logged[k].time_us)
+        if (x == NULL || !advice_record(&a->logged[k], x))
             continue;
         log_one(x);
-        a->logged[k] = *x;
-        advice_was_issued(&a->state, kind, x->time_us); /* this task may lead later */
+        advice_was_issued(&a->state, x); /* this task may lead later */
     }
 }
 

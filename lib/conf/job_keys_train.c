@@ -166,7 +166,7 @@ static const struct conf_key rows[] = {
 { "/health/advice", "window_seconds", F64, AT(advice.window_seconds), FREE, .max = 86400, .fallback = "10",
   .doc = "The shortest duration of a window." },
 { "/health/advice", "repeat_seconds", F64, AT(advice.repeat_seconds), FREE, .max = 1e9, .fallback = "600",
-  .doc = "The shortest time between two log lines of the same kind." },
+  .doc = "The shortest time between two log lines of the same kind and culprit." },
 };
 /* clang-format on */
 

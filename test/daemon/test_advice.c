@@ -473,14 +473,64 @@ static void sentence_is_issued_again_after_repeat_seconds_only(void **state)
     assert_int_equal(x.list[0].time_us, first);
 }
 
+static void new_culprit_is_issued_at_once_and_each_one_after_repeat_seconds_only(void **state)
+{
+    struct group x;
+    uint64_t vague, first;
+
+    (void)state;
+    begin(&x, TASKS);
+    for (uint32_t i = 0; i < TASKS; i++)
+        x.windows[i].data = 0.3;
+    (void)judge(&x);
+    assert_int_equal(judge(&x), 1);
+    assert_string_equal(x.list[0].culprit, "no single task");
+    vague = x.list[0].time_us;
+    x.windows[1].data = 0.6;
+    assert_int_equal(judge(&x), 1);
+    assert_string_equal(x.list[0].culprit, "worker 1");
+    first = x.list[0].time_us;
+    assert_int_equal(first, x.now_us);
+    x.windows[1].data = 0.3; /* an issue that was logged already */
+    assert_int_equal(judge(&x), 1);
+    assert_int_equal(x.list[0].time_us, vague);
+    for (uint32_t i = 2; i < 30; i++) { /* at most two tasks in turns, not more log lines */
+        x.windows[1].data = i % 2 ? 0.6 : 0.3;
+        assert_int_equal(judge(&x), 1);
+        assert_int_equal(x.list[0].time_us, i % 2 ? first : vague);
+    }
+}
+
+static void issue_is_recorded_once_and_the_oldest_culprit_is_forgotten(void **state)
+{
+    struct advice_issues issues = { 0 };
+    struct rdzv_advice x = { .culprit = "" };
+
+    (void)state;
+    for (uint32_t i = 0; i <= ADVICE_ISSUES; i++) {
+        snprintf(x.culprit, sizeof(x.culprit), "worker %u", i);
+        x.time_us = 100 + i;
+        assert_true(advice_record(&issues, &x));
+        assert_false(advice_record(&issues, &x));
+    }
+    snprintf(x.culprit, sizeof(x.culprit), "worker 1");
+    x.time_us = 101;
+    assert_false(advice_record(&issues, &x));
+    snprintf(x.culprit, sizeof(x.culprit), "worker 0");
+    x.time_us = 100;
+    assert_true(advice_record(&issues, &x));
+}
+
 static void new_leader_does_not_repeat_what_the_former_one_issued(void **state)
 {
     struct group x;
 
     (void)state;
     begin(&x, TASKS);
-    advice_was_issued(&x.state, "data_share", x.now_us - SECOND_US);
-    advice_was_issued(&x.state, "a kind of a later version", 5);
+    advice_was_issued(&x.state, &(struct rdzv_advice){ .kind = "data_share",
+                                                       .culprit = "worker 1",
+                                                       .time_us = x.now_us - SECOND_US });
+    advice_was_issued(&x.state, &(struct rdzv_advice){ .kind = "a kind of a later version", .time_us = 5 });
     x.windows[1].data = 0.3;
     (void)judge(&x);
     assert_int_equal(judge(&x), 1);
@@ -597,6 +647,8 @@ int main(void)
         cmocka_unit_test(slow_lanes_name_their_task_with_the_load_of_its_host),
         cmocka_unit_test(warning_begins_after_two_windows_and_ends_below_three_quarters),
         cmocka_unit_test(sentence_is_issued_again_after_repeat_seconds_only),
+        cmocka_unit_test(new_culprit_is_issued_at_once_and_each_one_after_repeat_seconds_only),
+        cmocka_unit_test(issue_is_recorded_once_and_the_oldest_culprit_is_forgotten),
         cmocka_unit_test(new_leader_does_not_repeat_what_the_former_one_issued),
         cmocka_unit_test(limit_of_zero_switches_a_kind_off),
         cmocka_unit_test(tasks_without_a_window_are_ignored),
