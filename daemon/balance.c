@@ -28,24 +28,35 @@ static double saving(const struct balance *b, uint32_t window, const struct bala
            pieces_seconds(to->pieces, to->n, w->shares, seconds, w->world, w->lanes);
 }
 
+/* Seconds of the measured step that a division saves in a window. Spare lanes may make a step shorter than the
+ * lanes of its slowest task; the division cannot save the time that the spare lanes save already. */
+static double step_saving(const struct balance *b, uint32_t window, const struct balance_window *w,
+                          const struct balance_division *to)
+{
+    double least =
+               pieces_seconds(to->pieces, to->n, w->shares, b->seconds[window], w->world, w->lanes),
+           most = b->trial.step_seconds[window] - least, saves = saving(b, window, w, to);
+
+    return saves < most ? saves : most;
+}
+
 /* Plans a division. Returns true if it saves enough in every window. */
 static bool plan(const struct balance *b, const struct balance_limits *limits,
                  const struct balance_window *w, struct balance_move *out)
 {
-    double seconds[PIECES_MAX_RANKS], saved[TRIAL_WINDOWS], usual;
+    double seconds[PIECES_MAX_RANKS], saved[TRIAL_WINDOWS];
 
     for (uint32_t r = 0; r < w->world; r++)
         seconds[r] = trial_median((double[]){ b->seconds[0][r], b->seconds[1][r], b->seconds[2][r] });
     out->to.n = pieces_plan(seconds, w->world, w->lanes, w->most, out->to.pieces);
     for (uint32_t i = 0; i < TRIAL_WINDOWS; i++) {
-        saved[i] = saving(b, i, w, &out->to);
-        if (saved[i] < limits->gain * b->trial.step_seconds[i])
+        saved[i] = step_saving(b, i, w, &out->to);
+        if (saved[i] <= 0 || saved[i] < limits->gain * b->trial.step_seconds[i])
             return false;
     }
-    usual = trial_median(saved);
     out->returns = false;
     out->before = trial_step(&b->trial);
-    out->after = out->before - usual > 0 ? out->before - usual : 0;
+    out->after = out->before - trial_median(saved);
     return true;
 }
 

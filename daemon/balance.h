@@ -22,7 +22,8 @@ struct balance_limits {
 
 struct balance_window { /* of a group; borrowed during the call */
     uint64_t generation, steps;
-    double step_seconds;               /* of a step of the slowest task */
+    double step_seconds;               /* of a step of the slowest task; with spare lanes it may be shorter than
+                                          its lanes */
     const double *seconds;             /* [world] of a lane on each rank, > 0 */
     uint32_t world, lanes, most;       /* most: lanes of the largest piece */
     const struct group_piece *pieces;  /* [n_pieces] present division; n_pieces 0: equal shares */
