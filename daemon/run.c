@@ -27,6 +27,7 @@
 #include "daemon/status.h"
 #include "daemon/work.h"
 #include "loop/loop.h"
+#include "member/node.h"
 #include "metrics/metrics.h"
 
 enum {
@@ -520,6 +521,15 @@ static void shut_down(struct run *r)
     time_limit.stage = "the exit handlers of libraries";
 }
 
+/* The longest time after which a task that waits, or whose loop was held up, ends by itself: the deadline, the
+ * save at the deadline (member/node.h), and the shutdown; doubled, so that no two of these times are close to
+ * the limit of the service manager. */
+static uint64_t own_limit_ms(const struct run *r)
+{
+    return 2 * (run_deadline_ms(r) + 2 * run_grace_ms(r) + MEMBER_STOPPING_MS +
+                SHUTDOWN_SECONDS * 1000ull);
+}
+
 int run_task(const struct run_opts *opts)
 {
     struct run *r = calloc(1, sizeof(*r));
@@ -536,6 +546,7 @@ int run_task(const struct run_opts *opts)
     r->ops = r->s->is_ps ? &work_ps : &work_train;
     r->progress.phase = "starting";
     r->progress.doing = "";
+    service_set_limit(own_limit_ms(r));
     limit_start(r, false);
     rc = open_all(r, opts, &err);
     limit_start(r, true);

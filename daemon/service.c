@@ -102,6 +102,14 @@ void service_end(int exit_code, const char *text)
     service_stopping();
 }
 
+void service_set_limit(uint64_t own_ms)
+{
+    uint64_t usec = 0;
+
+    if (sd_watchdog_enabled(0, &usec) > 0 && usec < 1000 * own_ms)
+        (void)sd_notifyf(0, "WATCHDOG_USEC=%llu", (unsigned long long)(1000 * own_ms));
+}
+
 static uint64_t watchdog_ms(void)
 {
     uint64_t usec = 0;

@@ -2,7 +2,8 @@
  *
  * The unit has Type=notify. Messages: READY when training begins; STATUS when the status text
  * changes; WATCHDOG while the loop and training make progress; EXTEND_TIMEOUT_USEC while a long
- * start or stop makes progress; RELOADING and READY before and after a reload (also as
+ * start or stop makes progress; WATCHDOG_USEC if the unit's limit is shorter than the limits of this
+ * task; RELOADING and READY before and after a reload (also as
  * Type=notify-reload requires); STOPPING. All functions are called on the loop's thread, or on the
  * main thread before the loop runs. */
 #ifndef DAEMON_SERVICE_H
@@ -26,6 +27,11 @@ void service_end(int exit_code, const char *text);
  * timer of the loop, so that the messages cease if the loop is stuck. training_ok false: training
  * is stuck; nothing is sent, and the service manager ends the process when its timeout expires. */
 void service_watchdog(bool training_ok);
+
+/* States the longest time after which this task ends by itself. The watchdog of the service manager must not
+ * expire before: it would end a task that is about to save or to report the reason. A shorter limit of the unit
+ * is raised. Called once, before the loop runs. */
+void service_set_limit(uint64_t own_ms);
 
 /* Writes the status text to `out` [n]; pure:
  * "train: step 120 of 440 (27 %), loss 0.31, generation 2, 3 of 4 tasks present; last trouble: ..."

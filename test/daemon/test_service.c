@@ -116,6 +116,10 @@ static void messages_whole_life_cycle_are_sent_when_due(void **state)
 {
     (void)state;
     open_manager();
+    service_set_limit(2000); /* the limit of the unit is long enough */
+    assert_string_equal(received(), "");
+    service_set_limit(2001);
+    assert_string_equal(received(), "WATCHDOG_USEC=N|");
     at_ms(10000);
     service_status("index for 0 s");
     assert_string_equal(received(), "STATUS=index for 0 s|");

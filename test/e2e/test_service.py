@@ -176,6 +176,20 @@ def service_unit_exposure_is_below_2():
 
 
 @test
+def service_unit_watchdog_exceeds_the_limits_of_the_task():
+    """With the default job the task ends by itself before systemd kills it; for a longer deadline it raises the limit."""
+    with open(os.path.join(ROOT, "config", "job.schema.json")) as f:
+        keys = json.load(f)["properties"]["train"]["properties"]
+    own = keys["deadline_seconds"]["default"] + 2 * keys["grace_seconds"]["default"] + 10 + 10
+    assert int(unit()["WatchdogSec"]) >= 2 * own, own
+    manager = Manager(watchdog_ms=int(unit()["WatchdogSec"]) * 1000)
+    path = digits_job(workdir(), train={"deadline_seconds": 300, "epochs": 1}, optimizer={"schedule": {"warmup_steps": 2}})
+    expect_codes([Task(path, args=("--devices", "cpu:1"), env=manager.env)], [0])
+    manager.until(lambda m: m.all("STOPPING"))
+    assert manager.all("WATCHDOG_USEC") == ["%d" % (2e6 * (300 + 2 * keys["grace_seconds"]["default"] + 20))], manager.messages
+
+
+@test
 def service_unit_permanent_temporary_failure_ends():
     """A task that fails with 138 at every start reaches the limit of starts, whether it fails at once or waits for absent
     peers until the deadline."""
