@@ -53,7 +53,10 @@ static bool reverse_fails(const struct preflight_table *t, uint32_t a, uint32_t 
     return judge_entry(t, a, b)->reverse == PREFLIGHT_BAD;
 }
 
-static const char *const reach_text[PREFLIGHT_REACHES] = {
+/* Refused, although the preflight of the task runs, so that its ports are open: a firewall answers. */
+enum { REJECTED = PREFLIGHT_REACHES, REACH_TEXTS };
+
+static const char *const reach_text[REACH_TEXTS] = {
     [PREFLIGHT_UNTESTED] = "were not tested",
     [PREFLIGHT_REACHED] = "succeed",
     [PREFLIGHT_REFUSED] = "are refused: no preflight listens there",
@@ -63,8 +66,9 @@ static const char *const reach_text[PREFLIGHT_REACHES] = {
     [PREFLIGHT_DENIED] = "fail: the token or the certificate is not accepted",
     [PREFLIGHT_MISTAKEN] = "reach another task or another cluster text",
     [PREFLIGHT_LOST] = "broke during the measurement",
+    [REJECTED] = "are rejected, although the preflight runs there",
 };
-static const char *const reach_remedy[PREFLIGHT_REACHES] = {
+static const char *const reach_remedy[REACH_TEXTS] = {
     [PREFLIGHT_UNTESTED] = "repeat the preflight with a larger --seconds",
     [PREFLIGHT_REACHED] = "",
     [PREFLIGHT_REFUSED] = "start the preflight on that host too, and compare the port with the cluster text",
@@ -77,6 +81,8 @@ static const char *const reach_remedy[PREFLIGHT_REACHES] = {
     [PREFLIGHT_MISTAKEN] = "compare `getent hosts NAME` on every host, and the cluster text and the task index of every "
                            "task",
     [PREFLIGHT_LOST] = "read the output of the preflight on that host, and test its network interface for errors (ip -s link)",
+    [REJECTED] = "look on both hosts, and between them, for a firewall that rejects the port (iptables -L -n -v shows "
+                 "REJECT; nft list ruleset, security group)",
 };
 
 static const struct topic {
@@ -137,8 +143,9 @@ static void clear(struct faults *f, uint32_t a, uint32_t b)
 static uint8_t state_of(const struct faults *f, uint32_t from, uint32_t to)
 {
     const struct preflight_entry *e = judge_entry(f->j->t, from, to);
+    uint8_t state = strcmp(f->topic->what, "data port") == 0 ? e->data : e->control;
 
-    return strcmp(f->topic->what, "data port") == 0 ? e->data : e->control;
+    return state == PREFLIGHT_REFUSED && f->j->t->rows[to].present ? REJECTED : state;
 }
 
 static void report(struct faults *f, uint32_t task, uint32_t other, uint32_t n_to, uint32_t n_from,

@@ -113,6 +113,31 @@ static void task_that_differs_on_all_its_paths_is_named(void **state)
             }
 }
 
+/* The ports of a task whose results have arrived are open: another host, or its own firewall, refuses. */
+static void refused_by_a_task_that_runs_the_remedy_names_the_firewall(void **state)
+{
+    struct group g;
+
+    (void)state;
+    for (uint32_t world = 2; world <= GROUP; world++) {
+        group_init(&g, world);
+        g.entries[0][1].control = PREFLIGHT_REFUSED; /* one direction of a pair */
+        judge_group(&g);
+        expect_only("control port", 0, 1);
+        assert_non_null(strstr(found.at[0].text, "from worker 0 to worker 1"));
+        assert_non_null(strstr(found.at[0].remedy, "REJECT"));
+        assert_null(strstr(found.at[0].remedy, "start the preflight"));
+    }
+    group_init(&g, 4);
+    for (uint32_t i = 1; i < 4; i++) { /* the data port of a whole host */
+        make_data_silent(&g.entries[i][0]);
+        g.entries[i][0].data = PREFLIGHT_REFUSED;
+    }
+    judge_group(&g);
+    expect_only("data port", 0, PREFLIGHT_NO_TASK);
+    assert_non_null(strstr(found.at[0].remedy, "REJECT"));
+}
+
 static void one_bad_path_names_the_pair(void **state)
 {
     struct group g;
@@ -282,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_group_has_no_finding),
         cmocka_unit_test(task_that_differs_on_all_its_paths_is_named),
+        cmocka_unit_test(refused_by_a_task_that_runs_the_remedy_names_the_firewall),
         cmocka_unit_test(one_bad_path_names_the_pair),
         cmocka_unit_test(rate_of_one_direction_is_a_fault_below_an_eighth),
         cmocka_unit_test(blocked_port_of_a_task_names_its_direction),
