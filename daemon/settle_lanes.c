@@ -91,6 +91,45 @@ static void describe_uneven(struct settled *s)
              s->lanes.n, s->replicas, most, each, power * s->replicas, 2 * power * s->replicas, advice);
 }
 
+/* Returns the key that requires a power of two of lanes; NULL: none does. */
+static const char *needs_power_of_two(const struct conf *c)
+{
+    if (c->communication.code.kind != CODE_NONE)
+        return "/communication/compression";
+    for (uint32_t i = 0; i < c->run.n_phases; i++)
+        if (c->run.phases[i].mode == TRAIN_LOCAL_SGD)
+            return "\"local_sgd\" (/train/phases)";
+    return NULL;
+}
+
+/* The replicas cannot have equal numbers of lanes. Says what the job can have, with its other keys. */
+static int refuse_lanes(const struct settled *s, struct err *err)
+{
+    const char *key = needs_power_of_two(s->conf);
+    uint32_t below = 1;
+    char who[96];
+
+    snprintf(who, sizeof(who), "%" PRIu32 " replicas (%u tasks with %u devices each)", s->replicas,
+             s->cluster->world, s->n_devices);
+    while (below * 2 <= s->replicas)
+        below *= 2;
+    if (key != NULL && below != s->replicas)
+        return err_set(err, ERR_INPUT,
+                       "/train/lanes: %s needs a power of two of lanes, which %s cannot share evenly: expected a "
+                       "power of two of replicas, such as %" PRIu32 " or %" PRIu32 "; use so many tasks, or remove "
+                       "that key and choose a multiple of %" PRIu32 " lanes",
+                       key, who, below, 2 * below, s->replicas);
+    if (key != NULL)
+        return err_set(err, ERR_INPUT,
+                       "/train/lanes: %u lanes cannot be shared evenly by %s: choose a power of two that is at "
+                       "least %" PRIu32 ", or other --devices",
+                       s->lanes.n, who, s->replicas);
+    return err_set(err, ERR_INPUT,
+                   "/train/lanes: %u lanes cannot be shared evenly by %s: choose a multiple of %" PRIu32
+                   ", or other --devices",
+                   s->lanes.n, who, s->replicas);
+}
+
 int settle_lanes(struct settled *s, struct err *err)
 {
     const struct conf *c = s->conf;
@@ -115,10 +154,7 @@ int settle_lanes(struct settled *s, struct err *err)
                        c->train.batch_size_per_replica, s->replicas);
     s->lanes.global_batch = (uint32_t)batch;
     if (s->lanes.n % s->replicas != 0)
-        return err_set(err, ERR_INPUT,
-                       "/train/lanes: %u lanes cannot be shared evenly by %u replicas (%u tasks with %u "
-                       "devices each): choose a multiple of %u, or other --devices",
-                       s->lanes.n, s->replicas, s->cluster->world, s->n_devices, s->replicas);
+        return refuse_lanes(s, err);
     if (s->lanes.global_batch % s->lanes.n != 0)
         return err_set(err, ERR_INPUT,
                        "/train/global_batch_size: %u samples cannot be cut into %u lanes (%s): choose a "

@@ -37,6 +37,28 @@ def location_is_that_of_the_environment_and_a_wrong_one_is_refused():
 
 
 @test
+def number_of_hosts_that_no_power_of_two_of_lanes_divides_is_named_as_the_reason():
+    """No number of lanes is both a multiple of 3 and a power of two: the advice must be one that can be followed."""
+    codes = {"communication": {"compression": {"code": "int8", "groups": 2}}}
+    local = {"train": {"phases": [{"mode": "local_sgd", "groups": 2, "sync_every": 2}]}}
+    for key, changes in (("/communication/compression", codes), ("local_sgd", local)):
+        for n, fewer, more in ((3, 2, 4), (5, 4, 8), (6, 4, 8), (7, 4, 8), (12, 8, 16)):
+            for lanes in (8, 16):
+                train = {"lanes": lanes, "global_batch_size": 16 * lanes, **changes.get("train", {})}
+                code, _, said = check(n, **{**changes, "train": train})
+                assert code == 2 and key in said, said
+                assert "expected a power of two of replicas, such as %d or %d" % (fewer, more) in said, said
+        train = {"lanes": 2, "global_batch_size": 64, **changes.get("train", {})}
+        code, _, said = check(4, **{**changes, "train": train})
+        assert code == 2 and "choose a power of two that is at least 4" in said, said
+        train["lanes"] = 4
+        code, _, said = check(4, **{**changes, "train": train})
+        assert code == 0, said
+    code, _, said = check(3, train={"lanes": 8, "global_batch_size": 64})
+    assert code == 2 and "choose a multiple of 3" in said and "power of two" not in said, said
+
+
+@test
 def min_world_by_default_is_the_whole_cluster():
     for n, asked, settled in ((0, {}, 1), (4, {}, 4), (4, {"min_world": 3}, 3), (4, {"min_world": 4}, 4), (1, {"min_world": 1}, 1)):
         code, plan, said = check(n, elastic=asked)
