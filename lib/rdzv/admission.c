@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -49,6 +50,7 @@ struct admission {
     void *arg;
     struct relay *all, **last;
     uint32_t n_relays, n_paused;
+    uint32_t n_places, n_queued; /* handshakes that have a place; that wait for one */
     struct sources sources;
     bool has_closed; /* a closed relay must be freed */
     pthread_mutex_t lock; /* held while a connection is passed to gRPC, and for the fields of the
@@ -90,6 +92,10 @@ static void update(struct admission *a, struct relay *r)
 {
     uint32_t client = 0, server = 0;
 
+    if (r->is_queued) {
+        watch(a, r, r->client, &r->client_events, 0, OF_CLIENT);
+        return;
+    }
     if (r->is_securing) {
         watch(a, r, r->client, &r->client_events, r->is_paused ? 0 : events_of(r->tls), OF_CLIENT);
         return;
@@ -113,6 +119,35 @@ static void pause_relay(struct admission *a, struct relay *r, bool paused)
         return;
     r->is_paused = paused;
     a->n_paused += paused ? 1 : -1U;
+}
+
+/* ---- places of handshakes ---- */
+
+static void release_place(struct admission *a, struct relay *r)
+{
+    a->n_places -= r->place_until_ms != 0;
+    r->place_until_ms = 0;
+}
+
+static void queue(struct admission *a, struct relay *r, bool queued)
+{
+    if (r->is_queued == queued)
+        return;
+    r->is_queued = queued;
+    a->n_queued += queued ? 1 : -1U;
+}
+
+/* The client was read: a handshake has begun or ended, or must wait. */
+static void update_place(struct admission *a, struct relay *r, bool was_securing, bool has_place,
+                         uint64_t now_ms)
+{
+    queue(a, r, !has_place);
+    if (!r->is_securing) {
+        release_place(a, r);
+    } else if (!was_securing) {
+        r->place_until_ms = now_ms + ADMISSION_PLACE_MS;
+        a->n_places++;
+    }
 }
 
 /* ---- relays ---- */
@@ -150,6 +185,8 @@ static void close_relay(struct admission *a, struct relay *r)
         return;
     r->is_closed = a->has_closed = true;
     pause_relay(a, r, false);
+    queue(a, r, false);
+    release_place(a, r);
     relay_fini(r);
     close_watched(a, r->client);
     if (r->server >= 0)
@@ -213,8 +250,11 @@ static void note_insecure(struct admission *a, const struct source *from, const 
 static bool read_client(struct admission *a, struct relay *r, uint64_t now_ms)
 {
     struct err err;
-    enum relay_result result = relay_read_client(r, now_ms, &err);
+    bool was_securing = r->is_securing;
+    enum relay_result result =
+        relay_read_client(r, now_ms, a->n_places < ADMISSION_HANDSHAKES, &err);
 
+    update_place(a, r, was_securing, result != RELAY_NO_PLACE, now_ms);
     if (result == RELAY_NO_ALLOWANCE)
         pause_relay(a, r, true);
     if (result == RELAY_INSECURE)
@@ -369,19 +409,48 @@ static void resume(struct admission *a, uint64_t now_ms)
     }
 }
 
-/* Closes expired relays. Returns the time until the next deadline in ms. */
+/* The client has closed its side: it does not wait for its handshake any more. */
+static bool has_given_up(const struct relay *r)
+{
+    struct pollfd p = { .fd = r->client, .events = POLLRDHUP };
+
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+/* Begins the handshakes that wait, in the order in which their connections were accepted. */
+static void begin_queued(struct admission *a, uint64_t now_ms)
+{
+    for (struct relay *r = a->all;
+         r != NULL && a->n_queued > 0 && a->n_places < ADMISSION_HANDSHAKES; r = r->next)
+        if (r->is_queued && !r->is_closed && has_given_up(r)) {
+            close_relay(a, r);
+        } else if (r->is_queued && !r->is_closed) {
+            queue(a, r, false);
+            step(a, r, read_client(a, r, now_ms), now_ms);
+        }
+}
+
+/* Closes expired relays, and ends the places of handshakes. Returns the time until the next deadline in ms. */
 static int expire(struct admission *a, uint64_t now_ms)
 {
     uint64_t next = now_ms + REPORT_MS;
 
     for (struct relay *r = a->all; r != NULL; r = r->next) {
-        if (r->is_closed || r->until_ms == 0)
+        if (r->is_closed)
+            continue;
+        if (r->place_until_ms != 0 && r->place_until_ms <= now_ms)
+            release_place(a, r);
+        if (r->place_until_ms != 0 && r->place_until_ms < next)
+            next = r->place_until_ms;
+        if (r->until_ms == 0)
             continue;
         if (r->until_ms <= now_ms)
             close_relay(a, r);
         else if (r->until_ms < next)
             next = r->until_ms;
     }
+    if (a->n_queued > 0 && a->n_places < ADMISSION_HANDSHAKES)
+        return 0; /* a place has become free */
     return a->n_paused > 0 ? TICK_MS : (int)(next - now_ms);
 }
 
@@ -479,6 +548,7 @@ static void *run(void *arg)
 
         round_of(a, events, n, now_ms);
         resume(a, now_ms);
+        begin_queued(a, now_ms);
         wait_ms = expire(a, now_ms);
         free_closed(a);
         if (cancel_requested(&a->end)) {

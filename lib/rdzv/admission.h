@@ -11,6 +11,10 @@
  * - A connection whose first byte is 22 begins with a TLS handshake (RFC 8446, section 5.1) if the
  *   task has certificates. Any other connection is in clear text; the server decides which methods
  *   it may call.
+ * - At most ADMISSION_HANDSHAKES handshakes are in progress: their processor time is that of one thread, and if
+ *   more of them share it, all of them take longer than their clients wait. Further ones wait in the order in
+ *   which they arrived. A handshake keeps its place for ADMISSION_PLACE_MS, so that clients that are silent do
+ *   not stop the others.
  * - A connection is passed to gRPC after its HTTP/2 preface has arrived. A connection that does not
  *   send it within 5 s is closed.
  * - Frames cost units (frames.h), and so does a connection in clear text, or whose handshake fails. A connection
@@ -36,6 +40,8 @@ struct admission;
 struct tls;
 struct tls_peer;
 struct tls_stream;
+
+enum { ADMISSION_HANDSHAKES = 32, ADMISSION_PLACE_MS = 200 };
 
 struct admission_opts {
     const char *listen; /* host:port; the host 0.0.0.0 means every address, also IPv6. Borrowed

@@ -160,13 +160,15 @@ static enum relay_result reject_tls(struct relay *r, struct err *err)
 }
 
 /* Decides by the first byte whether the connection is under TLS. */
-static enum relay_result begin(struct relay *r, struct err *err)
+static enum relay_result begin(struct relay *r, bool may_secure, struct err *err)
 {
     uint8_t first;
     ssize_t n = recv(r->client, &first, 1, MSG_DONTWAIT | MSG_PEEK);
 
     if (n <= 0)
         return n < 0 && is_transient(errno) ? RELAY_CONTINUES : RELAY_BROKEN;
+    if (first == TLS_HANDSHAKE && r->certificates != NULL && !may_secure)
+        return RELAY_NO_PLACE;
     r->has_begun = true;
     if (first != TLS_HANDSHAKE)
         return RELAY_CONTINUES;
@@ -207,7 +209,8 @@ static enum relay_result admit(struct relay *r, size_t n)
     return RELAY_CONTINUES;
 }
 
-enum relay_result relay_read_client(struct relay *r, uint64_t now_ms, struct err *err)
+enum relay_result relay_read_client(struct relay *r, uint64_t now_ms, bool may_secure,
+                                    struct err *err)
 {
     enum relay_result result = RELAY_CONTINUES;
     ssize_t n;
@@ -217,7 +220,7 @@ enum relay_result relay_read_client(struct relay *r, uint64_t now_ms, struct err
     if (!relay_has_allowance(r, now_ms))
         return RELAY_NO_ALLOWANCE;
     if (!r->has_begun)
-        result = begin(r, err);
+        result = begin(r, may_secure, err);
     if (result == RELAY_CONTINUES && r->is_securing)
         result = secure(r, err);
     if (result != RELAY_CONTINUES || !r->has_begun || r->is_securing)

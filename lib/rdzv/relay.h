@@ -43,6 +43,8 @@ struct relay {
     uint64_t active_ms; /* the last time at which the client sent bytes */
     uint64_t until_ms;  /* the relay is closed at this time; 0: no limit */
     bool is_paused;     /* the client has no allowance (admission.c) */
+    bool is_queued;     /* its handshake waits for a place (admission.c) */
+    uint64_t place_until_ms; /* its handshake has a place until then; 0: it has none (admission.c) */
     bool is_closed;     /* freed at the end of the round (admission.c) */
 };
 
@@ -51,6 +53,7 @@ enum relay_result {
     RELAY_INSECURE, /* likewise: TLS failed, or only the client uses it; *err has the reason */
     RELAY_CONTINUES,
     RELAY_NO_ALLOWANCE, /* nothing was read: the client must wait */
+    RELAY_NO_PLACE, /* likewise: a handshake would begin, and has no place */
     RELAY_BEGINS, /* the preface has arrived: the caller passes the connection to gRPC and sets
                      `server` */
 };
@@ -67,8 +70,10 @@ bool relay_has_allowance(struct relay *r, uint64_t now_ms);
 /* The connection was passed to gRPC, which costs units; `server` is the end of its socket pair. */
 void relay_begin(struct relay *r, int server);
 
-/* Reads what the client has sent, as far as the allowance and the buffer permit. */
-enum relay_result relay_read_client(struct relay *r, uint64_t now_ms, struct err *err);
+/* Reads what the client has sent, as far as the allowance and the buffer permit. may_secure: a TLS handshake
+ * may begin. */
+enum relay_result relay_read_client(struct relay *r, uint64_t now_ms, bool may_secure,
+                                    struct err *err);
 /* Whether relay_read_client() has bytes for which no event comes, because TLS has read them from the
  * socket already. */
 bool relay_has_bytes(const struct relay *r);

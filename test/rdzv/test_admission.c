@@ -258,6 +258,84 @@ static void end_of_tls_in_the_segment_of_the_last_bytes_reaches_the_other_side(v
     close_place(&p);
 }
 
+/* A client whose handshake the test continues by hand. */
+struct hello {
+    int fd;
+    struct tls_stream *stream;
+};
+
+static struct hello say_hello(const struct place *p)
+{
+    struct hello h = { .fd = dial(p) };
+
+    assert_int_equal(fcntl(h.fd, F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(tls_stream_new(p->tls, TLS_CLIENT, h.fd, NULL, &h.stream, NULL), 0);
+    assert_int_equal(tls_stream_handshake(h.stream, NULL), 0);
+    return h;
+}
+
+static uint32_t n_answered(const struct hello *all, uint32_t n)
+{
+    uint32_t answered = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct pollfd p = { .fd = all[i].fd, .events = POLLIN };
+
+        answered += poll(&p, 1, 0) == 1;
+    }
+    return answered;
+}
+
+/* The admission has seen everything that was sent before: its thread handles events in order. */
+static int pass_once(struct place *p)
+{
+    uint32_t n = n_handed(p);
+    int fd = dial(p);
+
+    write_all(fd, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(p, n + 1);
+    return fd;
+}
+
+static void many_handshakes_at_once_wait_in_order_for_a_place(void **state)
+{
+    enum { N = ADMISSION_HANDSHAKES + 8 };
+    static const char *const hosts[] = { "127.0.0.1" };
+    struct hello all[N];
+    struct tls *tls;
+    struct place p;
+    uint64_t now_ns;
+    int passed[2];
+
+    (void)state;
+    assert_int_equal(tls_open_token("t0ken", hosts, 1, &tls, NULL), 0);
+    open_place_with(&p, 2, tls);
+    now_ns = clock_ns();
+    clock_fake(now_ns); /* no place expires */
+    for (uint32_t i = 0; i < N; i++)
+        all[i] = say_hello(&p);
+    WAIT_UNTIL(n_answered(all, N) >= ADMISSION_HANDSHAKES);
+    passed[0] = pass_once(&p);
+    passed[1] = pass_once(&p);
+    assert_int_equal(n_answered(all, N), ADMISSION_HANDSHAKES);
+    assert_int_equal(n_answered(all, ADMISSION_HANDSHAKES), ADMISSION_HANDSHAKES); /* the first ones */
+    close(all[0].fd);                                                            /* gives its place up */
+    WAIT_UNTIL(n_answered(all + 1, N - 1) == ADMISSION_HANDSHAKES);
+    clock_fake(now_ns + ADMISSION_PLACE_MS * UINT64_C(1000000)); /* all places expire */
+    close(passed[0]);
+    passed[0] = pass_once(&p);
+    WAIT_UNTIL(n_answered(all + 1, N - 1) == N - 1);
+    clock_fake(UINT64_MAX);
+    for (uint32_t i = 0; i < N; i++) {
+        tls_stream_free(all[i].stream);
+        if (i > 0)
+            close(all[i].fd);
+    }
+    close(passed[0]);
+    close(passed[1]);
+    close_place(&p);
+}
+
 static void other_protocol_is_closed_and_not_passed_to_grpc(void **state)
 {
     uint8_t got[8];
@@ -381,6 +459,7 @@ int main(void)
         cmocka_unit_test(preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent),
         cmocka_unit_test(end_of_either_side_reaches_the_other_after_its_last_bytes),
         cmocka_unit_test(end_of_tls_in_the_segment_of_the_last_bytes_reaches_the_other_side),
+        cmocka_unit_test(many_handshakes_at_once_wait_in_order_for_a_place),
         cmocka_unit_test(other_protocol_is_closed_and_not_passed_to_grpc),
         cmocka_unit_test(closed_connection_is_forgotten_while_a_forked_process_holds_its_sockets),
         cmocka_unit_test(connection_limit_reached_silent_connections_are_closed_first),

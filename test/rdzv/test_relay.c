@@ -50,7 +50,7 @@ static enum relay_result connect_once(struct source *source, struct tls *tls, st
                                  : tls_stream_send(client, frames_preface, FRAMES_PREFACE_BYTES),
                              FRAMES_PREFACE_BYTES);
         has_sent |= rc == 1;
-        result = relay_read_client(&r, NOW_MS, &err);
+        result = relay_read_client(&r, NOW_MS, true, &err);
     }
     if (result == RELAY_BEGINS) {
         relay_begin(&r, -1);
