@@ -72,6 +72,22 @@
  *   cluster, so slow storage does not delay it.
  * No rule needs a persistent vote: a process that starts again was in no view that still trains.
  *
+ * A firewall that REJECTs. A refused connection is evidence of a death, because the kernel of a host whose
+ * process has ended refuses at once; a firewall can answer in the same way (a reset), so no observer can
+ * tell them apart. If a firewall rejects the packets between two sides, each side takes the other one for
+ * dead, and a side without a majority takes the next number at once. Two groups may then train until the
+ * former holder reads the lease, which it does every MEMBER_HOLD_MS / 6 (measured: 0.15 to 0.5 s), or for
+ * MEMBER_HOLD_MS if it cannot read it. To exclude that, every survivor of a killed leader without a
+ * majority, as in each group of two tasks, would have to wait for MEMBER_EXPIRY_MS, as after a silent
+ * host. The rule is not changed, because no wrong bytes can result:
+ * - A step needs all tasks of its view, so no step has contributions of both groups.
+ * - The state after step k is a function of the job and of k. Both groups compute the same steps; the
+ *   tasks of one receive the whole state of the other when they join it again, or the other way round.
+ * - A checkpoint is published only after its writer has read that its number is the highest. The group with
+ *   the lower number publishes nothing, and its step counter is not on the storage.
+ * - A parameter server is in one view. A group without min_ps of them takes no step.
+ * What both groups do is done twice: the time of these steps, and their lines in log and curves.
+ *
  * Reachability. A task belongs to a view if both the control links and the data paths reach it.
  * When a generation breaks, each member reports the peers to which its data path is dead (TROUBLE).
  * The leader then orders tests of data paths (REACH) from and to both ends of each dead path, and
