@@ -12,6 +12,10 @@ enum { WINDOWS_TO_BEGIN = 2 };
 static const double ENDS_BELOW = 0.75;
 /* From this part of the processor time on, waits for samples are waits for storage. */
 static const double STORAGE = 0.1;
+/* A task is short of processors if its thread waits this part of a step for one. */
+static const double STARVED = 0.1;
+/* A cause must explain this part of a value. */
+static const double EXPLAINS = 0.5;
 
 /* ---- the values of a task ---- */
 
@@ -96,7 +100,9 @@ static void explain_data(const struct advice_group *g, double limit, struct rdzv
 {
     struct advice_rank r = advice_rank(g, data_share, g);
     uint32_t worst = name_worst(g, &r, "", out);
-    double storage = g->tasks[worst].window->storage;
+    const struct rdzv_window *w = g->tasks[worst].window;
+    bool is_storage = w->storage >= STORAGE,
+         is_starved = !is_storage && w->delay >= STARVED * w->seconds;
 
     advice_add(out->text, sizeof(out->text),
                "%s waits %.0f %% of a step for samples, limit %.0f %%", g->tasks[worst].name,
@@ -104,10 +110,15 @@ static void explain_data(const struct advice_group *g, double limit, struct rdzv
     if (n_windows(g) > 1)
         advice_add(out->text, sizeof(out->text), "; the median task waits %.0f %%",
                    100 * advice_median(g, data_share, g));
+    if (is_starved) { /* so are the threads that decode */
+        out->culprit[0] = '\0';
+        advice_explain_busy(g, out);
+        return;
+    }
     advice_add(out->text, sizeof(out->text), "; its readers wait %s (%.0f %% of the processor time of its host waits for "
-               "storage)", storage >= STORAGE ? "for storage" : "for decoding rather than for storage", 100 * storage);
+               "storage)", is_storage ? "for storage" : "for decoding rather than for storage", 100 * w->storage);
     advice_add(out->remedy, sizeof(out->remedy), "%s",
-               storage >= STORAGE
+               is_storage
                    ? "test the storage that the task reads (iostat -x, nfsiostat); data.cache, with data.cache_directory on a "
                      "local disk"
                    : "more decoding threads (data.threads) or processors, smaller samples; data.cache \"memory\" decodes once");
@@ -156,15 +167,25 @@ static void explain_spread(const struct advice_group *g, double limit, struct rd
     uint32_t worst = name_worst(g, &r, "", out);
     const struct rdzv_window *w = g->tasks[worst].window;
     double median = advice_median(g, advice_seconds_per_lane, g);
+    double compute = w->seconds * fmax(0, 1 - w->data - w->reduce - w->checkpoint);
+    bool is_delayed =
+        w->delay > 0 && w->delay >= EXPLAINS * compute * (1 - median / w->lane_seconds);
     char slow[32], usual[32];
 
     text_duration(slow, sizeof(slow), (uint64_t)(w->lane_seconds * 1e9));
     text_duration(usual, sizeof(usual), (uint64_t)(median * 1e9));
     advice_add(out->text, sizeof(out->text),
-               "%s computes a lane in %s, the median task in %s: %.3g times as long, limit %.3g; other "
-               "processes use %.0f %% of the processor time of its host, the hypervisor takes %.0f %%",
-               g->tasks[worst].name, slow, usual, w->lane_seconds / median, limit, 100 * w->others,
-               100 * w->steal);
+               "%s computes a lane in %s, the median task in %s: %.3g times as long, limit %.3g",
+               g->tasks[worst].name, slow, usual, w->lane_seconds / median, limit);
+    if (is_delayed) {
+        out->culprit[0] = '\0';
+        advice_explain_busy(g, out);
+        return;
+    }
+    advice_add(
+        out->text, sizeof(out->text),
+        "; other processes use %.0f %% of the processor time of its host, the hypervisor takes %.0f %%",
+        100 * w->others, 100 * w->steal);
     advice_add(out->remedy, sizeof(out->remedy),
                "look for other processes (top), and a reduced clock (turbostat, nvidia-smi -q -d "
                "PERFORMANCE) on that host; replace it, or use hosts of one kind");

@@ -21,6 +21,13 @@ bool advice_is_certain(double largest, double next);
 double advice_median(const struct advice_group *g, double (*value)(const void *arg, uint32_t rank),
                      const void *arg);
 double advice_seconds_per_lane(const void *group, uint32_t rank);
+/* Waits for processors. A step of busy hosts takes longer in turns on each of them; no link and no clock is then to blame.
+ *
+ * Returns true if such waits of the tasks other than `except` (rank; UINT32_MAX: none) explain most of `seconds` of a step:
+ * those of the two tasks that wait longest, since one step rarely meets more. */
+bool advice_is_busy(const struct advice_group *g, double seconds, uint32_t except);
+/* Fills in culprit, text and remedy: the processors of one task, if it waits three times as long as any other. */
+void advice_explain_busy(const struct advice_group *g, struct rdzv_advice *out);
 /* Appends a text to a field of the sentence; a text that is too long is cut. */
 void advice_add(char *out, size_t n_out, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -153,9 +153,14 @@ static void explain_late(const struct causes *c, const struct advice_rank *r,
     double lane = advice_median(g, advice_seconds_per_lane, g),
            lanes = advice_median(g, lanes_of, g);
     bool has_more = w->lanes > lanes && w->lane_seconds < 1.1 * lane;
+    bool is_delayed = w->delay >= EXPLAINS * r->largest;
     bool copies = w->checkpoint * w->seconds >= EXPLAINS * r->largest;
     char late[32], own[32], usual[32];
 
+    if (is_delayed && !has_more && !copies) {
+        advice_explain_busy(g, out);
+        return;
+    }
     if (r->second < g->n && !advice_is_certain(r->largest, r->next)) {
         advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
         advice_add(out->text, sizeof(out->text), "; %s and %s are late by about the same time",
@@ -373,6 +378,8 @@ void advice_explain_reduce(const struct advice_group *g, double limit, struct rd
     late = advice_rank(g, began_at, &c);
     if (late.first < g->n && late.largest >= EXPLAINS * c.wait) {
         explain_late(&c, &late, out);
+    } else if (advice_is_busy(g, c.wait, waits.first)) {
+        advice_explain_busy(g, out);
     } else if (explain_slow(&c, out)) {
         /* the sentence is complete */
     } else if (counted(g) < COUNTS * c.wait) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/group_view.h"
 #include "comm/comm.h"
+#include "daemon/host_load.h"
 #include "opts/advice.h"
 #include "train/train.h"
 
@@ -18,6 +19,7 @@ static const double FIRST_MS = 1e-3;
 
 struct sums {
     uint64_t begin_ns; /* clock_ns(); 0: no window is open */
+    uint64_t delay_ns; /* of the thread that reports the steps, at begin_ns */
     uint64_t steps, ns, data_ns, reduce_ns, copy_ns;
     uint64_t lanes, own_lanes; /* over all steps; of the task, of its first replica */
     double idle;               /* over n_idle devices and steps */
@@ -96,7 +98,7 @@ static void open_window(struct advice_window *w, uint64_t now)
 
     w->before = w->now;
     w->now = was;
-    w->sums = (struct sums){ .begin_ns = now };
+    w->sums = (struct sums){ .begin_ns = now, .delay_ns = host_load_read_delay() };
 }
 
 static uint32_t bucket_of(double ms)
@@ -186,7 +188,7 @@ static void add_waits(const struct advice_window *w, struct rdzv_window *out)
 static void close_window(struct advice_window *w, uint64_t now)
 {
     const struct sums *x = &w->sums;
-    uint64_t compute = x->data_ns + x->reduce_ns + x->copy_ns;
+    uint64_t compute = x->data_ns + x->reduce_ns + x->copy_ns, delay_ns = host_load_read_delay();
 
     compute = x->ns > compute ? x->ns - compute : 0;
     w->done = (struct rdzv_window){
@@ -201,6 +203,7 @@ static void close_window(struct advice_window *w, uint64_t now)
         .lane_seconds = x->own_lanes > 0 ? (double)compute / 1e9 / (double)x->own_lanes : 0,
         .idle = x->n_idle > 0 ? fmin(1, x->idle / (double)x->n_idle) : -1,
         .copy_ms = slowest_of_100(x),
+        .delay = delay_ns > x->delay_ns ? (double)(delay_ns - x->delay_ns) / 1e9 / (double)x->steps : 0,
     };
     add_waits(w, &w->done);
     w->is_new = true;

@@ -1,6 +1,7 @@
 #include "daemon/host_load.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -35,6 +36,29 @@ bool host_load_parse(const char *text, struct host_load *out)
     out->storage = columns[IOWAIT];
     out->busy = all - columns[IDLE] - columns[IOWAIT] - columns[STEAL];
     return true;
+}
+
+uint64_t host_load_parse_delay(const char *text)
+{
+    unsigned long long ran, waited;
+
+    return sscanf(text, "%llu %llu", &ran, &waited) == 2 ? waited : 0;
+}
+
+uint64_t host_load_read_delay(void)
+{
+    int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    char text[128];
+    ssize_t n;
+
+    if (fd < 0)
+        return 0;
+    n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    return host_load_parse_delay(text);
 }
 
 static uint64_t ticks(const struct timeval *t, uint64_t per_second)

@@ -37,6 +37,8 @@ struct rdzv_window {
     double idle;           /* part of a step in which the GPUs of the task had no work; -1: unknown */
     double copy_ms;        /* of a lane's samples to the GPU: the 99th percentile; -1: unknown */
     double late, slow;     /* all waits for other tasks, seconds, mean of a step */
+    double delay;          /* seconds, mean of a step: the thread was ready and waited for a processor; 0: none, or
+                              the kernel does not count it */
     uint32_t n_waits;
     struct rdzv_wait waits[RDZV_WAITS_MAX]; /* the longest ones, the longest first */
 };

@@ -60,6 +60,7 @@ static int check_window(const struct wire_cluster *c, const Trainerd__V1__Window
         { "copy_ms", AT(Window, copy_ms), -1, DBL_MAX },
         { "late", AT(Window, late), 0, DBL_MAX },
         { "slow", AT(Window, slow), 0, DBL_MAX },
+        { "delay", AT(Window, delay), 0, DBL_MAX },
     };
     int rc;
 
@@ -133,6 +134,7 @@ void wire_read_window(const struct wire_cluster *c, const Trainerd__V1__Window *
         .lanes = m->lanes,
         .lane_seconds = m->lane_seconds,
         .steal = m->steal,
+        .delay = m->delay,
         .others = m->others,
         .storage = m->storage,
         .idle = m->idle,
@@ -186,6 +188,7 @@ Trainerd__V1__Window *wire_write_window(struct arena *a, const struct wire_clust
     m->lanes = window->lanes;
     m->lane_seconds = window->lane_seconds;
     m->steal = window->steal;
+    m->delay = window->delay;
     m->others = window->others;
     m->storage = window->storage;
     m->idle = window->idle;

@@ -286,6 +286,75 @@ static void short_waits_in_turn_on_busy_hosts_are_counted(void **state)
     expect(&x, "reduce_share", "no task");
 }
 
+/* Each task waits for a processor, so messages and lanes take long on all of them; no task, link or clock is to
+ * blame, although the numbers of a window differ. */
+static void begin_busy(struct group *x, uint32_t n, double delay)
+{
+    begin(x, n);
+    for (uint32_t i = 0; i < n; i++) {
+        x->windows[i].delay = delay * (1 + 0.2 * i / n);
+        x->windows[i].others = 0.9;
+    }
+}
+
+static void expect_busy(struct group *x, const char *kind, const char *culprit)
+{
+    expect(x, kind, culprit);
+    assert_non_null(strstr(x->list[0].text, "wait for processors"));
+    assert_non_null(strstr(x->list[0].remedy, "end other processes"));
+    assert_null(strstr(x->list[0].remedy, "cable"));
+    assert_null(strstr(x->list[0].remedy, "turbostat"));
+}
+
+static void busy_hosts_the_wait_for_processors_is_the_cause(void **state)
+{
+    struct group x;
+
+    (void)state;
+    begin_busy(&x, TASKS, 0.05); /* the processor of worker 3 was taken while it sent */
+    add_wait(&x, 0, 3, 0, 0.08, 1e6);
+    expect_busy(&x, "reduce_share", "no single task");
+    begin_busy(&x, TASKS, 0.05); /* worker 3 began late */
+    for (uint32_t i = 0; i < 3; i++)
+        add_wait(&x, i, 3, 0.08, 0, 0);
+    expect_busy(&x, "reduce_share", "no single task");
+    begin_busy(&x, TASKS, 0.05);
+    x.windows[2].lane_seconds = 0.075;
+    expect_busy(&x, "lane_spread", "no single task");
+    begin_busy(&x, TASKS, 0.05);
+    x.windows[2].data = 0.3;
+    expect_busy(&x, "data_share", "no single task");
+}
+
+static void one_busy_host_its_processors_are_named(void **state)
+{
+    struct group x;
+
+    (void)state;
+    begin_busy(&x, TASKS, 0.002);
+    x.windows[3].delay = 0.07;
+    for (uint32_t i = 0; i < 3; i++)
+        add_wait(&x, i, 3, 0.08, 0, 0);
+    expect_busy(&x, "reduce_share", "processors of worker 3");
+    assert_non_null(strstr(x.list[0].text, "worker 3 is ready and waits 70 ms of a step for one"));
+}
+
+/* The waits for processors are shorter than what the slow link and the slow task cost. */
+static void busy_hosts_a_longer_cause_is_named(void **state)
+{
+    struct group x;
+
+    (void)state;
+    begin_busy(&x, TASKS, 0.01);
+    add_wait(&x, 2, 3, 0, 0.1, 1e6);
+    add_wait(&x, 3, 2, 0, 0.1, 1e6);
+    add_wait(&x, 0, 1, 0, 0.001, 1e8);
+    expect(&x, "reduce_share", "link between worker 2 and worker 3");
+    begin_busy(&x, TASKS, 0.01);
+    x.windows[3].lane_seconds = 0.1;
+    expect(&x, "lane_spread", "worker 3");
+}
+
 static void late_task_of_busy_hosts_is_named(void **state)
 {
     (void)state;
@@ -638,6 +707,9 @@ int main(void)
         cmocka_unit_test(waits_in_turn_name_no_task),
         cmocka_unit_test(waits_in_turn_on_busy_hosts_are_not_counted),
         cmocka_unit_test(short_waits_in_turn_on_busy_hosts_are_counted),
+        cmocka_unit_test(busy_hosts_the_wait_for_processors_is_the_cause),
+        cmocka_unit_test(one_busy_host_its_processors_are_named),
+        cmocka_unit_test(busy_hosts_a_longer_cause_is_named),
         cmocka_unit_test(late_task_of_busy_hosts_is_named),
         cmocka_unit_test(slow_link_of_busy_hosts_is_named),
         cmocka_unit_test(waits_that_are_not_counted_name_no_single_task),

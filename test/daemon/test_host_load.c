@@ -39,6 +39,15 @@ static void text_of_another_form_is_refused(void **state)
         assert_false(host_load_parse(texts[i], &l));
 }
 
+static void wait_for_a_processor_is_the_second_number(void **state)
+{
+    (void)state;
+    assert_int_equal(host_load_parse_delay("1018345 2561209 3\n"), 2561209);
+    assert_int_equal(host_load_parse_delay(""), 0);
+    assert_int_equal(host_load_parse_delay("12"), 0);
+    assert_int_equal(host_load_parse_delay("x 1 2"), 0);
+}
+
 static void this_host_has_a_reading(void **state)
 {
     struct host_load l;
@@ -53,6 +62,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_of_two_readings_are_those_of_the_columns),
         cmocka_unit_test(text_of_another_form_is_refused),
+        cmocka_unit_test(wait_for_a_processor_is_the_second_number),
         cmocka_unit_test(this_host_has_a_reading),
     };
 
