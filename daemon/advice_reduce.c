@@ -4,7 +4,9 @@
  * so every wait is also a reason for waits elsewhere. The lateness that begins at a task is the
  * longest wait for it, less its own waits; what all tasks wait because the messages take time is not
  * deducted. A slow link makes its two ends wait for the rest of a message; these waits are counted
- * separately and are never passed on.
+ * separately and are never passed on. A message whose first segment was lost makes its receiver wait as for a
+ * late task. Its sender knows: TCP sent segments again. Waits for a task that loses segments on the way to the
+ * waiting one are therefore waits for the link.
  *
  * Other processes, or the hypervisor, delay the tasks of a busy host for one step, and those of another
  * host for the next one. The waits for tasks of busy hosts that begin at no task are therefore no cost
@@ -24,6 +26,8 @@ static const double ONE_LINK = 0.8;
 static const double SLOW_RATE = 0.67;
 /* A link with less than this part of the slow waits of the slowest one is not slow. */
 static const double COUNTS = 0.1;
+/* A link on which TCP sends so many segments again in a step loses them; a busy host causes a few in many steps. */
+static const double LOSSES = 1;
 /* On a busy host, other processes and the hypervisor take this part of the processor time. */
 static const double BUSY = 0.25;
 /* A task that waits for a processor waits at least so long: the slice of another process. Seconds. */
@@ -38,11 +42,30 @@ struct causes {
     double *slow;  /* [n] slow waits of all links of the task, in both directions */
 };
 
-/* A link between two tasks: waits in both directions, and the lower rate; 0: not known. */
+/* A link between two tasks: waits in both directions, the lower rate (0: not known), and segments that were sent
+ * again in both directions. */
 struct link {
     uint32_t a, b;
-    double slow, rate;
+    double slow, rate, losses;
 };
+
+static const struct rdzv_wait *wait_of(const struct advice_group *g, uint32_t from, uint32_t to)
+{
+    const struct rdzv_window *w = g->tasks[from].window;
+
+    for (uint32_t k = 0; w != NULL && k < w->n_waits; k++)
+        if (w->waits[k].rank == to)
+            return &w->waits[k];
+    return NULL;
+}
+
+/* The time for which `task` waits because its messages from w->rank are lost on the way. */
+static double lost(const struct advice_group *g, uint32_t task, const struct rdzv_wait *w)
+{
+    const struct rdzv_wait *back = w != NULL ? wait_of(g, w->rank, task) : NULL;
+
+    return back != NULL && back->losses >= LOSSES ? w->late : 0;
+}
 
 /* ---- late tasks ---- */
 
@@ -59,7 +82,8 @@ static void find_late(struct causes *c)
         if (least_slow < 0 || w->slow < least_slow)
             least_slow = w->slow;
         for (uint32_t k = 0; k < w->n_waits; k++)
-            if (w->waits[k].rank != i && w->waits[k].late > c->late[w->waits[k].rank])
+            if (w->waits[k].rank != i && lost(g, i, &w->waits[k]) == 0 &&
+                w->waits[k].late > c->late[w->waits[k].rank])
                 c->late[w->waits[k].rank] = w->waits[k].late;
     }
     for (uint32_t i = 0; i < g->n; i++) {
@@ -191,16 +215,6 @@ static void explain_late(const struct causes *c, const struct advice_rank *r,
 
 /* ---- slow links ---- */
 
-static const struct rdzv_wait *wait_of(const struct advice_group *g, uint32_t from, uint32_t to)
-{
-    const struct rdzv_window *w = g->tasks[from].window;
-
-    for (uint32_t k = 0; w != NULL && k < w->n_waits; k++)
-        if (w->waits[k].rank == to)
-            return &w->waits[k];
-    return NULL;
-}
-
 static struct link link_of(const struct advice_group *g, uint32_t a, uint32_t b)
 {
     const struct rdzv_wait *x = wait_of(g, a, b), *y = wait_of(g, b, a);
@@ -208,7 +222,9 @@ static struct link link_of(const struct advice_group *g, uint32_t a, uint32_t b)
 
     return (struct link){ .a = a < b ? a : b,
                           .b = a < b ? b : a,
-                          .slow = (x != NULL ? x->slow : 0) + (y != NULL ? y->slow : 0),
+                          .slow = (x != NULL ? x->slow : 0) + (y != NULL ? y->slow : 0) +
+                                  lost(g, a, x) + lost(g, b, y),
+                          .losses = (x != NULL ? x->losses : 0) + (y != NULL ? y->losses : 0),
                           .rate = p == 0 || (q > 0 && q < p) ? q : p };
 }
 
@@ -254,6 +270,7 @@ struct rates {
     uint32_t task;
     double counts;    /* a link with less slow waits is not suspected */
     double suspected; /* the highest rate of a suspected link; 0: none */
+    double losses;    /* the most losses of a suspected link */
     double *others;   /* [n_others] */
     uint32_t n_others;
 };
@@ -264,6 +281,8 @@ static void add_rate(void *arg, const struct link *l)
     bool is_suspect = r->link != NULL ? l->a == r->link->a && l->b == r->link->b
                                       : l->a == r->task || l->b == r->task;
 
+    if (is_suspect && l->slow >= r->counts && l->losses > r->losses)
+        r->losses = l->losses;
     if (l->rate <= 0)
         return;
     if (!is_suspect)
@@ -298,8 +317,39 @@ static double slow_of(const void *arg, uint32_t rank)
     return ((const struct causes *)arg)->slow[rank];
 }
 
-/* Returns false if no link explains the wait. */
-static bool explain_slow(struct causes *c, struct rdzv_advice *out)
+/* The suspected links are slower than the others, or lose packets. */
+static void describe_links(const struct causes *c, const struct links *x, const struct rates *r,
+                           double rate, double median, struct rdzv_advice *out)
+{
+    const struct advice_task *tasks = c->g->tasks;
+    const char *what;
+
+    if (r->link != NULL) {
+        advice_add(out->culprit, sizeof(out->culprit), "link between %s and %s",
+                   tasks[x->first.a].name, tasks[x->first.b].name);
+        advice_add(out->text, sizeof(out->text), "; the link between %s and %s",
+                   tasks[x->first.a].name, tasks[x->first.b].name);
+        what = "carries";
+    } else {
+        advice_add(out->culprit, sizeof(out->culprit), "network of %s", tasks[r->task].name);
+        advice_add(out->text, sizeof(out->text), "; the links of %s", tasks[r->task].name);
+        what = "carry at most";
+    }
+    if (r->losses >= LOSSES)
+        advice_add(out->text, sizeof(out->text), " %s packets (%.3g are sent again in a step)%s",
+                   r->link != NULL ? "loses" : "lose", r->losses, rate > 0 ? " and" : "");
+    if (rate > 0)
+        advice_add(out->text, sizeof(out->text), " %s %.3g MB/s", what, rate / 1e6);
+    if (rate > 0 && median > 0)
+        advice_add(out->text, sizeof(out->text), ", the median of the others %.3g MB/s",
+                   median / 1e6);
+    advice_add(out->remedy, sizeof(out->remedy),
+               "test cable, switch port and speed of the interface (ethtool, ip -s link, trainerctl netcheck); "
+               "a larger global batch or local SGD sends less");
+}
+
+/* Returns false if no link explains the wait. only_losses: only links that lose packets count. */
+static bool explain_slow(struct causes *c, bool only_losses, struct rdzv_advice *out)
 {
     struct links x = { .c = c };
     const struct advice_group *g = c->g;
@@ -308,6 +358,7 @@ static bool explain_slow(struct causes *c, struct rdzv_advice *out)
     double rate, median;
     bool is_slower, is_certain;
 
+    memset(c->slow, 0, g->n * sizeof(*c->slow));
     each_link(g, add_link, &x);
     worst = advice_rank(g, slow_of, c);
     if (worst.first == g->n || worst.largest < EXPLAINS * c->wait)
@@ -319,30 +370,19 @@ static bool explain_slow(struct causes *c, struct rdzv_advice *out)
         r.task = worst.first;
         is_certain = advice_is_certain(worst.largest, worst.next);
     }
-    is_slower = compare_rates(c, &r, &rate, &median);
-    if (!is_slower || !is_certain) {
-        advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
-        advice_add(out->text, sizeof(out->text),
-                   "; the messages take this time on several links, the slowest at %.3g MB/s",
-                   rate / 1e6);
-    } else if (r.link != NULL) {
-        advice_add(out->culprit, sizeof(out->culprit), "link between %s and %s",
-                   g->tasks[x.first.a].name, g->tasks[x.first.b].name);
-        advice_add(out->text, sizeof(out->text), "; the link between %s and %s carries %.3g MB/s",
-                   g->tasks[x.first.a].name, g->tasks[x.first.b].name, rate / 1e6);
-    } else {
-        advice_add(out->culprit, sizeof(out->culprit), "network of %s", g->tasks[r.task].name);
-        advice_add(out->text, sizeof(out->text), "; the links of %s carry at most %.3g MB/s",
-                   g->tasks[r.task].name, rate / 1e6);
+    is_slower = compare_rates(c, &r, &rate, &median) || r.losses >= LOSSES;
+    if (only_losses && (!is_certain || r.losses < LOSSES))
+        return false;
+    if (is_slower && is_certain) {
+        describe_links(c, &x, &r, rate, median, out);
+        return true;
     }
-    if (is_slower && is_certain && median > 0)
-        advice_add(out->text, sizeof(out->text), ", the median of the others %.3g MB/s",
-                   median / 1e6);
-    advice_add(
-        out->remedy, sizeof(out->remedy), "%sa larger global batch or local SGD sends less",
-        is_slower && is_certain
-            ? "test cable, switch port and speed of the interface (ethtool, ip -s link, trainerctl netcheck); "
-            : "a faster network; ");
+    advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
+    advice_add(out->text, sizeof(out->text),
+               "; the messages take this time on several links, the slowest at %.3g MB/s",
+               rate / 1e6);
+    advice_add(out->remedy, sizeof(out->remedy),
+               "a faster network; a larger global batch or local SGD sends less");
     return true;
 }
 
@@ -378,9 +418,11 @@ void advice_explain_reduce(const struct advice_group *g, double limit, struct rd
     late = advice_rank(g, began_at, &c);
     if (late.first < g->n && late.largest >= EXPLAINS * c.wait) {
         explain_late(&c, &late, out);
+    } else if (explain_slow(&c, true, out)) {
+        /* the sentence is complete: no busy host makes TCP lose packets */
     } else if (advice_is_busy(g, c.wait, waits.first)) {
         advice_explain_busy(g, out);
-    } else if (explain_slow(&c, out)) {
+    } else if (explain_slow(&c, false, out)) {
         /* the sentence is complete */
     } else if (counted(g) < COUNTS * c.wait) {
         advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);

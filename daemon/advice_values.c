@@ -106,7 +106,8 @@ void advice_explain_busy(const struct advice_group *g, struct rdzv_advice *out)
     text_duration(longest, sizeof(longest), (uint64_t)(1e9 * r.largest));
     text_duration(usual, sizeof(usual), (uint64_t)(1e9 * advice_median(g, delay_of, &all)));
     if (is_alone)
-        advice_add(out->culprit, sizeof(out->culprit), "processors of %s", g->tasks[r.first].name);
+        advice_add(out->culprit, sizeof(out->culprit), "%s%s", g->n > 1 ? "processors of " : "",
+                   g->tasks[r.first].name);
     else
         advice_add(out->culprit, sizeof(out->culprit), ADVICE_NO_SINGLE_TASK);
     advice_add(out->text, sizeof(out->text),

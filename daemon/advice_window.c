@@ -175,9 +175,12 @@ static void add_waits(const struct advice_window *w, struct rdzv_window *out)
             .late = (double)(b->late_ns - a->late_ns) * per_step,
             .slow = (double)slow_ns * per_step,
             .rate = slow_ns > 0 ? 1e9 * (double)bytes / (double)slow_ns : 0,
+            .losses = b->retransmissions > a->retransmissions
+                          ? (double)(b->retransmissions - a->retransmissions) / (double)out->steps
+                          : 0,
         };
 
-        if (m == w->self || wait.late + wait.slow <= 0)
+        if (m == w->self || wait.late + wait.slow + wait.losses <= 0)
             continue; /* replicas of this task are no other task */
         out->late += wait.late;
         out->slow += wait.slow;

@@ -293,6 +293,9 @@ void comm_set_patience(struct comm *c, uint32_t local, uint64_t factor);
 struct comm_wait {
     uint64_t late_ns, slow_ns;
     uint64_t slow_bytes; /* that arrived in and after the slow waits of their messages */
+    /* segments to the member that the kernel sent again since the connection was opened. A message whose first
+     * segment was lost makes its receiver wait as for a late member, and only its sender sees the loss */
+    uint64_t retransmissions;
 };
 /* Copies the counters, one for each member of the view. `local` < n_ranks of this member. Any
  * thread. */

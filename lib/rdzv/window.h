@@ -19,6 +19,7 @@ struct rdzv_wait {
     uint32_t rank;     /* of the task that was waited for */
     double late, slow; /* seconds, mean of a step */
     double rate;       /* bytes/s in slow waits; 0: none */
+    double losses;     /* segments to that task that were sent again, mean of a step */
 };
 
 /* What a task measured in a number of successive steps, on its first replica. */

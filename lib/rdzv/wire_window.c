@@ -37,7 +37,8 @@ static int check_wait(const struct wire_cluster *c, const Trainerd__V1__TaskWait
 {
     static const struct range ranges[] = { { "late", AT(TaskWait, late), 0, DBL_MAX },
                                            { "slow", AT(TaskWait, slow), 0, DBL_MAX },
-                                           { "rate", AT(TaskWait, rate), 0, DBL_MAX } };
+                                           { "rate", AT(TaskWait, rate), 0, DBL_MAX },
+                                           { "losses", AT(TaskWait, losses), 0, DBL_MAX } };
 
     if (m->task == NULL || wire_rank(c, m->task) == MEMBER_NO_RANK)
         return err_set(err, ERR_INPUT, "task: expected a task of this cluster");
@@ -145,7 +146,8 @@ void wire_read_window(const struct wire_cluster *c, const Trainerd__V1__Window *
     };
     for (uint32_t i = 0; i < out->n_waits; i++)
         out->waits[i] = (struct rdzv_wait){ wire_rank(c, m->waits[i]->task), m->waits[i]->late,
-                                            m->waits[i]->slow, m->waits[i]->rate };
+                                            m->waits[i]->slow, m->waits[i]->rate,
+                                            m->waits[i]->losses };
 }
 
 static void copy_text(char *out, size_t n_out, const char *text)
@@ -206,6 +208,7 @@ Trainerd__V1__Window *wire_write_window(struct arena *a, const struct wire_clust
         wait->late = window->waits[i].late;
         wait->slow = window->waits[i].slow;
         wait->rate = window->waits[i].rate;
+        wait->losses = window->waits[i].losses;
         m->waits[i] = wait;
     }
     return m;

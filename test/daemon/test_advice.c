@@ -76,7 +76,7 @@ static void add_wait(struct group *x, uint32_t task, uint32_t rank, double late,
     struct rdzv_window *w = &x->windows[task];
 
     assert_true(w->n_waits < RDZV_WAITS_MAX);
-    w->waits[w->n_waits++] = (struct rdzv_wait){ rank, late, slow, rate };
+    w->waits[w->n_waits++] = (struct rdzv_wait){ rank, late, slow, rate, 0 };
     w->late += late;
     w->slow += slow;
     w->seconds += late + slow;
@@ -337,6 +337,45 @@ static void one_busy_host_its_processors_are_named(void **state)
         add_wait(&x, i, 3, 0.08, 0, 0);
     expect_busy(&x, "reduce_share", "processors of worker 3");
     assert_non_null(strstr(x.list[0].text, "worker 3 is ready and waits 70 ms of a step for one"));
+}
+
+/* The queue of a switch port is short: the first segment of a message is lost, so its receiver sees nothing of the
+ * message until it is sent again, as from a late task. */
+static void begin_lossy(struct group *x, double losses)
+{
+    begin(x, TASKS);
+    add_wait(x, 0, 1, 0.002, 0.001, 2e8);
+    add_wait(x, 1, 0, 0.002, 0.001, 2e8);
+    add_wait(x, 2, 3, 0.2, 0, 0);
+    add_wait(x, 3, 2, 0.2, 0, 0);
+    x->windows[2].waits[0].losses = losses;
+    x->windows[3].waits[0].losses = losses;
+    add_wait(x, 0, 2, 0.15, 0, 0); /* worker 2 waited before */
+    add_wait(x, 1, 3, 0.15, 0, 0);
+}
+
+static void link_that_loses_whole_messages_is_named(void **state)
+{
+    struct group x;
+
+    (void)state;
+    begin_lossy(&x, 5);
+    expect(&x, "reduce_share", "link between worker 2 and worker 3");
+    assert_non_null(strstr(x.list[0].text, "loses packets (10 are sent again in a step)"));
+    assert_non_null(strstr(x.list[0].remedy, "test cable"));
+    begin_lossy(&x, 5); /* also if the hosts are busy */
+    for (uint32_t i = 0; i < TASKS; i++)
+        x.windows[i].delay = 0.1;
+    expect(&x, "reduce_share", "link between worker 2 and worker 3");
+    begin_lossy(&x, 0.3); /* a few retransmissions prove nothing */
+    (void)judge(&x);
+    assert_int_equal(judge(&x), 1);
+    assert_null(strstr(x.list[0].culprit, "link"));
+    begin_lossy(&x, 0);
+    add_wait(&x, 2, 0, 0.2, 0, 0); /* both links of worker 2 */
+    x.windows[0].waits[1].losses = x.windows[2].waits[0].losses = x.windows[3].waits[0].losses = 5;
+    expect(&x, "reduce_share", "network of worker 2");
+    assert_non_null(strstr(x.list[0].text, "lose packets"));
 }
 
 /* The waits for processors are shorter than what the slow link and the slow task cost. */
@@ -657,7 +696,8 @@ static void random_windows_are_judged_without_a_crash(void **state)
             w->n_waits = (uint32_t)(5.99 * RANDOM());
             for (uint32_t k = 0; k < w->n_waits; k++)
                 w->waits[k] = (struct rdzv_wait){ (uint32_t)(RANDOM() * x.g.n), RANDOM(), RANDOM(),
-                                                  RANDOM() < 0.5 ? 0 : 1e8 * RANDOM() };
+                                                  RANDOM() < 0.5 ? 0 : 1e8 * RANDOM(),
+                                                  RANDOM() < 0.5 ? 0 : 9 * RANDOM() };
             x.tasks[i].window = RANDOM() < 0.9 ? w : NULL;
         }
         for (int i = 0; i < 2; i++)
@@ -684,7 +724,7 @@ static void healthy_windows_give_no_advice(void **state)
             w->copy_ms = 4.9 * RANDOM();
             w->lane_seconds = 0.05 * (1 + 0.24 * RANDOM());
             w->n_waits = 1;
-            w->waits[0] = (struct rdzv_wait){ (i + 1) % MOST, 0.1 * RANDOM(), 0.1 * RANDOM(), 1e8 };
+            w->waits[0] = (struct rdzv_wait){ (i + 1) % MOST, 0.1 * RANDOM(), 0.1 * RANDOM(), 1e8, 0 };
         }
         /* one window beyond a limit is no warning */
         if (round % 2 == 0)
@@ -709,6 +749,7 @@ int main(void)
         cmocka_unit_test(short_waits_in_turn_on_busy_hosts_are_counted),
         cmocka_unit_test(busy_hosts_the_wait_for_processors_is_the_cause),
         cmocka_unit_test(one_busy_host_its_processors_are_named),
+        cmocka_unit_test(link_that_loses_whole_messages_is_named),
         cmocka_unit_test(busy_hosts_a_longer_cause_is_named),
         cmocka_unit_test(late_task_of_busy_hosts_is_named),
         cmocka_unit_test(slow_link_of_busy_hosts_is_named),

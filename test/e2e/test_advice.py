@@ -134,10 +134,13 @@ def network():
 TBF = ("root", "tbf", "burst", "64kb", "latency", "200ms", "rate")
 
 
-def shape(host, rate):
+SHORT = ("root", "tbf", "burst", "3kb", "limit", "4kb", "rate")  # a queue of less than three packets
+
+
+def shape(host, rate, queue=TBF):
     """Both directions of the cable of a host."""
-    subprocess.run(["tc", "qdisc", "replace", "dev", "port%d" % host, *TBF, rate], check=True)
-    subprocess.run(["tc", "-n", "host%d" % host, "qdisc", "replace", "dev", "eth0", *TBF, rate], check=True)
+    subprocess.run(["tc", "qdisc", "replace", "dev", "port%d" % host, *queue, rate], check=True)
+    subprocess.run(["tc", "-n", "host%d" % host, "qdisc", "replace", "dev", "eth0", *queue, rate], check=True)
 
 
 def unshape(host):
@@ -160,6 +163,20 @@ def slow_cable_of_a_host_is_named():
         first = until_advice(tasks, "reduce_share")
         assert first["culprit"] == "network of worker 2", first
         assert "MB/s" in first["message"], first
+    finally:
+        unshape(2)
+
+
+@test
+def cable_with_a_short_queue_that_loses_packets_is_named():
+    """The messages of 48 KB are longer than the queue, so segments of each are lost, also first ones."""
+    need_namespaces("tc", "-n", "host0", "qdisc", "replace", "dev", "lo", *TBF, "1gbit")
+    shape(2, "20mbit", SHORT)
+    try:
+        tasks = start_on_hosts(make_job(4, window_steps=4), 4, works(20))
+        first = until_advice(tasks, "reduce_share")
+        assert first["culprit"] == "network of worker 2", first
+        assert "lose packets" in first["message"], first
     finally:
         unshape(2)
 

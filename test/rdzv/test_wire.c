@@ -76,7 +76,7 @@ static const struct rdzv_window sample_window = {
     .number = 3, .generation = 7, .steps = 60, .seconds = 0.5, .data = 0.125, .reduce = 0.25, .checkpoint = 0.5,
     .lanes = 4, .lane_seconds = 0.0625, .steal = 0.5, .others = 0.75, .storage = 0.125, .idle = -1, .copy_ms = 2.5,
     .late = 0.375, .slow = 0.03125, .delay = 0.0625, .n_waits = 2,
-    .waits = { { 2, 0.25, 0, 0 }, { 0, 0.125, 0.03125, 1e6 } },
+    .waits = { { 2, 0.25, 0, 0, 0 }, { 0, 0.125, 0.03125, 1e6, 1.5 } },
 };
 static const struct rdzv_advice sample_advice[] = {
     { 12, "reduce_share", 0.5, 0.25, "chief", "the chief is slow", "look at it" },
@@ -96,10 +96,12 @@ static void assert_same_window(const Trainerd__V1__Window *m)
     assert_true(a->lanes == b.lanes && a->lane_seconds == b.lane_seconds && a->steal == b.steal &&
                 a->others == b.others && a->storage == b.storage && a->idle == b.idle &&
                 a->copy_ms == b.copy_ms);
-    assert_true(a->late == b.late && a->slow == b.slow && a->delay == b.delay && a->n_waits == b.n_waits);
+    assert_true(a->late == b.late && a->slow == b.slow && a->delay == b.delay &&
+                a->n_waits == b.n_waits);
     for (uint32_t i = 0; i < a->n_waits; i++)
         assert_true(a->waits[i].rank == b.waits[i].rank && a->waits[i].late == b.waits[i].late &&
-                    a->waits[i].slow == b.waits[i].slow && a->waits[i].rate == b.waits[i].rate);
+                    a->waits[i].slow == b.waits[i].slow && a->waits[i].rate == b.waits[i].rate &&
+                    a->waits[i].losses == b.waits[i].losses);
 }
 
 static void assert_same_advice(const Trainerd__V1__Beat *m)
@@ -284,6 +286,7 @@ static void beat_with_a_wrong_window_or_advice_is_refused(void **state)
     REFUSED(window.idle, -2, 0, "window: idle: -2, expected a finite number from -1 to 1");
     REFUSED(window.delay, -1, 0, "window: delay: -1");
     REFUSED(wait.late, -1, 0, "window: wait 0: late: -1");
+    REFUSED(wait.losses, -1, 0, "window: wait 0: losses: -1");
     REFUSED(wait.rate, (double)INFINITY, 0, "window: wait 0: rate: inf");
     REFUSED(wait.task, NULL, &task, "window: wait 0: task: expected a task of this cluster");
     REFUSED(task.index, 77, 0, "window: wait 0: task: expected a task of this cluster");
