@@ -50,6 +50,12 @@ static struct op_attr *add(struct op_attr *attrs, uint32_t *n, const char *name,
     return &attrs[(*n)++];
 }
 
+static void add_class_axis(struct op_attr *attrs, uint32_t *n, enum train_class_axis axis)
+{
+    if (axis != TRAIN_AXIS_AUTO)
+        add(attrs, n, "class_axis", OP_ATTR_INT)->i = axis == TRAIN_AXIS_LAST ? -1 : 1;
+}
+
 /* Only what is not the default: a row refuses attributes that it does not know. */
 static int add_attrs(struct settled *s, const struct conf_objective *o, struct plan_measure *m,
                      struct err *err)
@@ -66,6 +72,7 @@ static int add_attrs(struct settled *s, const struct conf_objective *o, struct p
         add(attrs, &m->n_attrs, "label_smoothing", OP_ATTR_FLOAT)->f = (float)o->label_smoothing;
     if (!isnan(o->ignore_index))
         add(attrs, &m->n_attrs, "ignore_index", OP_ATTR_INT)->i = (int64_t)o->ignore_index;
+    add_class_axis(attrs, &m->n_attrs, o->class_axis);
     if (losses[o->type].pos_weight)
         add(attrs, &m->n_attrs, "pos_weight", OP_ATTR_FLOAT)->f = (float)o->pos_weight;
     if (losses[o->type].delta)
@@ -115,6 +122,7 @@ static int add_metric(struct settled *s, enum train_metric_type type, struct err
     if (!isnan(s->conf->objective.loss.ignore_index))
         add(attrs, &n, "ignore_index", OP_ATTR_INT)->i =
             (int64_t)s->conf->objective.loss.ignore_index;
+    add_class_axis(attrs, &n, s->conf->objective.loss.class_axis);
     if (type == TRAIN_METRIC_TOP_K_ACCURACY)
         add(attrs, &n, "k", OP_ATTR_INT)->i = s->conf->objective.top_k;
     m->measure.attrs = attrs;

@@ -16,6 +16,11 @@ static const struct conf_word batch_norms[] = {
     { "train", GRAPH_NORM_TRAIN },
     { "frozen", GRAPH_NORM_FROZEN },
 };
+static const struct conf_word class_axes[] = {
+    { "auto", TRAIN_AXIS_AUTO },
+    { "second", TRAIN_AXIS_SECOND },
+    { "last", TRAIN_AXIS_LAST },
+};
 #define METRIC_WORD(NAME, word, ...) { #word, TRAIN_METRIC_##NAME },
 static const struct conf_word metrics[] = { TRAIN_METRIC_LIST(METRIC_WORD) };
 
@@ -71,6 +76,13 @@ static const struct conf_word metrics[] = { TRAIN_METRIC_LIST(METRIC_WORD) };
 { parent_, "ignore_index", F64, LOSS_AT(base_, ignore_index), NULLABLE, .min = -2147483648.0,      \
   .max = 2147483647.0, .fallback = "null", LOSSES(USES_CLASSES),                                   \
   .doc = "A label that is ignored, also in the mean, such as -100; null: no label is ignored." },  \
+{ parent_, "class_axis", ENUM, LOSS_AT(base_, class_axis), WORDS(class_axes), .fallback = "auto",  \
+  LOSSES(USES_CLASSES),                                                                            \
+  .doc = "The axis of the classes in a tensor with several positions per sample. second: [batch, " \
+         "classes, positions..]; last: [batch, positions.., classes]; auto: the axis without which "\
+         "the tensor has the shape of the labels. If that is true of both axes, only a dynamic "    \
+         "dimension that the model declares for the positions determines the axis, and any other "  \
+         "model is refused." },                                                                     \
 { parent_, "pos_weight", F64, LOSS_AT(base_, pos_weight), ABOVE_MIN, .max = 1e30, .fallback = "1", \
   LOSSES(USES_POS_WEIGHT),                                                                         \
   .doc = "The weight of a label of 1; a label of 0 has the weight 1." },                           \

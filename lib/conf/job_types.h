@@ -60,6 +60,7 @@ struct conf_objective { /* a loss */
     double weight;      /* in the sum of all losses */
     double label_smoothing, pos_weight, delta;
     double ignore_index;      /* an integer; NaN: none */
+    enum train_class_axis class_axis;
     double *class_weights;    /* [n_class_weights] */
     uint32_t n_class_weights; /* 0: every weight is 1 */
 };

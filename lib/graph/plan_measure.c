@@ -29,11 +29,94 @@ static int unknown_op(const char *role, const char *name, struct err *err)
     return ERR_UNSUPPORTED;
 }
 
-/* Copies attributes, because infer may keep pointers to them. */
-static int copy_attrs(struct plan *p, const struct plan_measure *m, struct plan_node *n,
-                      struct err *err)
+/* ---- the axis of the classes ---- */
+
+static const char *symbol_of(const Onnx__ValueInfoProto *v, size_t dim)
 {
-    struct op_attr *attrs = arena_array(&p->mem, m->n_attrs, sizeof(*attrs));
+    const Onnx__TensorShapeProto__Dimension *d = v->type->tensor_type->shape->dim[dim];
+
+    return d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM ? d->dim_param
+                                                                                 : NULL;
+}
+
+static bool has_dims(const Onnx__ValueInfoProto *v)
+{
+    return v->type != NULL && v->type->tensor_type != NULL && v->type->tensor_type->shape != NULL;
+}
+
+/* Returns whether a graph input has a dimension with this symbol, other than the batch. */
+static bool is_dim_of_input(const Onnx__GraphProto *p, const char *symbol)
+{
+    size_t i, k;
+
+    for (i = 0; i < p->n_input; i++)
+        for (k = 1; has_dims(p->input[i]) && k < p->input[i]->type->tensor_type->shape->n_dim;
+             k++) {
+            const char *other = symbol_of(p->input[i], k);
+
+            if (other != NULL && strcmp(other, symbol) == 0)
+                return true;
+        }
+    return false;
+}
+
+/* Returns the axis of the classes, 1 or -1, if the file proves it; else 0. A network has a fixed
+ * number of classes: of the second and the last dimension of an output, one that has the size of an
+ * input's dynamic dimension counts positions, so the other one, if it is fixed, counts classes. An
+ * unknown size that no input has is no proof. */
+static int64_t proven_class_axis(const struct graph *g, uint32_t value)
+{
+    const Onnx__GraphProto *p = g->file.model->graph;
+    uint32_t i;
+
+    for (i = 0; i < g->io.n_outputs && i < p->n_output; i++) {
+        const struct shape *s = &g->io.outputs[i].shape;
+        const char *second, *last;
+
+        if (g->io.output_values[i] != value || !g->io.outputs[i].has_shape || s->rank < 3)
+            continue;
+        second = symbol_of(p->output[i], 1);
+        last = symbol_of(p->output[i], s->rank - 1);
+        if (second != NULL && s->dim[s->rank - 1] >= 0 && is_dim_of_input(p, second))
+            return -1;
+        if (last != NULL && s->dim[1] >= 0 && is_dim_of_input(p, last))
+            return 1;
+    }
+    return 0;
+}
+
+static bool has_class_axis(const struct op_def *def)
+{
+    const char *const *a;
+
+    for (a = def->attrs; a != NULL && *a != NULL; a++)
+        if (strcmp(*a, "class_axis") == 0)
+            return true;
+    return false;
+}
+
+/* Adds the axis that the file proves to a loss or metric of classes, unless the job states it. */
+static void add_class_axis(const struct plan *p, uint32_t tensor, struct plan_node *n,
+                           struct op_attr *attrs)
+{
+    int64_t axis = has_class_axis(n->def) ? proven_class_axis(p->g, tensor) : 0;
+    uint32_t i;
+
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(attrs[i].name, "class_axis") == 0)
+            return;
+    if (axis != 0)
+        attrs[n->n_attrs++] =
+            (struct op_attr){ .name = "class_axis", .type = OP_ATTR_INT, .i = axis };
+}
+
+/* ---- losses and metrics ---- */
+
+/* Copies attributes, because infer may keep pointers to them. */
+static int copy_attrs(struct plan *p, const struct plan_measure *m, uint32_t tensor,
+                      struct plan_node *n, struct err *err)
+{
+    struct op_attr *attrs = arena_array(&p->mem, (size_t)m->n_attrs + 1, sizeof(*attrs));
     uint32_t i;
 
     if (attrs == NULL)
@@ -53,6 +136,7 @@ static int copy_attrs(struct plan *p, const struct plan_measure *m, struct plan_
     }
     n->attrs = attrs;
     n->n_attrs = m->n_attrs;
+    add_class_axis(p, tensor, n, attrs);
     return 0;
 }
 
@@ -78,7 +162,7 @@ static int add_measure(struct plan_builder *b, const char *role, const struct pl
     if (rc == 0 && p->purpose == PLAN_TRAIN)
         rc = plan_warn_scores(p, m, tensor, err);
     if (rc == 0)
-        rc = copy_attrs(p, m, &n, err);
+        rc = copy_attrs(p, m, tensor, &n, err);
     if (rc < 0)
         return rc;
     n.in = arena_array(&p->mem, 3, sizeof(*n.in));

@@ -21,6 +21,12 @@ enum train_metric_type { TRAIN_METRIC_LIST(TRAIN_METRIC_ENUMERATOR) TRAIN_METRIC
 enum train_labels { TRAIN_CLASSES, TRAIN_SIDES, TRAIN_NUMBERS, TRAIN_NOTHING };
 enum train_loss_tensor { TRAIN_LOGITS, TRAIN_LOG_PROBABILITIES, TRAIN_PREDICTIONS, TRAIN_OUTPUT };
 
+enum train_class_axis { /* the axis of the classes in the tensor of a class loss */
+    TRAIN_AXIS_AUTO,   /* determined by the shape of the labels; refused if that is ambiguous */
+    TRAIN_AXIS_SECOND, /* [batch, classes, positions..] */
+    TRAIN_AXIS_LAST,   /* [batch, positions.., classes] */
+};
+
 enum train_spare { /* spare lanes (comm/spare_lanes.h) */
     SPARE_OFF,
     SPARE_AUTO,   /* where gradients are not reduced while backward computes */

@@ -164,6 +164,96 @@ static void shape_error_names_node_op_and_shapes(void **state)
     model_free(m);
 }
 
+/* ---- the axis of the classes ---- */
+
+enum { T = 3, V = 3 }; /* as many positions as classes */
+
+/* Declares dimensions of the output; -1: the dynamic dimension "length"; -2: one that no input
+ * has. */
+static void declare_output(struct model *m, int64_t second, int64_t last)
+{
+    static Onnx__TensorShapeProto__Dimension dims[3];
+    static Onnx__TensorShapeProto__Dimension *list[3];
+    Onnx__TensorShapeProto *shape = model_proto(m)->graph->output[0]->type->tensor_type->shape;
+    const int64_t sizes[3] = { -2, second, last };
+    size_t i;
+
+    for (i = 0; i < 3; i++) {
+        onnx__tensor_shape_proto__dimension__init(&dims[i]);
+        dims[i].value_case = sizes[i] >= 0 ? ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE
+                                           : ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM;
+        if (sizes[i] >= 0)
+            dims[i].dim_value = sizes[i];
+        else
+            dims[i].dim_param = (char *)(uintptr_t)(sizes[i] == -1 ? "length" : "other");
+        list[i] = &dims[i];
+    }
+    shape->dim = list;
+    shape->n_dim = 3;
+}
+
+/* x [batch, T, 4] -> logits [batch, T, V]: a score for each class at each position. */
+static int plan_of_positions(int64_t second, int64_t last, int64_t axis, struct err *err)
+{
+    struct plan_feed feed = {
+        .name = "x", .dtype = TENSOR_F32, .shape = shape_of(2, (int64_t)T, (int64_t)4)
+    };
+    struct plan_feed labels = net_labels;
+    struct plan_opts o = { .purpose = PLAN_TRAIN, .batch = 2, .feeds = &feed, .n_feeds = 1, NET_LOSS };
+    struct plan_measure loss = net_loss;
+    struct op_attr stated = { .name = "class_axis", .type = OP_ATTR_INT };
+    struct model *m = model_new(17);
+    struct graph *g;
+    struct plan *p = NULL;
+    int rc;
+
+    labels.shape = shape_of(1, (int64_t)T);
+    o.targets = &labels;
+    o.losses = &loss;
+    if (axis != 0) {
+        stated.i = axis;
+        loss.attrs = &stated;
+        loss.n_attrs = 1;
+    }
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)-1, (int64_t)4));
+    model_proto(m)->graph->input[0]->type->tensor_type->shape->dim[1]->dim_param =
+        (char *)(uintptr_t) "length";
+    model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)V), 1);
+    model_node(m, "MatMul", "x w", "logits");
+    model_output(m, "logits");
+    if (second != 0)
+        declare_output(m, second, last);
+    g = net_import_model(m, NULL);
+    rc = plan_new(g, &o, &p, err);
+    plan_free(p);
+    graph_free(g);
+    model_free(m);
+    return rc;
+}
+
+static void logits_with_as_many_classes_as_positions_need_proof_of_the_class_axis(void **state)
+{
+    static const struct {
+        int64_t second, last, axis; /* dimensions of the output, 0: not declared; stated, 0: not */
+        bool ok;
+    } cases[] = {
+        { 0, 0, 0, false }, { T, V, 0, false },  { -2, V, 0, false }, { T, -2, 0, false },
+        { -1, V, 0, true }, { T, -1, 0, true },  { -1, -1, 0, false }, { T, V, -1, true },
+        { T, V, 1, true },  { -1, V, -1, true },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = { 0 };
+        int rc = plan_of_positions(cases[i].second, cases[i].last, cases[i].axis, &err);
+
+        if ((rc == 0) != cases[i].ok ||
+            (rc < 0 && strstr(err.text, "state which one it is: \"class_axis\"") == NULL))
+            fail_msg("case %zu: %d %s", i, rc, err.text);
+    }
+}
+
 static void label_out_of_range_is_an_error_of_the_step(void **state)
 {
     struct net n = net_open("mlp.onnx", PLAN_TRAIN, 2);
@@ -238,6 +328,7 @@ int main(void)
         cmocka_unit_test(mismatched_feeds_and_names_are_refused_with_both_sides),
         cmocka_unit_test(fixed_batch_is_replaced_if_certain_and_refused_otherwise),
         cmocka_unit_test(shape_error_names_node_op_and_shapes),
+        cmocka_unit_test(logits_with_as_many_classes_as_positions_need_proof_of_the_class_axis),
         cmocka_unit_test(label_out_of_range_is_an_error_of_the_step),
     };
 

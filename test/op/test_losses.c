@@ -125,6 +125,76 @@ static void labels_of_one_position_may_be_a_column(void **state)
     gradcheck_run(&gc);
 }
 
+/* Logits [N, C, C] and labels [N, C] fit with the classes as either axis, which gives two losses. */
+static void logits_that_fit_in_both_layouts_need_a_stated_class_axis(void **state)
+{
+    static int64_t square[N * C];
+    struct op_attr axis = { .name = "class_axis", .type = OP_ATTR_INT };
+    static const char *const ops[] = { "SoftmaxCrossEntropy", "NegativeLogLikelihood", "Accuracy" };
+
+    (void)state;
+    for (size_t t = 0; t < COUNT_OF(ops); t++) {
+        struct gradcheck_case gc = class_case(ops[t], false, 0);
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        gc.in[0].shape = shape_of(3, (int64_t)N, (int64_t)C, (int64_t)C);
+        gc.in[1].shape = shape_of(2, (int64_t)N, (int64_t)C);
+        gc.in[1].data = square;
+        assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);
+        assert_non_null(
+            strstr(err.text, "the classes as axis 1 and with the classes as the last axis"));
+        assert_non_null(strstr(err.text, "\"class_axis\": \"last\" in /model/loss"));
+    }
+    for (int is_last = 0; is_last < 2; is_last++) {
+        struct gradcheck_case gc = class_case("SoftmaxCrossEntropy", false, 0);
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        double want = 0;
+
+        axis.i = is_last ? -1 : 1;
+        gc.attrs = &axis;
+        gc.n_attrs = 1;
+        gc.in[0].shape = shape_of(3, (int64_t)N, (int64_t)C, (int64_t)C);
+        gc.in[1].shape = shape_of(2, (int64_t)N, (int64_t)C);
+        gc.in[1].data = square;
+        for (int i = 0; i < N * C; i++)
+            square[i] = (i * 5 + 1) % C;
+        assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+        for (int i = 0; i < N; i++)
+            for (int p = 0; p < C; p++) {
+                const float *x = (const float *)r.in[0].data + i * C * C;
+                double sum = 0;
+
+                for (int c = 0; c < C; c++)
+                    sum += exp((double)x[is_last ? p * C + c : c * C + p]);
+                want +=
+                    (double)weights[i] / C *
+                    (log(sum) -
+                     (double)x[is_last ? p * C + square[i * C + p] : square[i * C + p] * C + p]);
+            }
+        want *= 0.125;
+        gradcheck_near("square logits", r.out[0].data, &want, 1, 3e-7);
+        gradcheck_free(&r);
+        gradcheck_run(&gc);
+    }
+}
+
+static void stated_class_axis_that_the_labels_do_not_fit_is_rejected(void **state)
+{
+    const struct op_attr axis = { .name = "class_axis", .type = OP_ATTR_INT, .i = -1 };
+    struct gradcheck_case gc = class_case("SoftmaxCrossEntropy", false, 0);
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    fill_labels(false);
+    gc.attrs = &axis;
+    gc.n_attrs = 1;
+    assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "the classes as the last axis, as \"class_axis\" states"));
+}
+
 static void class_weights_of_wrong_size_are_rejected(void **state)
 {
     struct gradcheck_case gc = class_case("SoftmaxCrossEntropy", false, 2);
@@ -356,6 +426,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(class_losses_follow_formula_in_both_layouts_with_every_attribute),
         cmocka_unit_test(labels_of_one_position_may_be_a_column),
+        cmocka_unit_test(logits_that_fit_in_both_layouts_need_a_stated_class_axis),
+        cmocka_unit_test(stated_class_axis_that_the_labels_do_not_fit_is_rejected),
         cmocka_unit_test(class_weights_of_wrong_size_are_rejected),
         cmocka_unit_test(element_losses_follow_formula),
         cmocka_unit_test(huge_logits_neither_overflow_nor_lose_precision),

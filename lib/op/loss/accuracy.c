@@ -6,7 +6,8 @@
 #include "op/op.h"
 #include "op/op_priv.h"
 
-static const char *const accuracy_attrs[] = { "ignore_index", "class_weights", "k", NULL };
+static const char *const accuracy_attrs[] = { "ignore_index", "class_weights", "class_axis", "k",
+                                              NULL };
 
 static int accuracy_infer(struct op_infer *f, struct err *err)
 {

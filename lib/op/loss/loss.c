@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "op/loss/loss_formula.h"
 #include "op/op.h"
@@ -72,30 +73,57 @@ static int read_weights(struct op_infer *f, struct loss_classes *s, struct err *
     return op_attr_i(f, "ignore_index", 0, &s->ignored, err);
 }
 
+/* Sets *is_last. Where both axes fit, each of them gives a loss, so the shapes prove neither. */
+static int find_class_axis(struct op_infer *f, const struct shape *x, const struct shape *labels,
+                           bool *is_last, struct err *err)
+{
+    bool fits_second = x->rank >= 2 && fits_without(x, labels, 1);
+    bool fits_last = x->rank >= 2 && fits_without(x, labels, x->rank - 1);
+    char text_x[192], text_l[192];
+    int64_t stated;
+    int rc = op_attr_i(f, "class_axis", 0, &stated, err);
+
+    if (rc < 0)
+        return rc;
+    CHECK(stated == 0 || stated == 1 || stated == -1);
+    shape_print(x, text_x, sizeof(text_x));
+    shape_print(labels, text_l, sizeof(text_l));
+    if (stated == 0 && fits_second && fits_last && x->rank > 2 && x->dim[1] > 1)
+        return op_error(f, ERR_INPUT, err,
+                        "logits %s fit labels %s with the classes as axis 1 and with the classes as the last "
+                        "axis; state which one it is: \"class_axis\": \"second\" or \"class_axis\": "
+                        "\"last\" in /model/loss, or export the model with a dynamic dimension for the "
+                        "positions",
+                        text_x, text_l);
+    if ((stated >= 0 && fits_second) || (stated <= 0 && fits_last)) {
+        *is_last = x->rank == 2 || stated < 0 || (stated == 0 && !fits_second);
+        return 0;
+    }
+    return op_error(
+        f, ERR_INPUT, err,
+        "logits %s do not fit labels %s; expected the shape of the labels with the classes as %s",
+        text_x, text_l,
+        stated == 0  ? "axis 1 or as the last"
+        : stated > 0 ? "axis 1, as \"class_axis\" states"
+                     : "the last axis, as \"class_axis\" states");
+}
+
 int loss_infer_classes(struct op_infer *f, struct err *err)
 {
     struct loss_classes *s = f->param;
     const struct shape *x, *labels;
-    char text_x[192], text_l[192];
     int rc = op_check_input(f, 0, TENSOR_F32, -1, err);
 
     if (rc == 0)
         rc = op_check_input(f, 1, TENSOR_I64, -1, err);
     if (rc == 0)
         rc = need_samples(f, err);
-    if (rc < 0)
-        return rc;
     x = &f->in[0]->shape;
     labels = &f->in[1]->shape;
-    s->is_last = x->rank == 2;
-    if (x->rank < 2 || (!fits_without(x, labels, 1) && !fits_without(x, labels, x->rank - 1)))
-        return op_error(f, ERR_INPUT, err,
-                        "logits %s do not fit labels %s; expected the shape of the labels with the "
-                        "classes as axis 1 or as the last",
-                        shape_print(x, text_x, sizeof(text_x)),
-                        shape_print(labels, text_l, sizeof(text_l)));
-    if (!fits_without(x, labels, 1))
-        s->is_last = true;
+    if (rc == 0)
+        rc = find_class_axis(f, x, labels, &s->is_last, err);
+    if (rc < 0)
+        return rc;
     s->n = (size_t)x->dim[0];
     s->classes = (size_t)x->dim[s->is_last ? x->rank - 1 : 1];
     s->positions = s->n > 0 && s->classes > 0 ? (size_t)shape_elements(x) / s->n / s->classes : 0;

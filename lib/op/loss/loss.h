@@ -10,9 +10,9 @@
  * If a sample has several positions (or elements), each has an equal share of its weight.
  *
  * Classes: predictions [n, c] or [n, c, d..] or [n, d.., c], labels int64 [n] or [n, d..] in 0
- * .. c-1. The shape of the labels determines the axis of the classes; if both axes fit, it is
- * axis 1, as in ONNX and PyTorch. Labels equal to ignore_index are ignored, others weigh
- * class_weights[label].
+ * .. c-1. The attribute class_axis (1 or -1) states the axis of the classes; without it, the shape
+ * of the labels determines the axis, and predictions that both axes fit are refused. Labels equal
+ * to ignore_index are ignored, others weigh class_weights[label].
  *
  * Elements: targets float32, one per prediction. */
 #ifndef OP_LOSS_LOSS_H
@@ -37,8 +37,8 @@ struct loss_classes { /* the first member of the op's param */
     double all_weights;   /* the sum of the class weights */
 };
 
-/* Reads the attributes ignore_index and class_weights, validates the shapes, and sets both
- * outputs. */
+/* Reads the attributes ignore_index, class_weights and class_axis, validates the shapes, and sets
+ * both outputs. Errors: ERR_INPUT. */
 int loss_infer_classes(struct op_infer *f, struct err *err);
 /* Reports that label `at` has the value `value`, which is out of range: ERR_INPUT. */
 int loss_refuse(const struct op_call *c, const char *op, size_t at, int64_t value, struct err *err);

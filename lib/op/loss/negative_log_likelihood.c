@@ -9,7 +9,7 @@
 #include "op/op.h"
 #include "op/op_priv.h"
 
-static const char *const attrs[] = { "ignore_index", "class_weights", NULL };
+static const char *const attrs[] = { "ignore_index", "class_weights", "class_axis", NULL };
 
 /* Returns the index of the label's element. */
 static size_t place(const struct loss_classes *s, size_t i, size_t p, int64_t label)

@@ -23,7 +23,7 @@
 enum { SPAN = 512 }; /* exponentials computed at a time; they stay in the L1 cache */
 
 static const char *const cross_entropy_attrs[] = { "ignore_index", "class_weights",
-                                                   "label_smoothing", NULL };
+                                                   "label_smoothing", "class_axis", NULL };
 
 static int cross_entropy_infer(struct op_infer *f, struct err *err)
 {
