@@ -211,7 +211,8 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/model", "batch_norm", ENUM, AT(model.batch_norm), WORDS(batch_norms), .fallback = "ask",
   .doc = "How a BatchNormalization in inference form is trained; exporters write this form also for a module in "
          "train(). train: the statistics of the batch normalise, the running averages are updated, and the "
-         "exported model has the inference form again; frozen: the running averages of the file normalise and "
+         "exported model has the inference form again, except in nodes whose module was in eval() by the metadata "
+         "of the file: they stay as with frozen; frozen: the running averages of the file normalise and "
          "stay constant, also in nodes in training form, and scale and bias are trained unless model.frozen names "
          "them; ask: a model in which such a node would be trained is refused; nodes in training form are "
          "trained." },

@@ -6,7 +6,8 @@
  * Current exporters of PyTorch write the inference form for every module, so the form in the file
  * does not state what the module defines, and the job decides (model.batch_norm). The decision
  * changes the attributes of the nodes that plans read; the message that export writes keeps the
- * inference form.
+ * inference form. The metadata of such a file may state that a module was in eval() at the export;
+ * its node keeps the inference form whatever the job decides.
  *
  * PyTorch's module normalizes with the population variance and averages the unbiased one; ONNX and
  * the other frameworks average the population variance. A file cannot state which one applies. If
@@ -22,8 +23,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "graph/fx.h"
 
 enum {
     X = 0, /* inputs of BatchNormalization */
@@ -191,6 +194,34 @@ static bool reads_own_batch(const struct graph *g, const struct graph_node *n)
            is_channel_mean(g, n->in[VARIANCE], &of) && is_squared_deviation(g, of, n->in[X]);
 }
 
+/* ---- the mode of the module ---- */
+
+enum mode { MODE_UNKNOWN, MODE_TRAIN, MODE_EVAL };
+
+/* The mode of the module when it was exported, from the ATen call in the metadata: in the operator
+ * itself ("..._no_training" in eval(), "..._functional" in train()), or in its sixth argument. */
+static enum mode mode_of_module(const struct graph *g, const struct graph_node *n)
+{
+    static const char *const with_argument[] = { "batch_norm", "native_batch_norm",
+                                                 "_native_batch_norm_legit" };
+    struct fx fx;
+    size_t i;
+
+    if (n->is_restored || n->proto >= g->file.model->graph->n_node)
+        return MODE_UNKNOWN;
+    fx_parse(graph_fx_text(g->file.model->graph->node[n->proto]), &fx);
+    if (fx_is(fx.op, "_native_batch_norm_legit_no_training"))
+        return MODE_EVAL;
+    if (fx_is(fx.op, "_native_batch_norm_legit_functional"))
+        return MODE_TRAIN;
+    for (i = 0; i < COUNT_OF(with_argument) && fx.n_args > 5; i++)
+        if (fx_is(fx.op, with_argument[i]))
+            return fx_is(fx.args[5], "True")    ? MODE_TRAIN
+                   : fx_is(fx.args[5], "False") ? MODE_EVAL
+                                                : MODE_UNKNOWN;
+    return MODE_UNKNOWN;
+}
+
 /* ---- before parameters are selected ---- */
 
 static int set_training_form(struct graph *g, struct graph_node *n, struct err *err)
@@ -287,11 +318,36 @@ static int share_averages(struct graph *g, uint32_t first, struct err *err)
     return rc;
 }
 
+/* Refuses "train" for a file in which every module was in eval(): the job and the file contradict
+ * each other. */
+static int check_modes(const struct graph *g, const struct graph_opts *opts, struct err *err)
+{
+    const char *first = NULL;
+    uint32_t n = 0, i;
+
+    for (i = 0; i < g->n_nodes; i++) {
+        if (!is_norm(&g->nodes[i]))
+            continue;
+        if (is_training_form(&g->nodes[i]) || mode_of_module(g, &g->nodes[i]) != MODE_EVAL)
+            return 0;
+        if (n++ == 0)
+            first = g->nodes[i].name;
+    }
+    if (n == 0 || opts->batch_norm != GRAPH_NORM_TRAIN)
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "BatchNormalization '%s': model.batch_norm is \"train\", but by the metadata of the file "
+                   "every BatchNorm (%" PRIu32 ") was in eval() when it was exported, in which its running "
+                   "averages normalise and do not change; use \"batch_norm\": \"frozen\", or export the module "
+                   "in train()",
+                   first, n);
+}
+
 int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
     bool by_torch = text_starts(g->file.producer, "pytorch");
     uint32_t i;
-    int rc = 0;
+    int rc = check_modes(g, opts, err);
 
     for (i = 0; i < g->n_nodes && rc == 0; i++) {
         struct graph_node *n = &g->nodes[i];
@@ -300,7 +356,8 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
             continue;
         if (!is_training_form(n) && reads_own_batch(g, n))
             rc = set_form(g, n, true, err);
-        else if (opts->batch_norm == GRAPH_NORM_TRAIN && !is_training_form(n))
+        else if (opts->batch_norm == GRAPH_NORM_TRAIN && !is_training_form(n) &&
+                 mode_of_module(g, n) != MODE_EVAL)
             rc = set_training_form(g, n, err);
         else if (opts->batch_norm == GRAPH_NORM_FROZEN && is_training_form(n) &&
                  is_initializer(g, n->in[MEAN]))
@@ -388,27 +445,6 @@ static int check_averages(const struct graph *g, const struct graph_node *n, con
     return 0;
 }
 
-/* The mode according to the ATen call in the metadata: "..._no_training" in eval(),
- * "..._functional" in train(). */
-static const char *mode_of_module(const struct graph *g, const struct graph_node *n)
-{
-    const Onnx__NodeProto *p = g->file.model->graph->node[n->proto];
-    size_t i;
-
-    for (i = 0; i < p->n_metadata_props; i++) {
-        const Onnx__StringStringEntryProto *e = p->metadata_props[i];
-
-        if (e->key == NULL || e->value == NULL || strcmp(e->key, "pkg.torch.onnx.fx_node") != 0)
-            continue;
-        if (strstr(e->value, "batch_norm_legit_no_training") != NULL)
-            return "; by its metadata the module was in eval() when it was exported";
-        if (strstr(e->value, "batch_norm_legit_functional") != NULL)
-            return "; by its metadata the module was in train() when it was exported: \"train\" "
-                   "computes the same";
-    }
-    return "";
-}
-
 /* At export, TensorFlow folds the constant ops of a "batchnorm" scope: gamma / sqrt(variance +
  * epsilon), and beta minus its product with the mean. Such parameters are refused or reported as a
  * question. */
@@ -439,9 +475,30 @@ static int check_folded(struct graph *g, const struct graph_opts *opts, struct e
     return 0;
 }
 
-static int report_question(struct graph *g, uint32_t n_asked, const struct graph_node *first,
-                           const struct graph_opts *opts, struct err *err)
+struct asked { /* nodes whose form the job has to decide */
+    const struct graph_node *first;
+    uint32_t n, n_eval, n_train; /* all; those of modules that were in eval() and in train() */
+};
+
+/* What the metadata state about the nodes, for the question. NULL: out of memory. */
+static const char *modes_of(struct graph *g, const struct asked *a)
 {
+    if (a->n_eval == 0 && a->n_train == a->n)
+        return "; by its metadata the module was in train() when it was exported: \"train\" computes the same";
+    if (a->n_eval == a->n)
+        return "; by its metadata the module was in eval() when it was exported";
+    if (a->n_eval == 0)
+        return "";
+    return arena_printf(&g->mem,
+                        "; by their metadata %" PRIu32 " of them were in eval() when they were exported, which "
+                        "\"train\" does not change",
+                        a->n_eval);
+}
+
+static int report_question(struct graph *g, const struct asked *a, const struct graph_opts *opts,
+                           struct err *err)
+{
+    const char *modes = modes_of(g, a);
     const char *text = arena_printf(
         &g->mem,
         "model.batch_norm: %" PRIu32 " BatchNormalization node%s (first '%s') %s in inference form and "
@@ -450,10 +507,10 @@ static int report_question(struct graph *g, uint32_t n_asked, const struct graph
         "computes); \"frozen\": the running averages of the file normalise and do not change, scale and "
         "bias train (fine-tuning; a module in eval()); decide with one of these lines in \"model\" of the job: "
         "\"batch_norm\": \"train\"  or  \"batch_norm\": \"frozen\"%s",
-        n_asked, n_asked == 1 ? "" : "s", first->name, n_asked == 1 ? "is" : "are",
-        mode_of_module(g, first));
+        a->n, a->n == 1 ? "" : "s", a->first->name, a->n == 1 ? "is" : "are",
+        modes != NULL ? modes : "");
 
-    if (text == NULL)
+    if (text == NULL || modes == NULL)
         return err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
     if (!opts->collect_questions)
         return err_set(err, ERR_INPUT, "%s", text);
@@ -476,7 +533,7 @@ static int note_dropout(struct graph *g, struct err *err)
 
         if (is_op(n, "Dropout"))
             return 0;
-        if (is_norm(n) && in_eval == NULL && strstr(mode_of_module(g, n), "in eval()") != NULL)
+        if (is_norm(n) && in_eval == NULL && mode_of_module(g, n) == MODE_EVAL)
             in_eval = n->name;
     }
     if (in_eval != NULL)
@@ -501,17 +558,20 @@ static int note_forms(struct graph *g, const struct graph_opts *opts, uint32_t n
                       "the running averages of %" PRIu32 " BatchNormalization nodes (first '%s') do "
                       "not change: the nodes are in inference form%s",
                       n_frozen_nodes, frozen_name,
-                      opts->batch_norm == GRAPH_NORM_FROZEN ? " (model.batch_norm is \"frozen\")"
-                                                            : "");
+                      opts->batch_norm == GRAPH_NORM_FROZEN  ? " (model.batch_norm is \"frozen\")"
+                      : opts->batch_norm == GRAPH_NORM_TRAIN ? ", and by their metadata their modules were in "
+                                                               "eval(), which \"batch_norm\": \"train\" does not "
+                                                               "change"
+                                                             : "");
 }
 
 int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
     struct arena mem = { 0 };
     bool *has_grad = arena_array(&mem, g->n_values, sizeof(*has_grad));
-    const struct graph_node *asked = NULL;
+    struct asked asked = { .first = NULL };
     const char *frozen_name = NULL;
-    uint32_t n_asked = 0, n_frozen_nodes = 0, i;
+    uint32_t n_frozen_nodes = 0, i;
     int rc = has_grad != NULL ? 0 : err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
 
     if (rc == 0)
@@ -528,15 +588,19 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
         trains = trained(g, n->in[SCALE]) != NULL || trained(g, n->in[BIAS]) != NULL ||
                  (has_grad[n->in[X]] && !is_frozen(opts, g->values[n->in[SCALE]].name) &&
                   !(n->is_restored && g->values[n->in[SCALE]].initializer != GRAPH_NONE));
-        if (trains && opts->batch_norm == GRAPH_NORM_ASK && n_asked++ == 0)
-            asked = n;
+        if (!trains || opts->batch_norm != GRAPH_NORM_ASK)
+            continue;
+        if (asked.n++ == 0)
+            asked.first = n;
+        asked.n_eval += mode_of_module(g, n) == MODE_EVAL;
+        asked.n_train += mode_of_module(g, n) == MODE_TRAIN;
     }
     arena_fini(&mem);
     if (rc == 0)
         rc = check_folded(g, opts, err);
     if (rc == 0)
         rc = note_dropout(g, err);
-    if (rc == 0 && asked != NULL)
-        return report_question(g, n_asked, asked, opts, err);
+    if (rc == 0 && asked.n > 0)
+        return report_question(g, &asked, opts, err);
     return rc == 0 ? note_forms(g, opts, n_frozen_nodes, frozen_name, err) : rc;
 }

@@ -173,6 +173,113 @@ static void frozen_scale_needs_no_decision(void **state)
 
 /* Asserts that the loss and the gradients of `m` are those of the same network in the file's
  * training form. */
+/* ---- the mode of each module ---- */
+
+#define LEGIT(name_) "%n = call_function[target=torch.ops.aten._native_batch_norm_legit" name_ ".default](args = ("
+#define BATCH_NORM(training_) \
+    "%n = call_function[target=torch.ops.aten.batch_norm.default](args = (%x, %w, %b, %m, %v, " training_ ", 0.1, 1e-05, True)"
+
+/* x [n, 4] -> BatchNormalization -> BatchNormalization -> Gemm -> logits, in inference form, with these
+ * calls in their metadata. */
+static struct graph *import_pair(const char *first, const char *second, enum graph_norm how,
+                                 bool collects, struct err *err)
+{
+    static const float ones[4] = { 1, 1.5f, 0.5f, 2 }, zeros[4] = { 0, 0.5f, -0.5f, 0.25f };
+    static Onnx__StringStringEntryProto entries[2], *lists[2][1];
+    const struct graph_opts opts = { .path = "t.onnx", .batch_norm = how, .collect_questions = collects };
+    const char *const calls[] = { first, second };
+    struct shape c = shape_of(1, (int64_t)4);
+    struct model *m = begin(17);
+    struct graph *g = NULL;
+    const uint8_t *bytes;
+    size_t n, i;
+
+    for (i = 0; i < 2; i++) {
+        char names[4][16], in[80];
+        static const char *const stems[] = { "weight", "bias", "mean", "var" };
+
+        for (size_t k = 0; k < 4; k++) {
+            snprintf(names[k], sizeof(names[k]), "%c.%s", "ab"[i], stems[k]);
+            model_floats(m, names[k], c, k % 3 == 0 ? ones : zeros);
+        }
+        snprintf(in, sizeof(in), "%s %s %s %s %s", i == 0 ? "x" : "h", names[0], names[1], names[2],
+                 names[3]);
+        norm(m, 17, APPLIES, in, i == 0 ? "h" : "n");
+    }
+    model_node(m, "MatMul", "n w", "logits");
+    model_output(m, "logits");
+    for (i = 0; i < 2; i++) {
+        Onnx__NodeProto *bn = model_proto(m)->graph->node[i];
+
+        onnx__string_string_entry_proto__init(&entries[i]);
+        entries[i].key = (char *)"pkg.torch.onnx.fx_node";
+        entries[i].value = (char *)(uintptr_t)calls[i];
+        lists[i][0] = &entries[i];
+        bn->metadata_props = lists[i];
+        bn->n_metadata_props = 1;
+    }
+    bytes = model_bytes(m, &n);
+    (void)graph_import_bytes(&opts, bytes, n, &g, err);
+    for (i = 0; i < 2; i++) {
+        model_proto(m)->graph->node[i]->metadata_props = NULL;
+        model_proto(m)->graph->node[i]->n_metadata_props = 0;
+    }
+    model_free(m);
+    return g;
+}
+
+static void batch_norm_train_keeps_modules_that_were_in_eval(void **state)
+{
+    static const struct {
+        const char *first, *second;
+    } cases[] = { { LEGIT("_no_training"), LEGIT("_functional") },
+                  { BATCH_NORM("False"), BATCH_NORM("True") },
+                  { LEGIT("_no_training"), "" } };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = { 0 };
+        struct graph *g =
+            import_pair(cases[i].first, cases[i].second, GRAPH_NORM_TRAIN, false, &err);
+
+        if (g == NULL)
+            fail_msg("case %zu: %s", i, err.text);
+        assert_null(find(g, "a.mean"));
+        assert_int_equal(find(g, "b.mean")->kind, GRAPH_STATISTIC);
+        assert_int_equal(find(g, "a.weight")->kind, GRAPH_TRAINED);
+        assert_true(has_note(g, "the running averages of 1 BatchNormalization nodes"));
+        assert_true(has_note(
+            g, "their modules were in eval(), which \"batch_norm\": \"train\" does not change"));
+        graph_free(g);
+    }
+}
+
+static void batch_norm_train_with_all_modules_in_eval_is_refused(void **state)
+{
+    struct err err = { 0 };
+
+    (void)state;
+    assert_null(
+        import_pair(LEGIT("_no_training"), BATCH_NORM("False"), GRAPH_NORM_TRAIN, false, &err));
+    assert_int_equal(err.code, ERR_INPUT);
+    assert_non_null(strstr(err.text, "every BatchNorm (2) was in eval() when it was exported"));
+    assert_non_null(
+        strstr(err.text, "use \"batch_norm\": \"frozen\", or export the module in train()"));
+}
+
+static void question_about_modules_in_both_modes_counts_those_in_eval(void **state)
+{
+    struct err err = { 0 };
+    struct graph *g =
+        import_pair(LEGIT("_no_training"), LEGIT("_functional"), GRAPH_NORM_ASK, true, &err);
+
+    (void)state;
+    assert_non_null(g);
+    assert_non_null(strstr(graph_question(g), "1 of them were in eval() when they were exported"));
+    graph_free(g);
+}
+
 static void same_as_training_form(struct model *m, enum graph_norm how)
 {
     struct net a = net_open_graph(import_as(m, how), PLAN_TRAIN, 8),
@@ -303,7 +410,7 @@ static void export_in_eval_mode_is_noted(void **state)
 
     (void)state;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_TRAIN };
+        const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_FROZEN };
         struct model *m = network(17, APPLIES, RUNNING);
         Onnx__NodeProto *bn = model_proto(m)->graph->node[1];
         struct graph *g;
@@ -487,6 +594,9 @@ int main(void)
         cmocka_unit_test(average_that_is_a_weight_is_refused),
         cmocka_unit_test(computed_averages_with_batch_norm_train_are_refused),
         cmocka_unit_test(export_in_eval_mode_is_noted),
+        cmocka_unit_test(batch_norm_train_keeps_modules_that_were_in_eval),
+        cmocka_unit_test(batch_norm_train_with_all_modules_in_eval_is_refused),
+        cmocka_unit_test(question_about_modules_in_both_modes_counts_those_in_eval),
         cmocka_unit_test(averages_of_pytorch_files_are_unbiased),
         cmocka_unit_test(frozen_averages_have_the_same_digest_for_any_exporter),
         cmocka_unit_test(file_with_attribute_unbiased_is_refused),
