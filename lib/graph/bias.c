@@ -7,11 +7,13 @@
  * example convolutions, are defined without a bias; they are noted, as are dense layers of files in
  * which no dense layer has a bias.
  *
- * Products that a batch normalization reads need no bias. No question is asked about a job that
- * lists its parameters (model.trainable), or about files of `trainerctl recipe tensorflow`, in
- * which every weight is a variable named by its path. */
+ * Products that a batch normalization reads need no bias. A job that lists the weight of a layer
+ * (model.trainable) has answered the question about that layer. A list without the weight answers
+ * another question: the layer is then noted. No question is asked about files of
+ * `trainerctl recipe tensorflow`, in which every weight is a variable named by its path. */
 #include "graph/param_priv.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -136,6 +138,18 @@ static void add_name(struct buf *names, uint32_t *n, const struct graph_node *no
     *n += 1;
 }
 
+/* Does model.trainable name the weight of this product? */
+static bool is_answered(const struct graph *g, const struct graph_opts *opts,
+                        const struct graph_node *n)
+{
+    uint32_t i;
+
+    for (i = 0; i < opts->n_trainable; i++)
+        if (fnmatch(opts->trainable[i], g->values[n->in[1]].name, 0) == 0)
+            return true;
+    return false;
+}
+
 static int report(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
                   uint32_t n_certain, const char *weight, const struct buf *possible,
                   uint32_t n_possible, struct err *err)
@@ -177,7 +191,7 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
     bool *biased;
     int rc;
 
-    if (!text_starts(g->file.producer, "tf2onnx") || opts->n_trainable > 0)
+    if (!text_starts(g->file.producer, "tf2onnx"))
         return 0;
     biased = arena_array(&mem, g->n_nodes, sizeof(*biased));
     if (biased == NULL)
@@ -185,9 +199,9 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
     for (i = 0; i < g->n_nodes; i++)
         biased[i] = is_product(g, &g->nodes[i]) && has_bias(g, &g->nodes[i]);
     for (i = 0; i < g->n_nodes; i++) {
-        if (biased[i] || !is_product(g, &g->nodes[i]))
+        if (biased[i] || !is_product(g, &g->nodes[i]) || is_answered(g, opts, &g->nodes[i]))
             continue;
-        if (has_sibling(g, &g->nodes[i], biased)) {
+        if (opts->n_trainable == 0 && has_sibling(g, &g->nodes[i], biased)) {
             if (n_certain == 0)
                 weight = g->values[g->nodes[i].in[1]].name;
             add_name(&certain, &n_certain, &g->nodes[i]);

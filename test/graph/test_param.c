@@ -454,6 +454,25 @@ static void layer_without_the_bias_of_its_class_is_refused(void **state)
     model_free(m);
 }
 
+/* A list of parameters without the weight of the layer is the answer to another question. */
+static void layer_without_bias_is_noted_if_trainable_names_other_weights(void **state)
+{
+    static const char *const other[] = { "net/dense_1/Cast:0" }, *const own[] = { "net/dense_2/*" };
+    struct graph_opts opts = { .trainable = other, .n_trainable = 1 };
+    struct model *m = keras("net/dense_2/MatMul", true, "net/dense_2/Cast:0");
+    struct graph *g = net_import_model(m, &opts);
+
+    (void)state;
+    assert_true(
+        has_note(g, "1 layer without a bias ('net/dense_2'): tf2onnx removes biases of zeros"));
+    graph_free(g);
+    opts.trainable = own;
+    g = net_import_model(m, &opts);
+    assert_false(has_note(g, "without a bias"));
+    graph_free(g);
+    model_free(m);
+}
+
 /* Tables that only Gather along axis 0 reads, and near misses: tied to a MatMul, gathered along
  * axis 1, read as a whole, an output. */
 static void tables_follow_the_dense_parameters(void **state)
@@ -581,6 +600,7 @@ int main(void)
         cmocka_unit_test(rows_of_a_long_table_decide_together),
         cmocka_unit_test(table_of_sines_needs_a_decision_of_the_job),
         cmocka_unit_test(layer_without_the_bias_of_its_class_is_refused),
+        cmocka_unit_test(layer_without_bias_is_noted_if_trainable_names_other_weights),
         cmocka_unit_test(tables_follow_the_dense_parameters),
         cmocka_unit_test(scalar_gathered_from_is_not_a_table),
         cmocka_unit_test(digest_depends_on_the_structure_only),
