@@ -84,6 +84,8 @@ struct graph_node {
     const uint32_t *in; /* values, GRAPH_NONE: absent */
     const uint32_t *out;
     uint32_t proto;                  /* index into the file's graph.node */
+    const char *call;                /* the FX node of PyTorch's exporter (fx.h), borrowed from the
+                                        message; NULL: the file does not have it */
     bool draws_fixed; /* a random node whose shape does not depend on an input of the graph */
     bool stops_gradient;             /* Identity that represents detach() */
     bool is_restored;                /* created by restore_norm.c to replace arithmetic */

@@ -508,6 +508,7 @@ static int read_node(struct importer *im, const struct scope *scope, const Onnx_
     node->name = node_name(p);
     node->def = find_row(im->g, p);
     node->proto = (uint32_t)i;
+    node->call = im->trains ? graph_fx_text(p) : NULL;
     node->stops_gradient = im->trains && graph_is_detach(p);
     node->stream = node->def->random ? im->streams++ : 0;
     rc = scope->outer != NULL ? check_inner(node, err) : 0;

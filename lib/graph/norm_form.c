@@ -200,16 +200,14 @@ enum mode { MODE_UNKNOWN, MODE_TRAIN, MODE_EVAL };
 
 /* The mode of the module when it was exported, from the ATen call in the metadata: in the operator
  * itself ("..._no_training" in eval(), "..._functional" in train()), or in its sixth argument. */
-static enum mode mode_of_module(const struct graph *g, const struct graph_node *n)
+static enum mode mode_of_module(const struct graph_node *n)
 {
     static const char *const with_argument[] = { "batch_norm", "native_batch_norm",
                                                  "_native_batch_norm_legit" };
     struct fx fx;
     size_t i;
 
-    if (n->is_restored || n->proto >= g->file.model->graph->n_node)
-        return MODE_UNKNOWN;
-    fx_parse(graph_fx_text(g->file.model->graph->node[n->proto]), &fx);
+    fx_parse(n->call, &fx);
     if (fx_is(fx.op, "_native_batch_norm_legit_no_training"))
         return MODE_EVAL;
     if (fx_is(fx.op, "_native_batch_norm_legit_functional"))
@@ -328,7 +326,7 @@ static int check_modes(const struct graph *g, const struct graph_opts *opts, str
     for (i = 0; i < g->n_nodes; i++) {
         if (!is_norm(&g->nodes[i]))
             continue;
-        if (is_training_form(&g->nodes[i]) || mode_of_module(g, &g->nodes[i]) != MODE_EVAL)
+        if (is_training_form(&g->nodes[i]) || mode_of_module(&g->nodes[i]) != MODE_EVAL)
             return 0;
         if (n++ == 0)
             first = g->nodes[i].name;
@@ -357,7 +355,7 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
         if (!is_training_form(n) && reads_own_batch(g, n))
             rc = set_form(g, n, true, err);
         else if (opts->batch_norm == GRAPH_NORM_TRAIN && !is_training_form(n) &&
-                 mode_of_module(g, n) != MODE_EVAL)
+                 mode_of_module(n) != MODE_EVAL)
             rc = set_training_form(g, n, err);
         else if (opts->batch_norm == GRAPH_NORM_FROZEN && is_training_form(n) &&
                  is_initializer(g, n->in[MEAN]))
@@ -533,7 +531,7 @@ static int note_dropout(struct graph *g, struct err *err)
 
         if (is_op(n, "Dropout"))
             return 0;
-        if (is_norm(n) && in_eval == NULL && mode_of_module(g, n) == MODE_EVAL)
+        if (is_norm(n) && in_eval == NULL && mode_of_module(n) == MODE_EVAL)
             in_eval = n->name;
     }
     if (in_eval != NULL)
@@ -592,8 +590,8 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
             continue;
         if (asked.n++ == 0)
             asked.first = n;
-        asked.n_eval += mode_of_module(g, n) == MODE_EVAL;
-        asked.n_train += mode_of_module(g, n) == MODE_TRAIN;
+        asked.n_eval += mode_of_module(n) == MODE_EVAL;
+        asked.n_train += mode_of_module(n) == MODE_TRAIN;
     }
     arena_fini(&mem);
     if (rc == 0)

@@ -142,6 +142,9 @@ static int add_graph_node(struct plan_builder *b, const struct graph_node *from,
     uint32_t i;
     int rc;
 
+    rc = plan_check_dropped(p, from, err);
+    if (rc < 0)
+        return rc;
     if (from->n_bodies > 0)
         return plan_control(b, from, err);
     if (graph_is_sequence(from->def))

@@ -460,6 +460,11 @@ bool plan_layout_matters(const struct shape *s);
 /* Returns whether a gradient flows into input i of node n. Valid after plan_gradients(). */
 bool plan_needs_grad(const struct plan *p, const struct plan_node *n, uint32_t i);
 
+/* ---- plan_dropped.c ---- */
+/* Refuses a node of PyTorch whose call has an argument that the exporter drops and that changes this
+ * plan. Errors: ERR_UNSUPPORTED. */
+int plan_check_dropped(const struct plan *p, const struct graph_node *n, struct err *err);
+
 /* ---- plan_warn.c ---- */
 /* Warns if the tensor of a loss has been made by a node that the loss includes. value: of the graph. Errors: ERR_NOMEM. */
 int plan_warn_scores(struct plan *p, const struct plan_measure *m, uint32_t value, struct err *err);
