@@ -28,8 +28,8 @@ static const char *after(const char *text, const char *mark)
     return p != NULL ? p + strlen(mark) : NULL;
 }
 
-/* torch.ops.aten.linear.default -> linear */
-static struct fx_span op_of(const char *target)
+/* torch.ops.aten.linear.default -> linear, and default */
+static struct fx_span op_of(const char *target, struct fx_span *overload)
 {
     const char *end = strchr(target, ']'), *first, *second;
 
@@ -39,6 +39,8 @@ static struct fx_span op_of(const char *target)
     if (first == NULL)
         return empty_span;
     second = memchr(first + 1, '.', (size_t)(end - first - 1));
+    if (second != NULL)
+        *overload = (struct fx_span){ second + 1, (size_t)(end - second - 1) };
     return (struct fx_span){ first + 1, (size_t)((second != NULL ? second : end) - first - 1) };
 }
 
@@ -76,7 +78,9 @@ void fx_parse(const char *text, struct fx *out)
     const char *target, *args;
     size_t n;
 
-    *out = (struct fx){ .name = empty_span, .op = empty_span, .all = empty_span };
+    *out = (struct fx){
+        .name = empty_span, .op = empty_span, .overload = empty_span, .all = empty_span
+    };
     if (text == NULL || text[0] != '%')
         return;
     for (n = 1; is_name_char(text[n]);)
@@ -86,7 +90,7 @@ void fx_parse(const char *text, struct fx *out)
     args = after(text, "args = (");
     if (target == NULL || args == NULL)
         return;
-    out->op = op_of(target);
+    out->op = op_of(target, &out->overload);
     out->all = (struct fx_span){ args, strlen(args) };
     split_args(args, out);
 }

@@ -22,6 +22,7 @@ struct fx_span {
 struct fx {
     struct fx_span name;              /* "linear" */
     struct fx_span op; /* "linear" in torch.ops.aten.linear.default; empty for other targets */
+    struct fx_span overload;          /* "default" in it; empty if it has none */
     struct fx_span args[FX_MAX_ARGS]; /* top-level arguments, trimmed */
     uint32_t n_args;
     struct fx_span all;               /* all arguments, also those beyond FX_MAX_ARGS and kwargs */

@@ -157,7 +157,7 @@ static int add_graph_node(struct plan_builder *b, const struct graph_node *from,
         b->map[from->out[0]] = b->map[from->in[i]];
         return 0;
     }
-    if (graph_is_lowered(from->def) || plan_is_wide_pool(b, from))
+    if (graph_is_lowered(from->def) || plan_is_wide_pool(b, from) || plan_is_clamp(b, from))
         return plan_lower(b, from, err);
     n.in = arena_array(&p->mem, n.n_in, sizeof(*n.in));
     if (names == NULL || n.in == NULL)

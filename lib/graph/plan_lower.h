@@ -79,6 +79,8 @@ void lower_reverse_sequence(struct lowering *l);
 void lower_stft(struct lowering *l);
 /* MaxPool, AveragePool, LpPool for which plan_is_wide_pool() holds */
 void lower_wide_pool(struct lowering *l);
+/* Max, Min and Clip for which plan_is_clamp() holds */
+void lower_clamp(struct lowering *l);
 void lower_window(struct lowering *l); /* HannWindow, HammingWindow, BlackmanWindow */
 void lower_scatter(struct lowering *l);
 void lower_quantize(struct lowering *l);

@@ -314,7 +314,11 @@ int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items,
 /* Returns whether the node is a pool with more spatial axes than the kernels support
  * (lower_pool.c). */
 bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *from);
-/* Adds the nodes that compute a node of a lowered row (graph_is_lowered()) or a wide pool. */
+/* Returns whether the node has the bounds of a call of PyTorch, but the gradient of another one
+ * (lower_clamp.c). */
+bool plan_is_clamp(const struct plan_builder *b, const struct graph_node *from);
+/* Adds the nodes that compute a node of a lowered row (graph_is_lowered()), a wide pool or a
+ * clamp. */
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* Called before node n is inferred: replaces a batch size of the export in its shape by the
  * lane's. */

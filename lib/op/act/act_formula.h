@@ -107,7 +107,8 @@ ACT_FORMULA(hard_swish, x * act_within_0_1(x * (1.0f / 6.0f) + 0.5f),
                         : d * (v * (1.0f / 3.0f) + 0.5f))
 ACT_FORMULA(shrink, x<-p ? x + q : x> p ? x - q : x * 0.0f, v<-p || v> p ? d : 0.0f)
 
-/* Clip: hi where lo > hi. */
+/* Clip: hi where lo > hi. The derivative at a bound is 0, as in PyTorch (2.15) and in relu6 of
+ * TensorFlow. */
 FORMULA float act_clip_y(float x, float lo, float hi)
 {
     float v = x < lo ? lo : x;
@@ -117,7 +118,7 @@ FORMULA float act_clip_y(float x, float lo, float hi)
 
 FORMULA float act_clip_dx(float d, float x, float lo, float hi)
 {
-    return x < lo || x > hi ? 0.0f : d;
+    return x <= lo || x >= hi ? 0.0f : d;
 }
 
 /* ---- smooth relatives of Relu. tanh(ln(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); 1 from 20 on

@@ -1,6 +1,6 @@
 /* clip.c - Clip: y = min(max(x, lo), hi). NaN stays. If lo > hi, y is hi everywhere.
- * Gradients as of PyTorch's clamp: dx = dy where lo <= x <= hi, else 0; dlo = the sum of dy where
- * x < lo < hi; dhi = the sum of dy where x > hi or lo > hi.
+ * Gradients as of PyTorch's clamp with numbers: dx = dy where lo < x < hi, else 0; dlo = the sum of
+ * dy where x < lo < hi; dhi = the sum of dy where x > hi or lo > hi.
  * Opset 6: the limits are attributes. 11: inputs 1 and 2, scalars, each may be absent; integers. */
 #include <float.h>
 #include <math.h>
