@@ -278,6 +278,8 @@ int classify_value(struct finder *f, uint32_t value, enum graph_class *out, stru
         reason = "a table of positions of sines and cosines, which most modules do not change "
                  "(requires_grad=False) and some train";
     }
+    if (*out == GRAPH_IS_TRAINED)
+        f->use[value] |= USE_TRAINED;
     return rc < 0 ? rc : add_tensor(f, value, *out, reason, err);
 }
 
@@ -364,54 +366,107 @@ static int check_lost(struct finder *f, struct err *err)
             rc = refuse(f, err,
                         arena_printf(&f->g->mem,
                                      "the signature lists the parameter '%s', no tensor of the file contains it, "
-                                     "and the exporter removed an addition or multiplication ('%s') that may "
-                                     "have read it; %s; or, if the module does not use '%s' or ties it to "
+                                     "and the exporter removed or merged a node ('%s') that may have read it; %s; or, if the module does not use '%s' or ties it to "
                                      "another parameter, \"frozen\": [\"%s\"] in \"model\" of the job",
                                      t->name, e->vanished, remedy, t->name, t->name));
     }
     return rc;
 }
 
+/* ---- detached and merged nodes ---- */
+
+/* Does the node read a parameter of which its FX node does not state the placeholder? */
+static bool reads_indirectly(const struct graph *g, uint32_t value, const Onnx__NodeProto *n)
+{
+    const struct graph_metadata *e = &g->file.metadata;
+    const struct graph_metadata_tensor *t = graph_metadata_of(g, g->values[value].name);
+    struct fx_span span;
+    struct fx fx;
+    size_t at = 0;
+
+    if (t == NULL || t->target == METADATA_NONE || !e->targets[t->target].is_parameter)
+        return false;
+    fx_parse(graph_fx_text(n), &fx);
+    while (fx_next_name(fx.all, &at, &span))
+        if (fx_is(span, e->targets[t->target].placeholder))
+            return false;
+    return true;
+}
+
+struct cut { /* a node that differs from the module in what stops the gradient */
+    const struct graph_node *node;
+    struct fx_span merged; /* the result of a merged node; empty: of a detach() */
+};
+
+/* Examines the inputs of node n. `depends`: [n_values] trained, or computed from a trained tensor. */
+static bool differs(const struct graph *g, const struct graph_node *n, const bool *depends,
+                    struct cut *out)
+{
+    const Onnx__GraphProto *p = g->file.model->graph;
+    const struct graph_metadata *e = &g->file.metadata;
+    const Onnx__NodeProto *proto = p->node[n->proto];
+    bool loses_detach = graph_loses_detach(e, proto);
+    uint32_t k;
+
+    *out = (struct cut){ .node = n };
+    for (k = 0; k < n->n_in; k++) {
+        const struct graph_value *v;
+
+        if (n->in[k] == GRAPH_NONE || !depends[n->in[k]])
+            continue;
+        v = &g->values[n->in[k]];
+        if (loses_detach && (v->kind == VALUE_NODE || reads_indirectly(g, n->in[k], proto)))
+            return true;
+        if (v->kind == VALUE_NODE && g->nodes[v->index].proto < p->n_node &&
+            graph_reads_merged(e, proto, p->node[g->nodes[v->index].proto], &out->merged))
+            return true;
+    }
+    return false;
+}
+
 /* Reports a node whose FX node reads a detached tensor while the file has the tensor itself: the
- * gradient would flow where the module stops it. */
+ * gradient would flow where the module stops it. Reports also a node that reads the result of two
+ * merged nodes: one of them may have read a detached tensor, or a parameter of equal values. */
 static int check_detach(struct finder *f, struct err *err)
 {
     const struct graph *g = f->g;
     struct arena mem = { 0 };
-    /* on a tensor that may be trained */
     bool *depends = arena_array(&mem, g->n_values, sizeof(*depends));
-    const struct graph_node *lost = NULL;
+    struct cut cut = { .node = NULL };
+    bool found = false;
     uint32_t i, k;
 
     if (depends == NULL)
         return no_memory(err);
     for (i = 0; i < g->n_values; i++)
-        depends[i] = g->values[i].initializer != GRAPH_NONE && (f->use[i] & USE_GRADIENT) != 0;
-    for (i = 0; i < g->n_nodes && lost == NULL; i++) {
+        depends[i] = (f->use[i] & USE_TRAINED) != 0;
+    for (i = 0; i < g->n_nodes && !found; i++) {
         const struct graph_node *n = &g->nodes[i];
-        bool computed = false, any = false;
+        bool any = false;
 
-        for (k = 0; k < n->n_in; k++) {
-            if (n->in[k] == GRAPH_NONE || !depends[n->in[k]])
-                continue;
-            any = true;
-            computed = computed || g->values[n->in[k]].kind == VALUE_NODE;
-        }
+        for (k = 0; k < n->n_in; k++)
+            any = any || (n->in[k] != GRAPH_NONE && depends[n->in[k]]);
         for (k = 0; k < n->n_out; k++)
             if (n->out[k] != GRAPH_NONE)
                 depends[n->out[k]] = any && !n->stops_gradient;
-        if (computed && n->proto < g->file.model->graph->n_node &&
-            graph_loses_detach(&g->file.metadata, g->file.model->graph->node[n->proto]))
-            lost = n;
+        found = any && n->proto < g->file.model->graph->n_node && differs(g, n, depends, &cut);
     }
     arena_fini(&mem);
-    if (lost == NULL)
+    if (!found)
         return 0;
+    if (cut.merged.n > 0)
+        return refuse(f, err,
+                      arena_printf(&f->g->mem,
+                                   "%s '%s' reads '%.*s' of the module, which the exporter merged with an equal "
+                                   "node: they may have read different parameters of equal values, or a detach() "
+                                   "that the exporter removed; %s",
+                                   cut.node->def->name, cut.node->name, (int)cut.merged.n, cut.merged.at,
+                                   remedy));
     return refuse(f, err,
                   arena_printf(&f->g->mem,
                                "%s '%s' reads a tensor that the module detaches, and the exporter removed the "
                                "detach(): the gradient would flow where the module stops it; %s",
-                               lost->def->name, lost->name, remedy));
+                               cut.node->def->name, cut.node->name, remedy));
 }
 
 static int ask_unclear(struct finder *f, struct err *err)

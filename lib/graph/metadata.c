@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "graph/graph_priv.h"
+#include "graph/import_priv.h"
 
 enum { COST_OF_TEXT = 8 /* bytes of tables per byte of metadata */ };
 
@@ -86,8 +88,11 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
                                    .aliases = METADATA_NONE,
                                    .next_alias = METADATA_NONE };
     t->is_parameter = left > 10 && memcmp(kind, "PARAMETER ", 10) == 0;
-    if (!t->is_parameter && !(left > 7 && memcmp(kind, "BUFFER ", 7) == 0))
-        return 0;
+    if (!t->is_parameter && !(left > 7 && memcmp(kind, "BUFFER ", 7) == 0)) {
+        t->placeholder = arena_strndup(&g->mem, line, (size_t)(colon - line));
+        return t->placeholder == NULL ? no_memory(err)
+                                      : add_to_map(&e->others, t->placeholder, 0, err);
+    }
     t->is_volatile = !t->is_parameter && memmem(kind, left, "persistent=False", 16) != NULL;
     t->placeholder = arena_strndup(&g->mem, line, (size_t)(colon - line));
     t->name = target_of(&g->mem, kind, left);
@@ -267,13 +272,35 @@ static bool is_known(const struct graph_metadata *e, const char *name)
     uint64_t k;
 
     return map_get(&e->fx_names, name, &k) || map_get(&e->by_tensor, name, &k) ||
-           map_get(&e->sources, name, &k);
+           map_get(&e->sources, name, &k) || map_get(&e->by_placeholder, name, &k) ||
+           map_get(&e->others, name, &k);
 }
 
-static bool is_removable(struct fx_span name)
+/* Returns whether the node of this result may have read a parameter. A "getitem" selects one of
+ * several results of a node, which has a name of its own, and a "clone" copies a result after a
+ * permutation; the other results are sizes, the arithmetic of sizes, constants, or comparisons. */
+static bool may_read_parameter(struct fx_span name)
 {
-    return fx_has_stem(name, "add") || fx_has_stem(name, "sub") || fx_has_stem(name, "mul") ||
-           fx_has_stem(name, "div");
+    static const char *const stems[] = {
+        "getitem", "clone", "sym_size_int", "sym_size", "sym_numel", "floordiv", "mod", "arange",
+        "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "scalar_tensor",
+        "scalar_tensor_default", "eq", "ne", "lt", "le", "gt", "ge",
+    };
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(stems); i++)
+        if (fx_has_stem(name, stems[i]))
+            return false;
+    return true;
+}
+
+static int add_vanished(struct graph *g, const char *name, struct err *err)
+{
+    struct graph_metadata *e = &g->file.metadata;
+
+    if (e->n_vanished++ == 0)
+        e->vanished = arena_strdup(&g->mem, name);
+    return e->vanished == NULL ? no_memory(err) : 0;
 }
 
 static int read_mentions(struct graph *g, struct fx_span text, struct err *err)
@@ -289,14 +316,45 @@ static int read_mentions(struct graph *g, struct fx_span text, struct err *err)
             continue;
         if (map_get(&e->by_placeholder, name, &k)) {
             e->targets[k].is_mentioned = true;
-        } else if (is_removable(span) && !is_known(e, name)) {
-            if (e->n_vanished++ == 0)
-                e->vanished = arena_strdup(&g->mem, name);
-            if (e->vanished == NULL)
-                return no_memory(err);
+        } else if (e->may_be_optimized && may_read_parameter(span) && !is_known(e, name)) {
+            int rc = add_vanished(g, name, err);
+
+            if (rc < 0)
+                return rc;
         }
     }
     return 0;
+}
+
+/* The results that the signature lists as outputs: "layer_norm_1: USER_OUTPUT". */
+static int read_outputs(struct graph *g, const char *signature, struct err *err)
+{
+    struct graph_metadata *e = &g->file.metadata;
+    const char *at = strstr(signature, "# outputs");
+    char name[FX_MAX_NAME];
+    int rc = 0;
+
+    while (e->may_be_optimized && at != NULL && (at = strchr(at, '\n')) != NULL && rc == 0) {
+        struct fx_span span = { ++at, strcspn(at, ":\n") };
+
+        if (strncmp(at + span.n, ": USER_OUTPUT", 13) == 0 && fx_copy(span, name) &&
+            may_read_parameter(span) && !is_known(e, name))
+            rc = add_vanished(g, name, err);
+    }
+    return rc;
+}
+
+/* Returns whether the optimizer of the exporter may have changed the graph: it folds constants, and
+ * leaves no Constant node. */
+static bool may_be_optimized(const struct graph *g)
+{
+    const Onnx__GraphProto *p = g->file.model->graph;
+    size_t i;
+
+    for (i = 0; i < p->n_node; i++)
+        if (strcmp(import_text(p->node[i]->op_type), "Constant") == 0)
+            return false;
+    return true;
 }
 
 /* Nested graphs are opaque bytes here; names in the bytes are found nevertheless. */
@@ -336,6 +394,9 @@ int graph_metadata_collect(struct graph *g, struct err *err)
     map_fini(&infos);
     if (rc == 0)
         rc = name_results(g, err);
+    g->file.metadata.may_be_optimized = may_be_optimized(g);
+    if (rc == 0)
+        rc = read_outputs(g, signature, err);
     for (i = 0; i < p->n_node && rc == 0; i++) {
         fx_parse(graph_fx_text(p->node[i]), &fx);
         rc = read_mentions(g, fx.all, err);
@@ -365,6 +426,7 @@ void graph_metadata_free(struct graph_metadata *e)
     map_fini(&e->by_tensor);
     map_fini(&e->fx_names);
     map_fini(&e->sources);
+    map_fini(&e->others);
     VEC_FINI(e->tensors);
 }
 
@@ -408,6 +470,53 @@ bool graph_loses_detach(const struct graph_metadata *e, const Onnx__NodeProto *n
     fx_parse(graph_fx_text(n), &fx);
     while (fx_next_name(fx.all, &at, &span))
         if (fx_has_stem(span, "detach") && fx_copy(span, name) && !is_known(e, name))
+            return true;
+    return false;
+}
+
+/* "linear" for "linear_1". */
+static struct fx_span stem_of(struct fx_span name)
+{
+    size_t n = name.n;
+
+    while (n > 0 && name.at[n - 1] >= '0' && name.at[n - 1] <= '9')
+        n--;
+    return n > 1 && n < name.n && name.at[n - 1] == '_' ? (struct fx_span){ name.at, n - 1 } : name;
+}
+
+static bool equal(struct fx_span a, struct fx_span b)
+{
+    return a.n == b.n && memcmp(a.at, b.at, a.n) == 0;
+}
+
+static bool is_product(const Onnx__NodeProto *n)
+{
+    return strcmp(import_text(n->op_type), "MatMul") == 0 ||
+           strcmp(import_text(n->op_type), "Gemm") == 0;
+}
+
+/* A fused node has the text of its last part, which reads the result of the first part: Gemm of an
+ * addition, Conv of a normalization. */
+static bool is_fused(const Onnx__NodeProto *n, const Onnx__NodeProto *maker, const struct fx *fx,
+                     struct fx_span stem)
+{
+    return (strcmp(import_text(n->op_type), import_text(maker->op_type)) == 0 ||
+            (is_product(n) && is_product(maker))) &&
+           !equal(fx->op, stem);
+}
+
+bool graph_reads_merged(const struct graph_metadata *e, const Onnx__NodeProto *n,
+                        const Onnx__NodeProto *maker, struct fx_span *merged)
+{
+    char name[FX_MAX_NAME];
+    struct fx fx, made;
+    size_t at = 0;
+
+    fx_parse(graph_fx_text(n), &fx);
+    fx_parse(graph_fx_text(maker), &made);
+    while (e->may_be_optimized && made.name.n > 0 && fx_next_name(fx.all, &at, merged))
+        if (equal(stem_of(*merged), stem_of(made.name)) && fx_copy(*merged, name) &&
+            !is_known(e, name) && !is_fused(n, maker, &fx, stem_of(made.name)))
             return true;
     return false;
 }

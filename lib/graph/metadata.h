@@ -70,8 +70,11 @@ struct graph_metadata {
     struct map by_tensor;   /* to indices of tensors, by name */
     struct map fx_names;    /* results of FX nodes that the file's nodes refer to */
     struct map sources;     /* every name in a folded_from attribute */
-    uint32_t n_vanished;    /* results of add, mul, sub, div that FX nodes read and that no node
-                               computes */
+    struct map others;      /* placeholders that are neither parameters nor buffers */
+    bool may_be_optimized;  /* the exporter may have merged and removed nodes (optimize=True) */
+    uint32_t n_vanished;    /* results that FX nodes or the signature read and that no node computes,
+                               although their node may have read a parameter; only of an optimized
+                               file */
     const char *vanished;   /* the first of them */
 };
 
@@ -101,6 +104,11 @@ bool graph_is_detach(const Onnx__NodeProto *n);
 /* Returns whether the FX node of `n` reads the result of a detach() that the file does not
  * contain. */
 bool graph_loses_detach(const struct graph_metadata *e, const Onnx__NodeProto *n);
+/* Returns whether the FX node of `n` reads a result that the file does not contain, of a node that
+ * the optimizer of the exporter merged with `maker`: their names differ in the number alone
+ * ("linear_1" and "linear"). *merged receives the name; the span is in the metadata of `n`. */
+bool graph_reads_merged(const struct graph_metadata *e, const Onnx__NodeProto *n,
+                        const Onnx__NodeProto *maker, struct fx_span *merged);
 /* The text of the node's FX node; NULL: it has none. */
 const char *graph_fx_text(const Onnx__NodeProto *n);
 

@@ -10,6 +10,7 @@ enum use {
     USE_STATISTIC = 2, /* running average of an op */
     USE_OUTPUT = 4,    /* an output of the graph */
     USE_WHOLE = 8,     /* read by an op other than a Gather along axis 0 */
+    USE_TRAINED = 16,  /* classified as trained */
 };
 
 struct finder {

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Writes test/graph/data/module_<name>.onnx, networks as PyTorch's default exporter writes them, and modules.txt: the
-parameters that each module has, as state_dict() lists them.
+parameters that each module has, as state_dict() lists them. With arguments, only the files of these names.
 
 Needs torch 2.15.0, onnx 1.23 and onnxscript 0.7.2 (pip install torch==2.15.0 onnx==1.23.2 onnxscript==0.7.2); its output is
 committed. A line of modules.txt: file, name, CRC-32 of the float32 values, shape. Metadata that trainerd does not read are
 removed, so that the files stay small.
 """
 import os
+import sys
 import warnings
 import zlib
 
 import onnx
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -109,6 +111,55 @@ class Detached(nn.Module):
         return self.b(h.detach()) + h
 
 
+class DetachedWeight(nn.Module):
+    """One weight, read as it is and detached: by different nodes, or by equal nodes, which the exporter merges."""
+
+    def __init__(self, merged):
+        super().__init__()
+        self.w, self.merged = nn.Parameter(torch.randn(3, 6)), merged
+
+    def forward(self, x):
+        return F.linear(x, self.w) + F.linear(x if self.merged else x.cos(), self.w.detach())
+
+
+class MergedNorms(nn.Module):
+    """Two norms of equal values and equal input, as in GPT-NeoX: the exporter merges tensors and nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.n1, self.n2, self.a, self.b = nn.LayerNorm(6), nn.LayerNorm(6), nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.a(self.n1(x)) + self.b(self.n2(x)).tanh()
+
+
+class MergedTokens(nn.Module):
+    """A class token and a distillation token of zeros, as in DeiT."""
+
+    def __init__(self):
+        super().__init__()
+        self.cls, self.dist = nn.Parameter(torch.zeros(1, 1, 6)), nn.Parameter(torch.zeros(1, 1, 6))
+        self.head, self.head_dist = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        first = x[:, :1]
+        x = torch.cat((torch.maximum(first, self.cls), torch.maximum(first, self.dist), x), 1)
+        x = x + x.mean(1, keepdim=True)
+        return self.head(x[:, 0]) + self.head_dist(x[:, 1])
+
+
+class Repeated(nn.Module):
+    """Calls whose results are copied, sliced and read twice, and a module that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.spare = nn.Linear(6, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.a(x).relu()
+        return (h.view(-1, 2, 4).transpose(1, 2).reshape(-1, 8) * h)[:, :3]
+
+
 class Unused(nn.Module):
     def __init__(self):
         super().__init__()
@@ -141,6 +192,13 @@ NETS = {  # name: (module, input, optimize)
     "vanished": (Vanished, (4, 6), True),
     "detached": (Detached, (4, 6), True),
     "detached_raw": (Detached, (4, 6), False),
+    "detached_weight": (lambda: DetachedWeight(False), (4, 6), True),
+    "detached_weight_raw": (lambda: DetachedWeight(False), (4, 6), False),
+    "merged_detach": (lambda: DetachedWeight(True), (4, 6), True),
+    "merged_norms": (MergedNorms, (4, 6), True),
+    "merged_norms_raw": (MergedNorms, (4, 6), False),
+    "merged_tokens": (MergedTokens, (2, 4, 6), True),
+    "repeated": (Repeated, (4, 6), True),
     "weight_norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), (4, 6), True),
     "batch_norm": (conv_norm, (2, 3, 6, 6), True),
 }
@@ -159,8 +217,13 @@ def strip(model):
 
 def main():
     warnings.filterwarnings("ignore")
-    lines = []
+    lines, listed = [], os.path.join(HERE, "data", "modules.txt")
+    with open(listed) as f:
+        old = f.read().splitlines()
     for name, (make, shape, optimize) in NETS.items():
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            lines += [line for line in old if line.startswith("module_%s.onnx " % name)]
+            continue
         torch.manual_seed(1)
         module = make().train()
         path = os.path.join(HERE, "data", "module_%s.onnx" % name)
@@ -170,7 +233,7 @@ def main():
         for key, value in names.items():
             data = value.detach().contiguous().numpy()
             lines.append("module_%s.onnx %s %08x %s" % (name, key, zlib.crc32(data.tobytes()), " ".join(map(str, data.shape))))
-    with open(os.path.join(HERE, "data", "modules.txt"), "w") as f:
+    with open(listed, "w") as f:
         f.write("\n".join(line.rstrip() for line in lines) + "\n")
 
 

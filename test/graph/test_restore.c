@@ -109,6 +109,9 @@ static void restored_parameters_match_the_module(void **state)
         { "module_gru.onnx", NULL, 6, 6 },
         { "module_functions_raw.onnx", NULL, 3, 3 },
         { "module_detached_raw.onnx", NULL, 4, 4 },
+        { "module_detached_weight_raw.onnx", NULL, 1, 1 },
+        { "module_merged_norms_raw.onnx", NULL, 8, 8 },
+        { "module_repeated.onnx", "spare.", 2, 2 },
     };
     size_t i;
 
@@ -274,6 +277,12 @@ static void file_without_parameters_is_refused_with_remedy(void **state)
         { "module_weight_norm.onnx", "computed 'mul' from 2 parameters", "mul" },
         { "module_batch_norm.onnx", "changed the values of the parameter '0.weight'", NULL },
         { "module_detached.onnx", "reads a tensor that the module detaches", NULL },
+        { "module_detached_weight.onnx", "reads a tensor that the module detaches", "w" },
+        { "module_merged_detach.onnx", "Add 'node_add' reads 'linear_1' of the module, which the exporter merged",
+          "w" },
+        { "module_merged_norms.onnx", "parameter 'n2.weight', no tensor of the file contains it, and the exporter "
+          "removed or merged a node ('layer_norm_1')", NULL },
+        { "module_merged_tokens.onnx", "removed or merged a node ('maximum_1') that may have read it", NULL },
     };
     size_t i;
 
