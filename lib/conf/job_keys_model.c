@@ -208,6 +208,13 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/model/tables/*/initializer", "stddev", F64, offsetof(struct graph_table, stddev), ABOVE_MIN, .max = 1e6,
   .fallback = "0.01", .when = { "type", BIT(TABLE_NORMAL) },
   .doc = "The standard deviation." },
+{ "/model", "tied", MAP, AT(model.tied), ALLOCATED, .hi = CONF_MAX_RENAMES,
+  .count = AT(model.n_tied), .stride = sizeof(struct graph_rename), .fallback = "{}",
+  .doc = "Second names of parameters and buffers that the module has under several names, as the scripts of "
+         "trainerctl recipe print them: checkpoints and exports list the tensor under each name. Names under which a "
+         "module is called are found without this key." },
+{ "/model/tied", "*", STRING, offsetof(struct graph_rename, file),
+  .doc = "The name in the file of the tensor that has this second name." },
 { "/model", "batch_norm", ENUM, AT(model.batch_norm), WORDS(batch_norms), .fallback = "ask",
   .doc = "How a BatchNormalization in inference form is trained; exporters write this form also for a module in "
          "train(). train: the statistics of the batch normalise, the running averages are updated, and the "

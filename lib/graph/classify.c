@@ -341,12 +341,14 @@ static int check_patterns(const struct finder *f, const struct patterns *p, cons
 }
 
 /* Reports parameters that nodes read according to their metadata but that no tensor of the file
- * contains, and parameters that may have been removed together with their reader. */
+ * contains, and parameters that may have been removed together with their reader. Notes other
+ * parameters that no checkpoint will have. */
 static int check_lost(struct finder *f, struct err *err)
 {
     const struct graph_metadata *e = &f->g->file.metadata;
     const struct patterns frozen = frozen_of(f);
-    uint32_t i;
+    const char *first = NULL;
+    uint32_t n_absent = 0, i;
     int rc = 0;
 
     for (i = 0; i < e->n_targets && rc == 0; i++) {
@@ -369,8 +371,16 @@ static int check_lost(struct finder *f, struct err *err)
                                      "and the exporter removed or merged a node ('%s') that may have read it; %s; or, if the module does not use '%s' or ties it to "
                                      "another parameter, \"frozen\": [\"%s\"] in \"model\" of the job",
                                      t->name, e->vanished, remedy, t->name, t->name));
+        else if (n_absent++ == 0)
+            first = t->name;
     }
-    return rc;
+    if (rc < 0 || n_absent == 0)
+        return rc;
+    return graph_note(f->g, err,
+                      "%" PRIu32 " parameters that the signature lists are in no tensor of the file (first '%s'), so "
+                      "no checkpoint has them: the module does not use them, or it has them under a second name; "
+                      "for a second name add to \"model\" of the job: \"tied\": {\"%s\": \"NAME IN THE FILE\"}",
+                      n_absent, first, first);
 }
 
 /* ---- detached and merged nodes ---- */

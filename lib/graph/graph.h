@@ -147,6 +147,9 @@ struct graph_opts {
     uint32_t n_trainable;
     const char *const *frozen;
     uint32_t n_frozen;
+    const struct graph_rename *ties; /* [n_ties] second names of tensors of the module, which
+                                        graph_module_tensors() lists too */
+    uint32_t n_ties;
     const struct graph_weights *weights; /* initial values, and values of frozen parameters; NULL:
                                             those of the model */
     /* Returns whether a table becomes a remote table. Called once for each table during the import.

@@ -94,7 +94,9 @@ static int restore_parameters(struct importer *im, struct err *err)
     if (!im->trains)
         return 0;
     rc = graph_metadata_collect(im->g, err);
-    return rc == 0 ? graph_restore(im->g, &im->src, im->weights, err) : rc;
+    if (rc == 0)
+        rc = graph_restore(im->g, &im->src, im->weights, err);
+    return rc == 0 ? graph_tie_names(im->g, im->ties, im->n_ties, err) : rc;
 }
 
 static int inline_functions(struct importer *im, struct err *err)
@@ -350,6 +352,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
 
     im.opts = opts;
     im.weights = opts->weights;
+    im.ties = opts->ties;
+    im.n_ties = opts->n_ties;
     im.src.mem = &g->mem;
     g->file.external.model_path = g->file.path;
     im.src.external = &g->file.external;

@@ -21,6 +21,8 @@ struct importer {
     uint32_t n_nodes; /* nodes of the graph and of all bodies */
     const struct graph_opts *opts;
     const struct graph_weights *weights; /* weights of the job; NULL: none */
+    const struct graph_rename *ties;     /* [n_ties] model.tied of the job */
+    uint32_t n_ties;
     bool trains;      /* the graph is imported for training and may be rewritten for it */
 };
 

@@ -22,6 +22,7 @@
 struct err;
 struct graph;
 struct graph_opts;
+struct graph_rename;
 struct graph_weights;
 struct tensor_source;
 
@@ -88,6 +89,9 @@ int graph_note_mutations(struct graph *g, const char *signature, struct err *err
  * form of a parameter where the metadata does not. Errors: those of reading tensors. */
 int graph_restore(struct graph *g, struct tensor_source *src, const struct graph_weights *weights,
                   struct err *err);
+/* tie.c: records second names of tensors: `ties[i].graph` is a name of the tensor `ties[i].file`, or
+ * the reverse. Called after graph_restore(). Errors: ERR_INPUT, ERR_NOMEM. */
+int graph_tie_names(struct graph *g, const struct graph_rename *ties, uint32_t n, struct err *err);
 void graph_metadata_free(struct graph_metadata *e);
 
 /* NULL: no metadata about this initializer. */

@@ -75,6 +75,8 @@ struct train_model {
     const struct train_rows *frozen_rows;
     uint32_t n_frozen_rows;
     enum graph_norm batch_norm;
+    const struct graph_rename *tied; /* `graph`: a second name of the tensor `file` of the module */
+    uint32_t n_tied;
     const struct graph_table *tables;
     uint32_t n_tables;
 };

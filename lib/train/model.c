@@ -175,6 +175,8 @@ static struct graph_opts graph_options(const struct train_opts *o)
                                 .n_frozen = o->model.n_frozen,
                                 .padding = o->model.padding,
                                 .n_padding = o->model.n_padding,
+                                .ties = o->model.tied,
+                                .n_ties = o->model.n_tied,
                                 .batch_norm = o->model.batch_norm,
                                 .tables = o->model.tables,
                                 .n_tables = o->model.n_tables,

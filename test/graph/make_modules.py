@@ -34,6 +34,20 @@ class Tied(nn.Module):
         return self.n3(self.n2(self.b(self.n1(self.a(x)))))
 
 
+class Shared(nn.Module):
+    """Modules under two names, of which forward() calls one, and a module that it does not call."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.n = nn.Linear(6, 6), nn.LayerNorm(6)
+        self.n.register_buffer("scale", torch.full((6,), 0.5))
+        self.b, self.more = self.a, nn.ModuleList([self.n])
+        self.spare = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.more[0](self.b(x)) * self.more[0].scale
+
+
 class Transposed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -182,6 +196,7 @@ NETS = {  # name: (module, input, optimize)
     "norms": (norm_net, (4, 5, 6), True),
     "tied": (Tied, (2, 3, 6), True),
     "tied_raw": (Tied, (2, 3, 6), False),
+    "shared_raw": (Shared, (4, 6), False),
     "transposed": (Transposed, (2, 3, 6), True),
     "convolutions": (Convolutions, (2, 3, 6, 6), True),
     "lstm": (lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), (3, 7, 5), True),

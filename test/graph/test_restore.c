@@ -128,6 +128,97 @@ static void restored_parameters_match_the_module(void **state)
     }
 }
 
+/* ---- second names ---- */
+
+static bool lists(const struct graph *g, const char *name)
+{
+    uint32_t n, i;
+    const struct graph_tensor *t = graph_module_tensors(g, &n);
+
+    for (i = 0; i < n; i++)
+        if (strcmp(t[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool has_note(const struct graph *g, const char *part)
+{
+    uint32_t n, i;
+    const char *const *notes = graph_notes(g, &n);
+
+    for (i = 0; i < n; i++)
+        if (strstr(notes[i], part) != NULL)
+            return true;
+    return false;
+}
+
+static void tensors_are_listed_under_the_names_that_the_job_ties(void **state)
+{
+    static const struct graph_rename ties[] = {
+        { "a.weight", "b.weight" },
+        { "b.bias", "a.bias" },
+        { "n.weight", "more.0.weight" },
+        { "n.bias", "more.0.bias" },
+        { "n.scale", "more.0.scale" }, /* a buffer */
+        { "more.0.bias", "n.bias" },   /* known already */
+    };
+    struct graph_opts opts = { .path = "test/graph/data/module_shared_raw.onnx" };
+    struct err err = { 0 };
+    struct graph *g;
+    size_t i;
+
+    (void)state;
+    assert_int_equal(graph_import(&opts, &g, &err), 0);
+    assert_false(lists(g, "a.weight"));
+    assert_true(lists(g, "b.weight"));
+    assert_true(has_note(
+        g,
+        "6 parameters that the signature lists are in no tensor of the file (first 'a.weight')"));
+    assert_true(has_note(g, "\"tied\": {\"a.weight\": \"NAME IN THE FILE\"}"));
+    graph_free(g);
+    opts.ties = ties;
+    opts.n_ties = sizeof(ties) / sizeof(ties[0]);
+    if (graph_import(&opts, &g, &err) < 0)
+        fail_msg("%s", err.text);
+    for (i = 0; i < opts.n_ties; i++) {
+        assert_true(lists(g, ties[i].graph));
+        assert_true(lists(g, ties[i].file));
+    }
+    assert_true(has_note(
+        g,
+        "2 parameters that the signature lists are in no tensor of the file (first 'spare.weight')"));
+    assert_int_equal(check_file("module_shared_raw.onnx", g, "spare."), 8);
+    graph_free(g);
+}
+
+static void invalid_ties_are_refused(void **state)
+{
+    static const struct {
+        const char *file;
+        struct graph_rename tie;
+        const char *text;
+    } cases[] = {
+        { "module_shared_raw.onnx", { "a.wieght", "b.weight" }, "no parameter or buffer 'a.wieght'; did you mean 'a.weight'?" },
+        { "module_shared_raw.onnx", { "more.0.weight", "b.weight" }, "the file has a tensor for each of" },
+        { "module_shared_raw.onnx", { "a.weight", "spare.weight" }, "no tensor for 'a.weight' and none for 'spare.weight'" },
+        { "mlp.onnx", { "a", "b" }, "the file does not have the signature of the module" },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char path[256];
+        const struct graph_opts opts = { .path = path, .ties = &cases[i].tie, .n_ties = 1 };
+        struct err err = { 0 };
+        struct graph *g;
+
+        snprintf(path, sizeof(path), "test/graph/data/%s", cases[i].file);
+        assert_int_equal(graph_import(&opts, &g, &err), ERR_INPUT);
+        if (strstr(err.text, cases[i].text) == NULL)
+            fail_msg("'%s' is not in: %s", cases[i].text, err.text);
+    }
+}
+
 /* ---- outputs ---- */
 
 /* Output 0 for one batch; the caller frees it. */
@@ -335,6 +426,8 @@ static void job_patterns_override_the_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensors_are_listed_under_the_names_that_the_job_ties),
+        cmocka_unit_test(invalid_ties_are_refused),
         cmocka_unit_test(restored_parameters_match_the_module),
         cmocka_unit_test(restored_graph_computes_what_the_file_computes),
         cmocka_unit_test(exported_file_is_imported_with_the_same_parameters),
