@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "daemon/ctl.h"
 
@@ -58,6 +59,7 @@ int main(int argc, char **argv)
     const char *names[COUNT_OF(commands)];
     const char *near;
 
+    process_open_standard_files();
     signal(SIGPIPE, SIG_IGN);
     setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
     if (argc < 2)

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/log_sink.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "conf/job_schema.h"
 #include "daemon/args.h"
@@ -390,6 +391,7 @@ int main(int argc, char **argv)
     };
     struct err err;
 
+    process_open_standard_files();
     launcher_find(&f.launcher);
     prepare_process();
     if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)

@@ -1,8 +1,10 @@
 #include "base/process.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The name of the program, in parentheses, may contain blanks and parentheses. */
 bool process_read(uint64_t pid, struct process *out)
@@ -30,4 +32,16 @@ bool process_read(uint64_t pid, struct process *out)
                   " %c %" SCNu64
                   " %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
                   &out->state, &out->parent, &out->started) == 3;
+}
+
+void process_open_standard_files(void)
+{
+    int fd;
+
+    /* open() returns the lowest closed descriptor. These descriptors are inherited, like the ones that a shell opens. */
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
 }

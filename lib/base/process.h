@@ -1,4 +1,4 @@
-/* process.h - reads what /proc/PID/stat says about a process of this host. Threads: any. */
+/* process.h - what /proc/PID/stat says about a process of this host, and the standard files of this process. */
 #ifndef BASE_PROCESS_H
 #define BASE_PROCESS_H
 
@@ -14,7 +14,12 @@ struct process {
     uint64_t started;              /* clock ticks after boot; with the id it identifies the process */
 };
 
-/* Returns false if the process does not exist or /proc is absent. */
+/* Returns false if the process does not exist or /proc is absent. Threads: any. */
 bool process_read(uint64_t pid, struct process *out);
+
+/* Opens /dev/null on each of the descriptors 0, 1 and 2 that is closed. Otherwise the next files of the
+ * process have these numbers, and its log lines go into one of them. Called by main() before
+ * any file is opened. If /dev/null cannot be opened, the descriptors stay closed. */
+void process_open_standard_files(void);
 
 #endif

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Blocked stderr (Ctrl-S, a pager, a stuck journal): the job completes nevertheless."""
+"""Blocked stderr (Ctrl-S, a pager, a stuck journal), and closed standard files: the job completes nevertheless."""
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import threading
 
-from kit import TRAINERD, await_process, digits_job, main, test, workdir
+from kit import GUARD, TRAINERCTL, TRAINERD, await_process, digits_job, main, test, workdir
 
 F_SETPIPE_SZ = 1031
 
@@ -58,6 +59,24 @@ def stderr_unblocked_log_states_the_number_of_lost_lines():
     lost = sum(int(r["message"].split()[0]) for r in records if "were lost" in r["message"])
     last = max(r["step"] for r in steps)
     assert len(steps) + lost >= last, (len(steps), lost, last)
+
+
+@test
+def standard_files_closed_job_completes_and_no_log_line_is_in_its_files():
+    folder = workdir()
+    job = digits_job(folder, train={"epochs": 1, "log_every_steps": 1, "eval_every_epochs": 0})
+    env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
+    for closed in ("2>&-", "0<&- 1>&- 2>&-"):
+        shutil.rmtree(os.path.join(folder, "run"), ignore_errors=True)
+        p = subprocess.Popen(["sh", "-c", 'exec "$0" --job "$1" --devices cpu:1 ' + closed, TRAINERD, job], env=env)
+        assert await_process(p) == 0, closed
+        for base, _, names in os.walk(os.path.join(folder, "run")):
+            for name in names:
+                with open(os.path.join(base, name), "rb") as f:
+                    assert b" INFO " not in f.read(), (closed, name)
+        p = subprocess.run(["sh", "-c", 'exec "$0" verify "$1" 2>&-', TRAINERCTL, os.path.join(folder, "run", "checkpoints")],
+                           capture_output=True, text=True, timeout=GUARD)
+        assert p.returncode == 0, p.stdout
 
 
 if __name__ == "__main__":
