@@ -79,15 +79,14 @@ int ctl_explain(int argc, char **argv)
         return CTL_OK;
     }
     n = signal_of(argv[1]);
-    if (n == SIGINT)
-        n = SIGTERM; /* trainerd handles both in the same way */
+    if (n == SIGINT || n == SIGUSR1 || n == SIGUSR2)
+        n = SIGTERM; /* trainerd handles them in the same way, so 138 is never the code of SIGUSR1 */
     if (n > 0)
         code = EXIT_SIGNAL + (uint64_t)n;
     else if (!text_u64(argv[1], 255, &code))
         return refuse(argv[1]);
     c = find(code);
-    /* The code of a temporary failure is also that of a signal which ends no trainerd by itself. */
-    if (c != NULL && !(n > 0 && code == EXIT_SIGNAL + SIGUSR1)) {
+    if (c != NULL) {
         print(c);
         return CTL_OK;
     }

@@ -357,6 +357,8 @@ static void on_signal(struct local *l)
     while (read(l->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD)
             continue; /* wait_once() calls reap() after every wake-up */
+        if ((info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) && l->stopping)
+            continue; /* they announce the end of a time limit, and never count as the second signal */
         if (l->signal_ms > 0 && clock_ms() - l->signal_ms < DOUBLED_MS)
             continue; /* timeout(1) signals the process and its group */
         l->signal_ms = clock_ms();
@@ -523,6 +525,8 @@ static int prepare(struct local *l, const char *n, const char *n_ps, const char 
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, NULL);
     l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

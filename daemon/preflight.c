@@ -1,6 +1,5 @@
 #include "daemon/preflight.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "daemon/service.h"
 #include "daemon/settle.h"
+#include "daemon/stop_signals.h"
 #include "device/cuda.h"
 #include "preflight/print.h"
 
@@ -74,12 +74,9 @@ void preflight_options(const struct settled *s, const struct preflight_task_list
  * which run_task() then handles. */
 static bool is_stop_pending(void *arg)
 {
-    sigset_t waiting;
-
     (void)arg;
     service_watchdog(true);
-    return sigpending(&waiting) == 0 &&
-           (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
+    return stop_signals_are_pending();
 }
 
 /* A record for each line of the matrix. */

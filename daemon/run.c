@@ -25,6 +25,7 @@
 #include "daemon/sensors.h"
 #include "daemon/service.h"
 #include "daemon/status.h"
+#include "daemon/stop_signals.h"
 #include "daemon/work.h"
 #include "loop/loop.h"
 #include "member/node.h"
@@ -271,13 +272,16 @@ static void tick(void *arg)
 static void on_signal(void *arg, int signum)
 {
     struct run *r = arg;
-    const char *name = signum == SIGINT ? "SIGINT" : "SIGTERM";
+    const char *name = stop_signal_name(signum);
+    bool announces = stop_signal_announces(signum); /* never counts as the second signal */
 
+    if (announces && r->stop.is_requested)
+        return;
     /* mpirun and timeout(1) signal the process and its group; srun and a shell both pass on the interrupt of
      * a terminal */
-    if (r->signals > 0 && clock_ms() - r->signal_ms < DOUBLED_MS)
+    if (!announces && r->signals > 0 && clock_ms() - r->signal_ms < DOUBLED_MS)
         return;
-    if (r->signals++ > 0) {
+    if (!announces && r->signals++ > 0) {
         log_warn("signal", "a second %s: leaving at once, without saving", name);
         run_end(r, EXIT_RETRY, "stopped without saving by a second signal");
         return;
@@ -287,7 +291,8 @@ static void on_signal(void *arg, int signum)
                                                        : "saving at the next step, then leaving");
     if (!r->stop.is_requested)
         begin_stop(r);
-    r->signal_ms = clock_ms();
+    if (!announces)
+        r->signal_ms = clock_ms();
 }
 
 static void on_hangup(void *arg, int signum)
@@ -310,22 +315,24 @@ static void on_reload_done(void *arg, uint64_t number, const struct reload_chang
         r->mode->reload_done(r, number, changes, error);
 }
 
-static const struct {
-    int signum;
-    void (*fn)(void *arg, int signum);
-} handled_signals[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
+static void fill_handled(sigset_t *set)
+{
+    sigemptyset(set);
+    stop_signals_add(set);
+    sigaddset(set, SIGHUP);
+}
 
 /* Registers the signal handlers. Signals that arrived while they were blocked are delivered now. */
 static int register_signals(struct run *r, struct err *err)
 {
     sigset_t set;
-    int rc = 0;
+    size_t n;
+    const int *signals = stop_signals(&n);
+    int rc = loop_signal(r->loop, SIGHUP, on_hangup, r, err);
 
-    sigemptyset(&set);
-    for (size_t i = 0; rc == 0 && i < COUNT_OF(handled_signals); i++) {
-        rc = loop_signal(r->loop, handled_signals[i].signum, handled_signals[i].fn, r, err);
-        sigaddset(&set, handled_signals[i].signum);
-    }
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = loop_signal(r->loop, signals[i], on_signal, r, err);
+    fill_handled(&set);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     return rc;
 }
@@ -336,9 +343,7 @@ static void block_signals(void)
 {
     sigset_t set;
 
-    sigemptyset(&set);
-    for (size_t i = 0; i < COUNT_OF(handled_signals); i++)
-        sigaddset(&set, handled_signals[i].signum);
+    fill_handled(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 

@@ -59,7 +59,7 @@ struct run_saving {
     bool is_open;    /* from run_save() until handle_saved() runs */
 };
 
-/* SIGTERM or SIGINT was received. */
+/* One of stop_signals() was received, or the launcher has ended. */
 struct run_stop {
     bool is_requested;
     uint64_t since_ms; /* clock_ms() */
@@ -186,7 +186,7 @@ struct run_mode {
     void (*saved)(struct run *r, int rc, const char *text);
     /* A checkpoint was written and verified. */
     void (*stored)(struct run *r);
-    /* SIGTERM or SIGINT was received. */
+    /* As struct run_stop. */
     void (*stop)(struct run *r);
     void (*tick)(struct run *r);
     /* Sets the fields of *p that only the group knows: the state of the lease. */

@@ -24,6 +24,7 @@
 #include "daemon/run.h"
 #include "daemon/service.h"
 #include "daemon/settle.h"
+#include "daemon/stop_signals.h"
 #include "op/op.h"
 
 enum { EXIT_INPUT = 2, EXIT_STOPPED = 143, PREFLIGHT_SECONDS_MAX = 3600 /* as of the key */ };
@@ -31,7 +32,7 @@ enum { EXIT_INPUT = 2, EXIT_STOPPED = 143, PREFLIGHT_SECONDS_MAX = 3600 /* as of
 struct flags {
     struct settled_args settle;
     struct launcher launcher;
-    const char *log_format, *log_level, *metrics, *preflight;
+    const char *log_format, *log_level, *metrics, *preflight, *usr_signals;
     bool check, schema, help, version, restart;
 };
 
@@ -50,7 +51,8 @@ static void print_help(const struct arg *table, size_t n)
            "this process trains alone. A task of type evaluator follows the checkpoints of the job.\n\n");
     args_help(table, n, stdout);
     printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"
-           "             wait, as \"elastic\" in the job says   SIGHUP: read the job file again\n"
+           "             wait, as \"elastic\" in the job says   SIGUSR1, SIGUSR2: save and end\n"
+           "             SIGHUP: read the job file again\n"
            "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share),\n"
            "             TRAINERD_TLS (a folder with tls.crt, tls.key, ca.crt)\n");
     exit_codes_help(stdout);
@@ -81,7 +83,7 @@ static void quiet_event(void *arg, const struct train_event *e)
         log_warn("warning", "%s", e->text);
 }
 
-/* Handles SIGTERM and SIGINT while the job is read. Nothing has been started or written, so the
+/* Handles the stop signals while the job is read. Nothing has been started or written, so the
  * process ends immediately. Async-signal-safe. */
 static void on_early_stop(int signum)
 {
@@ -99,8 +101,7 @@ static void hold_signals(int how)
     sigset_t later;
 
     sigemptyset(&later);
-    sigaddset(&later, SIGTERM);
-    sigaddset(&later, SIGINT);
+    stop_signals_add(&later);
     sigaddset(&later, SIGHUP);
     sigprocmask(how, &later, NULL);
 }
@@ -184,12 +185,10 @@ static void log_plan(const struct settled *s)
 static void on_verify_progress(void *arg, uint64_t done, uint64_t all)
 {
     static const char text[] = "stopped while the last checkpoint was verified";
-    sigset_t waiting;
 
     (void)arg, (void)done, (void)all;
     service_watchdog(true);
-    if (sigpending(&waiting) != 0 ||
-        !(sigismember(&waiting, SIGTERM) || sigismember(&waiting, SIGINT)))
+    if (!stop_signals_are_pending())
         return;
     log_info("end", "exit %d: %s", EXIT_STOPPED, text);
     service_end(EXIT_STOPPED, text);
@@ -263,8 +262,7 @@ static int run(const struct flags *f)
     }
     hold_signals(SIG_BLOCK);
     signal(SIGHUP, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
+    stop_signals_handle(SIG_DFL);
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
         log_set_level(s->conf->log.level);
@@ -315,8 +313,7 @@ static void prepare_process(void)
 
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    signal(SIGTERM, on_early_stop);
-    signal(SIGINT, on_early_stop);
+    stop_signals_handle(on_early_stop);
     /* gRPC must resolve names as the host does (/etc/hosts, NSS), not with c-ares. */
     setenv("GRPC_DNS_RESOLVER", "native", 0);
     /* The coordinator of a large group needs at least one connection for each task. */
@@ -386,6 +383,9 @@ int main(int argc, char **argv)
           &f.log_format, NULL },
         { "log-level", "LEVEL", "TRAINERD_LOG_LEVEL", "debug, info, warn, error; has priority over log.level",
           &f.log_level, NULL },
+        { "usr-signals", "WORD", "TRAINERD_USR_SIGNALS",
+          "SIGUSR1 and SIGUSR2, with which Slurm and Grid Engine announce\nthe end of their time limit: stop (save and end; default), ignore",
+          &f.usr_signals, NULL },
         { "version", NULL, NULL, "print version and kernel library, exit", NULL, &f.version },
         { "help", NULL, NULL, "print this, exit", NULL, &f.help },
     };
@@ -410,7 +410,7 @@ int main(int argc, char **argv)
         err_set(&err, ERR_INPUT, "unexpected argument '%.80s'; --help lists the flags", argv[1]);
         return usage_error(err.text);
     }
-    if (init_log(&f, &err) < 0)
+    if (init_log(&f, &err) < 0 || stop_signals_select(f.usr_signals, &err) < 0)
         return usage_error(err.text);
     return run(&f);
 }

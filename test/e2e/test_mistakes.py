@@ -53,6 +53,7 @@ ROWS = [
     ("min_world is larger than the cluster", {"job": {"elastic": {"min_world": 3}}, "cluster": worker(TWO)}, r"/elastic/min_world: ", 2),
     ("min_world is a minority without checkpoints",
      {"job": {"elastic": {"min_world": 1}, "checkpoint": None}, "cluster": worker(TWO)}, r"/elastic/min_world: .*lease", 2),
+    ("signals have an unknown effect", {"args": CHECK + ["--usr-signals", "save"]}, r"--usr-signals: expected stop or ignore, found 'save'", 2),
     # ---- files ----
     ("model file is absent", {"job": {"model": {"onnx": "absent.onnx"}}}, r"absent.onnx", 2),
     ("model file is a folder", {"job": {"model": {"onnx": "there"}}, "folder": "there"}, r"there' is not a regular file", 2),

@@ -159,6 +159,54 @@ def sigterm_of_timeout_to_the_process_and_its_group_saves_the_state():
 
 
 @test
+def sigusr1_or_sigusr2_of_a_batch_system_saves_and_ends_the_task():
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+        job = digits_job(workdir(), train=LONG, checkpoint={"every_steps": 0, "every_seconds": 0})
+        task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY})
+        task.until_step(5)
+        task.signal(signum)
+        expect_codes([task], [143])
+        assert task.final_message() == "exit 143: stopped, state saved", task.log()
+        assert signum.name in task.events("signal")[0]["message"], task.log()
+
+
+@test
+def sigusr1_while_model_and_data_are_opened_ends_the_task():
+    alone = Task(digits_job(workdir(), train=LONG), args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "data.read=hang"})
+    wait_until(lambda: has_open(alone.p.pid, ".tfrecord"))
+    alone.signal(signal.SIGUSR1)
+    expect_codes([alone], [143])
+
+
+@test
+def sigusr1_before_sigterm_is_no_first_of_two_signals():
+    gate = Gate()
+    job = digits_job(workdir(), train={**LONG, "log_every_steps": 1, "grace_seconds": 60}, checkpoint={"every_steps": 0, "every_seconds": 0})
+    task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY + "," + gate.fault("ckpt.sync")})
+    task.until_step(3)
+    for n, signum in enumerate((signal.SIGUSR1, signal.SIGTERM)):
+        task.signal(signal.SIGUSR1)
+        task.signal(signum)
+        task.until(lambda t: len(t.events("signal")) > n)
+    gate.open()
+    expect_codes([task], [143])
+    assert task.final_message() == "exit 143: stopped, state saved", task.log()
+
+
+@test
+def usr_signals_ignored_by_the_flag_do_not_end_the_task():
+    job = digits_job(workdir(), train=LONG, checkpoint={"every_steps": 0, "every_seconds": 0})
+    task = Task(job, args=("--devices", "cpu:1", "--usr-signals", "ignore"), env={"TRAINERD_FAULT": SLOWLY})
+    task.until_step(5)
+    task.signal(signal.SIGUSR1)
+    task.signal(signal.SIGUSR2)
+    task.until_step(max(task.steps()) + 20)
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
+    assert [r["message"].split(":")[0] for r in task.events("signal")] == ["SIGTERM"], task.log()
+
+
+@test
 def sigterm_after_the_final_message_keeps_the_exit_code():
     job = digits_job(workdir(), train={"epochs": 2, "log_every_steps": 1})
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "fs.write=delay:50@1+"})

@@ -240,7 +240,8 @@ def explain_knows_the_codes_that_a_process_can_end_with():
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=kill@5"})
     assert task.wait() == -signal.SIGKILL
     assert ctl("explain", "KILL").stdout == ctl("explain", "137").stdout != ""
-    for name in ("SIGUSR1", "SIGXCPU"):
+    assert ctl("explain", "SIGUSR1").stdout == ctl("explain", "usr2").stdout == ctl("explain", "143").stdout
+    for name in ("SIGXFSZ", "SIGXCPU"):
         assert "signal %d (%s" % (getattr(signal, name), name) in ctl("explain", name).stdout
     for wrong in ("9", "1", "300", "SIGNONE", "-1", ""):
         assert "expected an exit code" in ctl("explain", wrong, codes=(2,)).stderr, wrong
