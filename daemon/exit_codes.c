@@ -11,7 +11,7 @@ const struct exit_code exit_codes[] = {
       "must not restart (`RestartPreventExitStatus=2`, `FailJob`)", false },
     { 132, "SIGILL: the processor does not have an instruction of the program",
       "build trainerd, or the library that the core dump names, for this processor", RESTARTS, true },
-    { 134, "SIGABRT: trainerd found an error in itself, or no memory was left",
+    { 134, "SIGABRT: trainerd or gRPC found an error in itself, or no memory was left",
       "read the last line: it names the source file and line. Look for missing memory (`dmesg -T`), and report the line", RESTARTS, true },
     { 135, "SIGBUS: a file was truncated while it was in use, or memory is defective",
       "do not change data and model files of a running job; look at `dmesg -T`", RESTARTS, true },

@@ -5,10 +5,12 @@
 #include "rdzv/rdzv_priv.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc_posix.h>
@@ -19,6 +21,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log_sink.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "loop/loop.h"
@@ -118,16 +121,65 @@ static void *wait_on_queue(void *arg)
     }
 }
 
-/* gRPC does not notice that one of its threads did not start: then calls, and its shutdown, wait for that
- * thread for ever. So the limit of threads is tested first.
+/* ---- the log of gRPC ---- */
+
+/* Only daemon/ logs, and gRPC's errors are reported as statuses. GRPC_VERBOSITY enables gRPC's log.
  *
- * Only daemon/ logs, and gRPC's errors are reported as statuses. GRPC_VERBOSITY enables gRPC's
- * log. */
-static void drop_log(gpr_log_func_args *args)
+ * A failed assertion of gRPC is a line of level ERROR, after which the same thread calls abort(). So each thread keeps its
+ * newest ERROR line for the handler of SIGABRT. */
+static _Thread_local char last_error[600];
+static char settings[400]; /* "; environment: GRPC_POLL_STRATEGY=epollex"; "": no variable is set */
+
+static void keep_error(gpr_log_func_args *args)
 {
-    (void)args;
+    if (args->severity == GPR_LOG_SEVERITY_ERROR)
+        snprintf(last_error, sizeof(last_error), "%s:%d: %.400s", args->file, args->line,
+                 args->message);
 }
 
+/* SIGABRT: when this handler returns, abort() ends the process with the default action. */
+static void write_last_error(int signum)
+{
+    const char *const parts[] = { log_sink_prefix(LOG_ERROR), "gRPC ended the process: ",
+                                  last_error, settings, "\n" };
+    char text[sizeof(last_error) + sizeof(settings) + 64];
+    size_t n = 0;
+
+    (void)signum;
+    if (last_error[0] == '\0')
+        return;
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        size_t len = strlen(parts[i]);
+
+        memcpy(text + n, parts[i], len);
+        n += len;
+    }
+    log_sink_write_final(text, n);
+}
+
+/* Lists the variables of the environment that gRPC reads. */
+static void list_settings(void)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; environ[i] != NULL; i++)
+        if (text_starts(environ[i], "GRPC_") && !text_starts(environ[i], "GRPC_DNS_RESOLVER=") &&
+            n + strlen(environ[i]) + 20 < sizeof(settings))
+            n += (size_t)snprintf(settings + n, sizeof(settings) - n, "%s%s",
+                                  n == 0 ? "; environment: " : ", ", environ[i]);
+}
+
+static void keep_last_words(void)
+{
+    struct sigaction action = { .sa_handler = write_last_error };
+
+    list_settings();
+    (void)sigaction(SIGABRT, &action, NULL); /* fails only for an invalid signal */
+    gpr_set_log_function(keep_error);
+}
+
+/* gRPC does not notice that one of its threads did not start: then calls, and its shutdown, wait for that
+ * thread for ever. So the limit of threads is tested first. */
 int rdzv_grpc_init(struct err *err)
 {
     int rc = thread_check_room(GRPC_THREADS, "gRPC", err);
@@ -135,10 +187,12 @@ int rdzv_grpc_init(struct err *err)
     if (rc < 0)
         return rc;
     if (getenv("GRPC_VERBOSITY") == NULL)
-        gpr_set_log_function(drop_log);
+        keep_last_words();
     grpc_init();
     return 0;
 }
+
+/* ---- opening and closing the queue ---- */
 
 /* Closes a queue on which no thread waits. */
 static void close_queue(grpc_completion_queue *queue)

@@ -53,6 +53,8 @@ ROWS = [
     ("min_world is larger than the cluster", {"job": {"elastic": {"min_world": 3}}, "cluster": worker(TWO)}, r"/elastic/min_world: ", 2),
     ("min_world is a minority without checkpoints",
      {"job": {"elastic": {"min_world": 1}, "checkpoint": None}, "cluster": worker(TWO)}, r"/elastic/min_world: .*lease", 2),
+    ("gRPC does not know its own setting", {"cluster": worker(["127.0.0.1:{port}", "127.0.0.1:15992"]), "env": {"GRPC_POLL_STRATEGY": "epollex"}},
+     r"gRPC ended the process: .*epollex.*; environment: .*GRPC_POLL_STRATEGY=epollex", -6),
     ("signals have an unknown effect", {"args": CHECK + ["--usr-signals", "save"]}, r"--usr-signals: expected stop or ignore, found 'save'", 2),
     # ---- files ----
     ("model file is absent", {"job": {"model": {"onnx": "absent.onnx"}}}, r"absent.onnx", 2),
