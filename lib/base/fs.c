@@ -279,6 +279,48 @@ int fs_remove_tree(const char *path, struct err *err)
     return rc;
 }
 
+static bool is_word(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Returns the length of the scheme of a URL; 0: the path is not a URL. */
+static size_t scheme_bytes(const char *path)
+{
+    size_t n = 0;
+
+    while (is_word(path[n]) || (n > 0 && strchr("+.-", path[n]) != NULL && path[n] != '\0'))
+        n++;
+    return n > 1 && path[n] == ':' && path[n + 1] == '/' ? n : 0;
+}
+
+int fs_check_path(const char *path, struct err *err)
+{
+    size_t scheme = scheme_bytes(path), n;
+
+    if (scheme == 4 && strncasecmp(path, "file", scheme) == 0)
+        return err_set(err, ERR_INPUT,
+                       "'%.200s' is a URL; expected a path: write it without 'file://'", path);
+    if (scheme > 0)
+        return err_set(err, ERR_INPUT,
+                       "'%.200s' is a URL; expected a path of a mounted file system: mount the storage on every host and write "
+                       "the path of the mount, or './%.*s:...' for a folder of this name",
+                       path, (int)scheme, path);
+    if (path[0] == '~')
+        return err_set(
+            err, ERR_INPUT,
+            "'%.200s': '~' is not expanded; write the absolute path, or './~...' for a file of this name",
+            path);
+    for (const char *at = strchr(path, '$'); at != NULL; at = strchr(at + 1, '$')) {
+        if (!is_word(at[1]) && at[1] != '_' && at[1] != '{' && at[1] != '(')
+            continue;
+        n = 1 + strcspn(at + 1, "/$");
+        return err_set(err, ERR_INPUT, "'%.200s': '%.*s' is not expanded; write its value", path,
+                       n < 80 ? (int)n : 80, at);
+    }
+    return 0;
+}
+
 char *fs_join(const char *dir, const char *name)
 {
     size_t n = strlen(dir);

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "conf/job_keys.h"
@@ -141,11 +142,14 @@ static int read_string(const struct reader *r, const struct conf_key *k, const c
                        const char **out)
 {
     const char *s = value->valuestring;
+    struct err why;
 
     if (s[0] == '\0')
         return json_error(r->doc, value, r->err, "expected %s that is not empty%s",
                           kinds[k->type].expected,
                           k->flags & CONF_KEY_NULLABLE ? "; null means none" : "");
+    if (k->type == CONF_KEY_PATH && fs_check_path(s, &why) < 0)
+        return json_error(r->doc, value, r->err, "%s", why.text);
     *out = k->type == CONF_KEY_PATH ? conf_resolve_path(&r->c->mem, r->c->directory, s)
                                     : arena_strdup(&r->c->mem, s);
     return *out == NULL ? out_of_memory(r) : 0;

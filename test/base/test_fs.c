@@ -292,6 +292,50 @@ static void fs_join_and_fs_dirname_handle_slashes(void **state)
     }
 }
 
+static void path_that_other_programs_would_expand_is_refused_with_a_remedy(void **state)
+{
+    static const struct {
+        const char *path, *remedy; /* NULL: accepted */
+    } rows[] = {
+        { "s3://bucket/run", "mount the storage" },
+        { "gs://bucket", "mount the storage" },
+        { "hdfs://name/run", "mount the storage" },
+        { "abfss://a@b.c/run", "mount the storage" },
+        { "dbfs:/run", "mount the storage" },
+        { "S3://bucket", "'./S3:...'" },
+        { "file:///data/run", "without 'file://'" },
+        { "~", "'~' is not expanded" },
+        { "~/run", "'~' is not expanded" },
+        { "~user/run", "'~' is not expanded" },
+        { "$HOME/run", "'$HOME' is not expanded" },
+        { "/data/${USER}/run", "'${USER}' is not expanded" },
+        { "run-$(date)", "'$(date)' is not expanded" },
+        { "a$/b$1", "'$1' is not expanded" },
+        { "run", NULL },
+        { "/data/run", NULL },
+        { "./s3:/run", NULL },
+        { "./~", NULL },
+        { "a~/b", NULL },
+        { "12:30/run", NULL },
+        { "C:/run", NULL },
+        { "a:b", NULL },
+        { "a/b:/c", NULL },
+        { "a$", NULL },
+        { "a$/b", NULL },
+        { "", NULL },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct err err = { .text = "" };
+        int rc = fs_check_path(rows[i].path, &err);
+
+        if (rc != (rows[i].remedy == NULL ? 0 : ERR_INPUT) ||
+            (rc < 0 && strstr(err.text, rows[i].remedy) == NULL))
+            fail_msg("'%s': %d, '%s'", rows[i].path, rc, err.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +348,7 @@ int main(void)
         cmocka_unit_test(fs_remove_tree_does_not_follow_links),
         cmocka_unit_test(fs_remove_tree_failure_is_reported),
         cmocka_unit_test(fs_read_of_a_fifo_waits_for_its_writer),
+        cmocka_unit_test(path_that_other_programs_would_expand_is_refused_with_a_remedy),
         cmocka_unit_test(fs_join_and_fs_dirname_handle_slashes),
     };
 

@@ -306,6 +306,8 @@ static const struct job_refusal job_contradictions[] = {
 { P1("/model/inputs/extra", "'x'"), "/model/inputs/image", "the graph input \"x\" is fed by /model/inputs/extra already" },
 { P1("/train/eval_every_epochs", "2"), "/train/eval_every_epochs", "this needs /data/eval, which is not given" },
 { P1("/model/metrics", "['accuracy']"), "/model/metrics", "this needs /data/eval, which is not given" },
+{ P1("/checkpoint", "{'directory':'s3://bucket/run'}"), "/checkpoint/directory", "'s3://bucket/run' is a URL; expected a path" },
+{ P1("/data/train", "'$HOME/t-*.tfrecord'"), "/data/train", "'$HOME' is not expanded" },
 { P1("/checkpoint", "{'every_steps':5}"), "/checkpoint/every_steps", "this needs /checkpoint/directory, which is not given" },
 { P1("/checkpoint", "{'every_seconds':5,'directory':null}"), "/checkpoint/every_seconds", "this needs /checkpoint/directory, which is not given" },
 { P1("/elastic", "{'rejoin_seconds':31}"), "/elastic/rejoin_seconds", "expected at most 30 s, after which the job ends (/train/deadline_seconds), found 31" },
