@@ -238,11 +238,14 @@ int lock_may_save(struct run *r, struct err *err)
 {
     struct lease *l = r->lock.lease;
     uint64_t begin = clock_ms();
+    char error[LEASE_TEXT_BYTES];
 
     while (lease_hold_until(l) == 0 && clock_ms() - begin < SAVE_WAIT_MS &&
            !cancel_requested(&r->cancel))
         usleep(POLL_MS * 1000);
+    lease_error(l, error);
     if (lease_hold_until(l) == 0)
-        return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
+        return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet%s%s",
+                       error[0] != '\0' ? ": " : "", error);
     return lease_check(l, err);
 }

@@ -141,8 +141,7 @@ static int temporary_name(const char *path, char **out, struct err *err)
     return 0;
 }
 
-/* Creates `path` with this content. The file is durable when the function returns 0. */
-static int write_synced(const char *path, const void *data, size_t n, struct err *err)
+int fs_create(const char *path, const void *data, size_t n, struct err *err)
 {
     int fd, rc;
 
@@ -155,6 +154,11 @@ static int write_synced(const char *path, const void *data, size_t n, struct err
     if (close(fd) < 0 && rc == 0) /* network file systems report write errors here */
         rc = err_sys(err, errno, "close '%s'", path);
     return rc;
+}
+
+bool fs_lacks_links(int errnum)
+{
+    return errnum == EPERM || errnum == EOPNOTSUPP || errnum == ENOSYS;
 }
 
 static int sync_parent(const char *path, struct err *err)
@@ -176,7 +180,7 @@ int fs_replace(const char *path, const void *data, size_t n, struct err *err)
 
     if (rc < 0)
         return rc;
-    rc = write_synced(temporary, data, n, err);
+    rc = fs_create(temporary, data, n, err);
     if (rc == 0 && FAULT_TRY("fs.rename", rename(temporary, path)) < 0)
         rc = err_sys(err, errno, "rename '%s' to '%s'", temporary, path);
     if (rc < 0)

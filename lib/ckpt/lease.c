@@ -55,6 +55,7 @@ struct requests {
     struct acquire_request next_request;
     uint64_t release, releases; /* token to mark as released; number of releases requested */
     bool is_watching;
+    char error[LEASE_TEXT_BYTES]; /* see lease_error() */
 };
 
 /* The step at work and what the thread knows about the storage. Used by the thread only. */
@@ -241,18 +242,25 @@ static int acquire(struct lease *l, struct err *err)
 
 /* ---- reporting ---- */
 
+/* Prints the first failure of a step. ERR_EXISTS is none: another task holds the lease. */
+static void print_error(int rc, const struct err *trouble, char out[LEASE_TEXT_BYTES])
+{
+    size_t n = rc < 0 && rc != ERR_EXISTS
+                   ? text_utf8_cut(trouble->text, strnlen(trouble->text, LEASE_TEXT_BYTES - 1))
+                   : 0;
+
+    snprintf(out, LEASE_TEXT_BYTES, "%.*s", (int)n, trouble->text);
+}
+
 /* Sets s->text. rc, trouble: the first failure of the step. */
 static void describe(const struct lease *l, int rc, const struct err *trouble,
                      struct lease_state *s)
 {
     const struct lease_found *f = &l->progress.found;
 
-    if (rc < 0 && rc != ERR_EXISTS) { /* ERR_EXISTS: the holder is described below */
-        snprintf(s->text, sizeof(s->text), "%.*s",
-                 (int)text_utf8_cut(trouble->text, strnlen(trouble->text, sizeof(s->text) - 1)),
-                 trouble->text);
+    print_error(rc, trouble, s->text);
+    if (s->text[0] != '\0')
         return;
-    }
     if (f->token == 0)
         snprintf(s->text, sizeof(s->text), "no lease was acquired yet");
     else if (s->is_mine)
@@ -335,6 +343,7 @@ static void run_step(struct lease *l)
     if (rc == 0 || rc == ERR_EXISTS)
         atomic_store(&l->failing_since_ns, 0);
     pthread_mutex_lock(&l->thread.lock);
+    print_error(rc, &why, l->requests.error);
     l->requests.answered = j->ticket;
     held = l->held;
     pthread_cond_broadcast(&l->thread.changed);
@@ -518,6 +527,13 @@ void lease_watch(struct lease *l, bool on)
     pthread_mutex_lock(&l->thread.lock);
     l->requests.is_watching = on;
     pthread_cond_broadcast(&l->thread.changed);
+    pthread_mutex_unlock(&l->thread.lock);
+}
+
+void lease_error(struct lease *l, char out[LEASE_TEXT_BYTES])
+{
+    pthread_mutex_lock(&l->thread.lock);
+    memcpy(out, l->requests.error, LEASE_TEXT_BYTES);
     pthread_mutex_unlock(&l->thread.lock);
 }
 

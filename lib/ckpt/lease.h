@@ -7,8 +7,9 @@
  *
  * The number in the name is the fencing token; the newest token is the lease. A task acquires the
  * lease by creating the record of the next token, which only one task can: the record is a hard
- * link to a complete file, which is exclusive on NFS too. The caller decides when to acquire. This
- * file ensures that a token has at most one holder, and that a holder knows how long it may act:
+ * link to a complete file, which is exclusive on NFS too; on a file system without hard links it is created
+ * with O_EXCL, and other tasks may see it before it is complete, as a damaged record. The caller decides when to
+ * acquire. This file ensures that a token has at most one holder, and that a holder knows how long it may act:
  *
  *   held      until hold_ms after the start of the last successful renewal, by the holder's clock.
  *             A later renewal has no effect: a lost lease stays lost, and the same task needs a new
@@ -133,6 +134,9 @@ uint64_t lease_hold_until(const struct lease *l);
 /* Returns the time in milliseconds since which the storage fails or does not respond; 0: the last
  * operation succeeded and none is pending. Takes no locks. */
 uint64_t lease_failing_ms(const struct lease *l);
+
+/* Copies the error of the last operation of the storage; "": it succeeded. */
+void lease_error(struct lease *l, char out[LEASE_TEXT_BYTES]);
 
 /* Called before an action that only the holder may perform: waits until a read of the storage that
  * began after this call confirms that this task's token is the newest. Waits only while the lease

@@ -17,7 +17,6 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/errno_text.h"
 #include "base/fault.h"
 #include "base/fs.h"
 #include "base/text.h"
@@ -225,9 +224,21 @@ static int write_new(const char *path, const struct buf *text, struct err *err)
     return rc;
 }
 
+/* Creates the record where hard links are not possible. A record that could not be written is removed, so
+ * that it does not occupy its token. */
+static int create_record(const char *path, const struct buf *text, struct err *err)
+{
+    int rc = fs_create(path, text->data, text->len, err);
+
+    if (rc < 0 && rc != ERR_EXISTS)
+        (void)unlink(path); /* else other tasks wait until the record is expired */
+    return rc;
+}
+
 /* Creates the record as a hard link. If the response of a server is lost, the client repeats the
  * request and gets EEXIST although the link was created; the link count then shows the success. */
-static int link_record(const char *temporary, const char *path, struct err *err)
+static int link_record(const char *temporary, const char *path, const struct buf *text,
+                       struct err *err)
 {
     struct stat st;
     int errnum;
@@ -239,11 +250,8 @@ static int link_record(const char *temporary, const char *path, struct err *err)
         return 0;
     if (errnum == ENOENT && stat(path, &st) == 0) /* the new holder removed the temporary file */
         errnum = EEXIST;
-    if (errnum == EPERM || errnum == EOPNOTSUPP || errnum == ENOSYS)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "create '%s': this file system does not support hard links, which a lease "
-                       "needs: %s",
-                       path, errno_text(errnum));
+    if (fs_lacks_links(errnum))
+        return create_record(path, text, err);
     return err_sys(err, errnum, "create '%s'", path);
 }
 
@@ -269,7 +277,7 @@ int lease_store_acquire(const char *directory, const struct lease_record *r, uin
         rc = lease_store_beat(directory, r->token, r->incarnation, 0, false, err);
     *begin_ns = clock_ns();
     if (rc == 0)
-        rc = link_record(temporary, path, err);
+        rc = link_record(temporary, path, &text, err);
     (void)unlink(temporary); /* else lease_store_prune() removes it */
     if (rc == 0)
         rc = fs_sync_dir(directory, err);

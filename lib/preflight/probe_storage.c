@@ -57,6 +57,21 @@ static void remove_stale(const struct probe *p)
         closedir(dir);
 }
 
+/* Creates the lock `path` as the lease creates a record. Sets errno. */
+static bool create_lock(const char *own, const char *path)
+{
+    int fd;
+
+    if (link(own, path) == 0)
+        return true;
+    if (!fs_lacks_links(errno))
+        return false;
+    fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 static void begin(void *arg)
 {
     struct probe *p = arg;
@@ -72,8 +87,9 @@ static void begin(void *arg)
     if (rc == 0)
         rc = fs_replace(file, text, strlen(text), &err);
     p->us = (clock_ns() - start_ns) / 1000 + 1;
-    if (rc == 0 && link(file, path_of(p, p->self, ".lock", lock)) != 0)
-        rc = err_sys(&err, errno, "create '%s' with link(), which the lease needs", lock);
+    if (rc == 0 && !create_lock(file, path_of(p, p->self, ".lock", lock)))
+        rc = err_sys(&err, errno, "create '%s' with link() or O_EXCL, one of which the lease needs",
+                     lock);
     snprintf(p->fault, sizeof(p->fault), "%s", rc < 0 ? err.text : "");
 }
 
@@ -97,11 +113,11 @@ static void look(void *arg)
     if (p->file == PREFLIGHT_BAD) /* another folder says nothing about locks */
         return;
     path_of(p, p->self, "", own);
-    p->lock = link(own, path_of(p, p->other, ".lock", path)) != 0 && errno == EEXIST
+    p->lock = !create_lock(own, path_of(p, p->other, ".lock", path)) && errno == EEXIST
                   ? PREFLIGHT_GOOD
                   : PREFLIGHT_BAD;
     if (p->lock == PREFLIGHT_BAD)
-        (void)unlink(path); /* created by link(); absent if link() failed */
+        (void)unlink(path); /* created by create_lock(); absent if that failed */
 }
 
 static void end(void *arg)

@@ -1,5 +1,6 @@
 /* probe_storage.h - whether all tasks see the same storage: each task writes a file of its own, and
- * looks for those of the others. A lock is a name that link() creates, as for the lease.
+ * looks for those of the others. A lock is a name that only one task can create, with link() or, on a file system without hard
+ * links, with O_EXCL, as for the lease.
  *
  * The names are .preflight-<rank>-<nonce>; they exist from storage_begin() to storage_end().
  * Threads: any; one caller at a time for each struct. */

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "harness/process.h"
+#include "harness/refuse.h"
 #include "harness/wait.h"
 
 /* ---- storage that fails ---- */
@@ -189,6 +190,39 @@ static void lease_acquire_lost_to_another_reports_the_winner_without_an_error(vo
     assert_text_has(&a, "lease 1 of worker 2");
     task_end(&a);
     task_end(&b);
+}
+
+static void lease_without_hard_links_has_one_holder(void **state)
+{
+    static const int errnums[] = { EPERM, EOPNOTSUPP, ENOSYS };
+    int status;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(errnums); i++) {
+        pid_t child = process_fork();
+
+        if (child == 0) {
+            struct task a, b;
+            uint64_t token;
+
+            refuse_calls(REFUSE_LINK, errnums[i]);
+            task_start(&a, 1);
+            task_start(&b, 2);
+            token = refresh(&a)->token;
+            EXPECT(acquire(&a, token), "%s", a.now.text);
+            EXPECT(!acquire(&b, token), "the record of the next token exists");
+            EXPECT(b.now.is_reachable && strstr(b.now.text, "of worker 1") != NULL, "%s",
+                   b.now.text);
+            EXPECT(lease_check(a.lease, NULL) == 0, "%s", a.now.text);
+            EXPECT(acquire(&b, token + 1), "%s", b.now.text);
+            EXPECT(!refresh(&a)->is_mine, "%s", a.now.text);
+            task_end(&a);
+            task_end(&b);
+            process_end();
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
 }
 
 /* An acquisition that takes longer than hold_ms yields a token without a holder. */
@@ -444,6 +478,7 @@ int main(void)
         TEST(lease_on_hanging_storage_blocks_no_caller),
         TEST(lease_thread_that_returns_after_close_reports_nothing),
         TEST(lease_acquire_lost_to_another_reports_the_winner_without_an_error),
+        TEST(lease_without_hard_links_has_one_holder),
         TEST(lease_acquired_after_hold_ms_is_not_held),
         REAL(lease_with_competing_threads_has_one_holder_at_a_time),
         REAL(lease_of_a_stopped_process_is_lost_and_the_process_knows_it),
