@@ -309,8 +309,15 @@ static void on_action(void *arg, const struct rdzv_action *a)
 
 static void on_opened(struct run *r)
 {
+    const char *refused = r->opening.refused[0] != '\0' ? r->opening.refused : NULL;
+
+    if (refused != NULL) {
+        report_trouble(r->report, refused);
+        log_warn("storage", "%s; another task must write the results", refused);
+    }
     report_phase(r->report, "waiting");
-    rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_OPENED });
+    rdzv_report(r->group->rdzv,
+                &(struct member_event){ .kind = MEMBER_EV_OPENED, .text = refused });
 }
 
 static void on_failed(struct run *r, int code, const char *text)

@@ -50,6 +50,8 @@ struct run_opening {
     pthread_t thread;
     bool has_thread; /* the thread is to be joined */
     bool is_done;    /* training is open */
+    /* why this task cannot write the results of the job; "": it can. Written by the thread */
+    char refused[1024];
 };
 
 /* run_save(), on a thread of its own. */

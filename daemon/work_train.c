@@ -1,6 +1,10 @@
 /* work_train.c - the work of a training task: forwards to lib/train. */
+#include <stdio.h>
+
+#include "base/err.h"
 #include "base/log.h"
 #include "daemon/describe_run.h"
+#include "daemon/outputs.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -9,8 +13,14 @@
 static int open_train(struct run *r, void **out, struct err *err)
 {
     struct train *t = NULL;
-    int rc = train_open(&r->train_opts, &r->cancel, &t, err);
+    int rc = settled_is_evaluator(r->s) ? 0 : outputs_check(r->s, err);
 
+    *out = NULL;
+    if (rc < 0 && r->s->cluster->is_local)
+        return rc;
+    if (rc < 0) /* another task of the group may be able to write */
+        snprintf(r->opening.refused, sizeof(r->opening.refused), "%s", err->text);
+    rc = train_open(&r->train_opts, &r->cancel, &t, err);
     *out = t;
     return rc;
 }

@@ -206,9 +206,10 @@ static void node_start(struct member_node *n, const struct member_event *e, uint
 
 static void node_opened(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    (void)e;
     if (n->own.training != NODE_OPENING)
         return;
+    if (e->text != NULL)
+        node_storage_refuse(n, e->text);
     n->own.training = NODE_STOPPED;
     node_training_stopped(n, now_ms);
 }

@@ -198,6 +198,7 @@ enum {
                                     lease operation or a save that failed is repeated; doubles
                                     ... */
     MEMBER_LEASE_POLL_MS_MAX = 1000,   /* ... up to this */
+    MEMBER_STORAGE_REFUSED = 1 << 20, /* storage_failures of a task that cannot write at all */
     MEMBER_STORAGE_MS = 2000,    /* a coordinator whose storage failed before hands leadership over
                                     after this time; doubles with each failure, up to 32 times
                                     this */
@@ -399,7 +400,9 @@ struct member_loss { /* what the communicator lost (MEMBER_FAIL_PEER), or which 
 enum member_event_kind {
     MEMBER_EV_START,  /* first event: the task seeks a leader at once. Until OPENED, its training
                          does not count as stopped, and no task waits for it */
-    MEMBER_EV_OPENED, /* model and data are open: training can begin */
+    MEMBER_EV_OPENED, /* model and data are open: training can begin. text: NULL, or why this task cannot
+                         write the results of the job, which no retry changes. Such a task coordinates only
+                         if no other one can, and if no task can, none begins the first step */
     MEMBER_EV_TICK,   /* every MEMBER_TICK_MS. progress: NULL if unchanged */
     MEMBER_EV_STOP,   /* everywhere: end the job (Control.Stop); else only this task leaves
                          (SIGTERM, drain) */

@@ -393,6 +393,17 @@ static bool is_task_expected(const struct member_node *n, uint64_t now_ms)
     return false;
 }
 
+/* No task that is present can write the results. A task that is absent may be able to. */
+static void end_refused(struct member_node *n, uint32_t n_trainers)
+{
+    if (n_trainers < node_n_trainers(n))
+        n->lead.blocked = "no task that is present can write the results of the job";
+    else
+        node_end_all(n, 2,
+                     node_print(n, "no task can write the results of the job: %s: %s",
+                                node_name(n, n->opts.self), n->storage.error));
+}
+
 void node_gather(struct member_node *n, uint64_t now_ms)
 {
     bool all_at_rest = true;
@@ -417,7 +428,9 @@ void node_gather(struct member_node *n, uint64_t now_ms)
     if (n_trainers + n_ps < n->opts.world &&
         (!node_is_large_enough(n, n_trainers, n_ps) || is_task_expected(n, now_ms)))
         return;
-    if (!node_may_publish(n, now_ms))
+    if (node_storage_is_refused(n))
+        end_refused(n, n_trainers);
+    else if (!node_may_publish(n, now_ms))
         (void)node_storage_hand_over(n, now_ms);
     /* else the previous view used the time: views that do not connect must not follow one another
        without end */

@@ -1,6 +1,8 @@
 /* node_hand_over.c - hands leadership over to another task. */
 #include "member/node_priv.h"
 
+#include <stdio.h>
+
 /* The deadline of the group counts on at the next leader. */
 static uint32_t expired_ms(const struct member_node *n)
 {
@@ -44,6 +46,22 @@ static uint32_t successor_of(const struct member_node *n)
              n->peers[i].storage_failures < n->peers[successor].storage_failures))
             successor = i;
     return successor;
+}
+
+void node_storage_refuse(struct member_node *n, const char *text)
+{
+    snprintf(n->storage.error, sizeof(n->storage.error), "%s", text);
+    n->storage.has_failed = true;
+    n->peers[n->opts.self].storage_failures = MEMBER_STORAGE_REFUSED;
+}
+
+bool node_storage_is_refused(const struct member_node *n)
+{
+    for (uint32_t i = 0; i < node_n_trainers(n); i++)
+        if (node_is_present(n, i) &&
+            (n->peers[i].storage_failures < MEMBER_STORAGE_REFUSED || n->peers[i].held > 0))
+            return false;
+    return true;
 }
 
 bool node_storage_hand_over(struct member_node *n, uint64_t now_ms)

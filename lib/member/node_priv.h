@@ -135,6 +135,10 @@ void node_hand_over_leadership(struct member_node *n, uint32_t successor, uint64
 /* Redirects all members to `successor`, the new leader, and closes their links. is_staying: this
  * task stays a member. */
 void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_staying);
+/* This task cannot write the results of the job: see MEMBER_EV_OPENED. */
+void node_storage_refuse(struct member_node *n, const char *text);
+/* Returns true if no training task that is present can write, and none holds a step. */
+bool node_storage_is_refused(const struct member_node *n);
 /* If the storage of this leader failed: hands leadership over. Returns false if there is no task
  * that can lead instead. */
 bool node_storage_hand_over(struct member_node *n, uint64_t now_ms);

@@ -162,7 +162,7 @@ struct node_storage_state {
     bool has_failed;                /* another task shall lead */
     uint64_t since_ms, reported_ms; /* first and last report of the present failure */
     uint64_t unsaved_ms;            /* first failure to write the last checkpoint; 0: none */
-    char error[256];                /* the reason */
+    char error[1024];               /* the reason */
     char lease_error[256];
 };
 

@@ -301,7 +301,7 @@ def writes_every_checkpoint(folder, steps):
     return with_faults(None, *[awaits_checkpoint(folder, k, k + 1) for k in range(1, steps)])
 
 
-def start(job, n, devices="cpu:1", args=(), env=None, ports=None, faults=None, together=False):
+def start(job, n, devices="cpu:1", args=(), env=None, ports=None, faults=None, together=False, prefix=()):
     """Starts n tasks of one cluster; returns a list with the chief first. `faults`: {index: fault of this task}. `together`: the
     first group is complete, although the job goes on with fewer tasks."""
     ports, gate = ports or free_ports(n), Gate() if together else None
@@ -309,7 +309,7 @@ def start(job, n, devices="cpu:1", args=(), env=None, ports=None, faults=None, t
     for i in range(n):
         hold = gate.fault("data.open") if gate and i == 0 else ""
         tasks.append(Task(job, tf_config(ports, i), ("--devices", devices, *args),
-                          with_faults(env, (faults or {}).get(i, ""), hold), "worker %d" % i))
+                          with_faults(env, (faults or {}).get(i, ""), hold), "worker %d" % i, prefix=prefix))
         if gate and i == 0:
             until_listening(ports[0], env)
     for t, p in zip(tasks, ports):

@@ -64,6 +64,7 @@ ROWS = [
     ("data are in a home folder", {"job": {"data": {"train": "~/digits-*.tfrecord"}}}, r"/data/train: .*'~' is not expanded", 2),
     ("checkpoints have a variable", {"job": {"checkpoint": {"directory": "/scratch/$USER/run"}}},
      r"/checkpoint/directory: .*'\$USER' is not expanded; write its value", 2),
+    ("export is a folder", {"job": {"export": {"onnx": "there"}}, "folder": "there"}, r"/export/onnx: '.*/there' is a folder; expected the name of a file", 2),
     ("trace is in a home folder", {"env": {"TRAINERD_TRACE": "~/step.json"}}, r"--trace: .*'~' is not expanded", 2),
     ("model file is absent", {"job": {"model": {"onnx": "absent.onnx"}}}, r"absent.onnx", 2),
     ("model file is a folder", {"job": {"model": {"onnx": "there"}}, "folder": "there"}, r"there' is not a regular file", 2),

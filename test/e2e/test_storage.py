@@ -2,9 +2,12 @@
 """Storage that fails on the task that writes: another task writes within seconds; if no task can, all end with 138
 and the reason. Nothing is repeated without a pause."""
 import os
+import re
 import shutil
+import signal
+import sys
 
-from kit import Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, test, tf_config, workdir
+from kit import Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start, test, tf_config, workdir
 
 SLOWLY = "train.forward=delay:3@1+"
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
@@ -165,6 +168,73 @@ def storage_directory_full_on_the_chief_another_task_writes():
     assert checkpoints(folder) == [60]
     assert "the checkpoint of the last step is not in" in tasks[0].final_message(), tasks[0].log()
     assert any("No space left" in t.log() for t in tasks)
+
+
+def refusing(*calls):
+    """Returns a prefix that starts a task whose system calls fail, as in "link=EPERM"."""
+    return (sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "refuse_calls.py"), *calls, "--")
+
+
+@test
+def outputs_that_cannot_be_written_end_a_task_before_its_first_step():
+    export = {"onnx": "models/digits.onnx"}
+    for call, changes, text in (
+            ("mkdir=EACCES", {}, "/checkpoint/directory: this task cannot write to '.*run/checkpoints': create a folder.*: Permission denied"),
+            ("rename=EPERM", {}, "rename a folder .*: Operation not permitted"),
+            ("mkdir=EROFS", {"checkpoint": None, "export": export}, "/export/onnx: .*: Read-only file system; mount it for writing")):
+        task = Task(job_in(workdir(), **changes), args=("--devices", "cpu:1"), prefix=refusing(call))
+        expect_codes([task], [2])
+        assert re.search(text, task.final_message()) and not task.steps(), task.log()
+
+
+@test
+def outputs_that_no_task_can_write_end_the_group_before_its_first_step():
+    for changes in ({}, {"elastic": GOES_ON}):
+        tasks = start(job_in(workdir(), **changes), 2, prefix=refusing("mkdir=EACCES"))
+        expect_codes(tasks, [2, 2])
+        for t in tasks:
+            assert re.search(r"no task can write the results of the job: worker 0 .*: /checkpoint/directory.*: Permission denied",
+                             t.final_message()) and not t.steps(), t.log()
+
+
+@test
+def outputs_that_the_chief_cannot_write_are_written_by_another_task():
+    folder = workdir()
+    tasks = run(job_in(folder), 2, [], refusing("mkdir=EACCES"))
+    expect_codes(tasks, [0, 0])
+    assert checkpoints(folder)[-1] == 60 and tasks[1].events("checkpoint"), tasks[1].log()
+    assert any("Permission denied" in r["message"] for r in tasks[0].events("storage")), tasks[0].log()
+
+
+@test
+def output_that_fails_for_a_while_is_a_warning():
+    task = Task(job_in(workdir()), args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "fs.probe@1"})
+    expect_codes([task], [0])
+    assert any("Input/output error; training begins" in r["message"] for r in task.events("storage")), task.log()
+
+
+@test
+def output_that_hangs_is_a_warning():
+    task = Task(job_in(workdir(), steps=20), args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "fs.probe=hang"})
+    expect_codes([task], [0])
+    assert any("does not answer within 3000 ms" in r["message"] for r in task.events("storage")), task.log()
+
+
+@test
+def file_system_without_hard_links_is_used_by_one_job():
+    folder = workdir()
+    job = job_in(folder, steps=100000)
+    first = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY}, prefix=refusing("link=EPERM"))
+    first.until_step(5)
+    second = Task(job, args=("--devices", "cpu:1"), prefix=refusing("link=EPERM"))
+    expect_codes([second], [2])
+    assert "a task without a cluster, process %d on" % first.p.pid in second.final_message(), second.log()
+    first.signal(signal.SIGTERM)
+    expect_codes([first], [143])
+    elastic = workdir()
+    tasks = start(job_in(elastic, elastic=GOES_ON), 2, prefix=refusing("link=ENOSYS"))
+    expect_codes(tasks, [0, 0])
+    assert checkpoints(elastic) == [60]
 
 
 if __name__ == "__main__":

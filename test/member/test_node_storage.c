@@ -75,6 +75,41 @@ static void last_checkpoint_fails_on_the_chief_and_another_task_completes_the_jo
     sim_free(s);
 }
 
+static void tasks_that_cannot_write_at_all_never_coordinate(void **state)
+{
+    struct sim *s;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) { /* the whole cluster, and a group that needs the lease */
+        s = START_CLUSTER(.steps = 400, .save_every = 20, .n_refused = 2,
+                          .min_world = i == 0 ? 4 : 1, .no_lease = i == 0);
+        EXPECT(s, sim_checkpoint(s) > 0 || sim_until_step(s, 50, 5000));
+        expect_group(s, 4, 2, LINKS_MS);
+        EXPECT(s, sim_checkpoint(s) > 0);
+        sim_free(s);
+    }
+}
+
+static void no_task_can_write_at_all_and_all_end_with_2_before_the_first_step(void **state)
+{
+    struct sim_opts o = { .world = 4, .seed = 1, .n_refused = 4, .steps = 40, .tell = true };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct sim *s;
+
+        o.min_world = i == 0 ? 4 : 1;
+        s = sim_new(&o);
+        EXPECT(s, sim_until_ended(s, 5000));
+        for (uint32_t k = 0; k < 4; k++)
+            expect_exit(
+                s, k, 2,
+                "no task can write the results of the job: worker 0 (10.0.0.0:1): permission denied");
+        EXPECT(s, sim_newest(s) == 0);
+        sim_free(s);
+    }
+}
+
 static void last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason(void **state)
 {
     struct sim *s = START_CLUSTER(.steps = 40, .deadline_ms = 10000);
@@ -130,6 +165,8 @@ int main(void)
         cmocka_unit_test(storage_of_the_chief_fails_and_the_next_task_writes),
         cmocka_unit_test(lease_of_a_smaller_group_fails_and_a_task_that_can_write_leads),
         cmocka_unit_test(last_checkpoint_fails_on_the_chief_and_another_task_completes_the_job),
+        cmocka_unit_test(tasks_that_cannot_write_at_all_never_coordinate),
+        cmocka_unit_test(no_task_can_write_at_all_and_all_end_with_2_before_the_first_step),
         cmocka_unit_test(last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason),
         cmocka_unit_test(leader_cannot_save_for_a_leaving_task_another_task_saves),
         cmocka_unit_test(failing_lease_is_retried_with_growing_delay),

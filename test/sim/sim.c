@@ -380,7 +380,12 @@ static void happens(struct sim *s, struct sim_event *e)
         return;
     case EV_OPENED:
         sim_print(s, e->to, "has opened model and data");
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OPENED });
+        if (e->to < s->opts.n_refused)
+            sim_storage(s, e->to, SIM_STORAGE_FAILS);
+        sim_handle(s, e->to,
+                   (struct member_event){ .kind = MEMBER_EV_OPENED,
+                                          .text = e->to < s->opts.n_refused ? "permission denied"
+                                                                            : NULL });
         break;
     case EV_TICK:
         tick(s, e->to);

@@ -48,6 +48,8 @@ struct sim_opts {
     uint64_t save_every;    /* steps between checkpoints; 0: on request, and at the end */
     uint32_t n_absent;      /* the tasks with the highest ranks, this many, do not start by
                                themselves */
+    uint32_t n_refused;     /* the tasks with the lowest ranks, this many, find when they open that they cannot
+                               write at all, and their storage fails */
     uint32_t drift;         /* clocks are up to this many per cent slower or faster */
     uint32_t probe_trouble; /* one probe of this many is lost, late, or doubled; 0: none */
     bool tell;

@@ -1,0 +1,15 @@
+/* outputs.h - tries the places to which a job writes, before its first step.
+ *
+ * Threads: any; called on the thread that opens model and data. */
+#ifndef DAEMON_OUTPUTS_H
+#define DAEMON_OUTPUTS_H
+
+struct err;
+struct settled;
+
+/* Tries checkpoint.directory and the files of the export with the calls that they need (base/fs_probe.h), each for at most
+ * a quarter of train.deadline_seconds. A failure that may pass (no space, a server that does not answer) is logged
+ * as a warning: the saves are tried again. Errors: ERR_INPUT, which names the key; a retry fails in the same way. */
+int outputs_check(const struct settled *s, struct err *err);
+
+#endif

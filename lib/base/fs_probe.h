@@ -1,0 +1,21 @@
+/* fs_probe.h - tries whether this process can write to a place, before much work depends on it. access(2) does not tell:
+ * a server may map the user to another one (root_squash), and a file system may lack a call. So the calls are made, on a
+ * hidden folder ".trainerd-probe-<random>", which is removed again.
+ *
+ * Threads: any. The functions may block as long as the storage does. Fault point: fs.probe. */
+#ifndef BASE_FS_PROBE_H
+#define BASE_FS_PROBE_H
+
+struct err;
+
+/* Makes the calls of a checkpoint and of its lease in the folder `path`: creates a folder and a file that must not exist,
+ * writes and syncs it, renames the folder, reads the file, and removes both. If `path` does not exist, its nearest parent that
+ * exists is tried, and nothing is created.
+ * Errors: ERR_INPUT (a permission is missing, or the file system lacks a call: a retry fails in the same way; the text
+ * names the call, the errno and a remedy); ERR_IO, ERR_FULL, ERR_NOENT, ERR_NOMEM, which may pass. */
+int fs_probe_folder(const char *path, struct err *err);
+/* The same for a file that will be replaced, as by fs_replace(): tries its folder. Errors: also ERR_INPUT (`path` is a
+ * folder). */
+int fs_probe_file(const char *path, struct err *err);
+
+#endif
