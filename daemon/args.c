@@ -25,12 +25,26 @@ static int parse_switch(const struct arg *a, const char *value, const char *from
     return err_set(err, ERR_INPUT, "%s: expected true or false, found '%.80s'", from, value);
 }
 
+/* Whether kubelet made the variable: for a Service called `trainerd` every pod of the namespace gets
+ * TRAINERD_PORT=tcp://10.96.0.12:2222 beside TRAINERD_SERVICE_HOST and others. */
+static bool is_service_link(const char *name, const char *value)
+{
+    static const char end[] = "_PORT";
+    static const char *const protocols[] = { "tcp://", "udp://", "sctp://" };
+    size_t len = strlen(name), n = sizeof(end) - 1;
+
+    for (size_t i = 0; i < COUNT_OF(protocols) && len > n; i++)
+        if (strcmp(name + len - n, end) == 0 && text_starts(value, protocols[i]))
+            return true;
+    return false;
+}
+
 static int parse_environment(const struct arg *table, size_t n, struct err *err)
 {
     for (size_t i = 0; i < n; i++) {
         const char *value = table[i].env != NULL ? getenv(table[i].env) : NULL;
 
-        if (value == NULL)
+        if (value == NULL || is_service_link(table[i].env, value))
             continue;
         if (table[i].flag != NULL) {
             int rc = parse_switch(&table[i], value, table[i].env, err);

@@ -1,6 +1,7 @@
 /* args.h - parses the flags of a command from a table. An environment variable may supply the value
  * of a flag (TRAINERD_JOB for --job), which is how a pod is configured. A flag on the command line
- * has priority over the environment. Pure apart from getenv(); any thread. */
+ * has priority over the environment. A variable that Kubernetes made for a Service of the same name, such
+ * as TRAINERD_PORT=tcp://10.96.0.12:2222, is ignored. Pure apart from getenv(); any thread. */
 #ifndef DAEMON_ARGS_H
 #define DAEMON_ARGS_H
 

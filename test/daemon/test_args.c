@@ -1,0 +1,103 @@
+/* test_args.c - tests flags that come from the environment. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "daemon/args.h"
+
+struct parsed {
+    const char *port, *job;
+    bool insecure;
+    int rc;
+    struct err err;
+};
+
+static struct parsed parse(int argc, char **argv)
+{
+    struct parsed p = { 0 };
+    const struct arg table[] = {
+        { "port", "N", "TRAINERD_PORT", "", &p.port, NULL },
+        { "job", "FILE", "TRAINERD_JOB", "", &p.job, NULL },
+        { "insecure", NULL, "TRAINERD_INSECURE", "", NULL, &p.insecure },
+    };
+
+    p.rc = args_parse(table, COUNT_OF(table), &argc, argv, &p.err);
+    return p;
+}
+
+static struct parsed parse_with_port(const char *value)
+{
+    char *argv[] = { (char *)"trainerd", NULL };
+    struct parsed p;
+
+    setenv("TRAINERD_PORT", value, 1);
+    p = parse(1, argv);
+    unsetenv("TRAINERD_PORT");
+    return p;
+}
+
+static void service_variable_of_kubernetes_is_no_value_of_a_flag(void **state)
+{
+    static const char *const values[] = { "tcp://10.96.0.12:2222", "udp://10.96.0.12:53",
+                                          "sctp://10.96.0.12:7", "tcp://[fd00::12]:2222" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(values); i++) {
+        struct parsed p = parse_with_port(values[i]);
+
+        assert_int_equal(p.rc, 0);
+        assert_null(p.port);
+    }
+}
+
+static void other_value_of_the_variable_is_that_of_the_flag(void **state)
+{
+    static const char *const values[] = { "2222", "http://10.96.0.12", "tcp" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(values); i++)
+        assert_string_equal(parse_with_port(values[i]).port, values[i]);
+}
+
+static void link_in_another_variable_is_a_value(void **state)
+{
+    char *argv[] = { (char *)"trainerd", NULL };
+    struct parsed p;
+
+    (void)state;
+    setenv("TRAINERD_JOB", "tcp://job", 1);
+    p = parse(1, argv);
+    unsetenv("TRAINERD_JOB");
+    assert_string_equal(p.job, "tcp://job");
+}
+
+static void flag_beside_a_service_variable_has_its_value(void **state)
+{
+    char *argv[] = { (char *)"trainerd", (char *)"--port=7000", NULL };
+    struct parsed p;
+
+    (void)state;
+    setenv("TRAINERD_PORT", "tcp://10.96.0.12:2222", 1);
+    p = parse(2, argv);
+    unsetenv("TRAINERD_PORT");
+    assert_int_equal(p.rc, 0);
+    assert_string_equal(p.port, "7000");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(service_variable_of_kubernetes_is_no_value_of_a_flag),
+        cmocka_unit_test(other_value_of_the_variable_is_that_of_the_flag),
+        cmocka_unit_test(link_in_another_variable_is_a_value),
+        cmocka_unit_test(flag_beside_a_service_variable_has_its_value),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
