@@ -151,6 +151,28 @@ bool text_starts(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
+void text_quote_pattern(const char *s, char *out)
+{
+    for (; *s != '\0'; s++) {
+        if (strchr("\\*?[]{}", *s) != NULL)
+            *out++ = '\\';
+        *out++ = *s;
+    }
+    *out = '\0';
+}
+
+void text_unquote_pattern(char *s)
+{
+    char *to = s;
+
+    for (; *s != '\0'; s++) {
+        if (s[0] == '\\' && s[1] != '\0')
+            s++;
+        *to++ = *s;
+    }
+    *to = '\0';
+}
+
 void text_bytes(char *out, size_t n, uint64_t bytes)
 {
     static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };

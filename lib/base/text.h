@@ -21,6 +21,12 @@ bool text_is_utf8(const char *s, size_t n); /* well-formed, no surrogates, no ov
  * above max. */
 bool text_u64(const char *s, uint64_t max, uint64_t *out);
 bool text_starts(const char *s, const char *prefix);
+/* Writes to `out` [2 * strlen(s) + 1] the pattern of glob(3) that matches `s` alone: a backslash precedes
+ * each special character, and each brace, so that no mark in braces is found in the result. */
+void text_quote_pattern(const char *s, char *out);
+/* Removes the backslashes of a pattern in place: the result is the file that it names if its other
+ * characters mean themselves. */
+void text_unquote_pattern(char *s);
 /* Formats a size for a person, such as "1.5 GiB". Writes at most n bytes. */
 void text_bytes(char *out, size_t n, uint64_t bytes);
 /* Formats a duration for a person, such as "3 h 20 min", "12.3 s", "45 ms". Writes at most n

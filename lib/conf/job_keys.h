@@ -52,6 +52,7 @@ enum conf_key_flags {
     /* object: its absence differs from an empty object. struct: a bool, false if it is absent; its
      * keys are then 0 and not printed. List: an empty one is not printed */
     CONF_KEY_OPTIONAL = 256,
+    CONF_KEY_PATTERN = 512, /* path: a pattern of glob(3); the name of the job's folder is quoted in it */
 };
 
 struct conf_word {

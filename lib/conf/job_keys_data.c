@@ -50,7 +50,7 @@ static const struct conf_key rows[] = {
   .doc = "tfrecord: files of tf.train.Example, plain or gzip; csv: each line is a sample; npy: a NumPy array for "
          "each feature, where {feature} in the path is the name of the feature; tokens: raw uint16 or uint32, "
          "split into windows with the features \"tokens\" and \"labels\"; labels are shifted by one token." },
-{ "/data", "train", PATH, AT(data.train), 0, .instead = "mixture",
+{ "/data", "train", PATH, AT(data.train), PATTERN, .instead = "mixture",
   .doc = "Files to train on, a path or a pattern with *, ? and [...]." },
 { "/data", "mixture", LIST, AT(data.origin.parts), ALLOCATED, .lo = 1, .hi = 64,
   .count = AT(data.origin.n_parts), .stride = sizeof(struct data_part), .instead = "train",
@@ -58,12 +58,12 @@ static const struct conf_key rows[] = {
          "and a set that is exhausted starts again." },
 { "/data/mixture", "*", OBJECT,
   .doc = "One set of files." },
-{ "/data/mixture/*", "files", PATH, offsetof(struct data_part, glob), REQUIRED,
+{ "/data/mixture/*", "files", PATH, offsetof(struct data_part, glob), PATTERN | REQUIRED,
   .doc = "A path or a pattern with *, ? and [...]." },
 { "/data/mixture/*", "weight", U32, offsetof(struct data_part, weight), .lo = 1, .hi = 1000000,
   .fallback = "1",
   .doc = "The number of samples from this set among as many samples as the sum of all weights." },
-{ "/data", "eval", PATH, AT(data.eval), NULLABLE, .fallback = "null",
+{ "/data", "eval", PATH, AT(data.eval), PATTERN | NULLABLE, .fallback = "null",
   .doc = "Files to evaluate on, a path or a pattern; null: no evaluation." },
 { "/data", "csv", OBJECT, .fallback = "{}", .when = { "format", BIT(DATA_CSV) },
   .doc = "The format of CSV files." },

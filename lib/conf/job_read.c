@@ -138,6 +138,21 @@ static int refuse_type(const struct reader *r, const struct conf_key *k, const c
                       k->flags & CONF_KEY_NULLABLE ? " or null" : "", found);
 }
 
+/* Resolves a path; of a pattern, the name of the job's folder means itself. */
+static const char *resolve(const struct reader *r, const struct conf_key *k, const char *s)
+{
+    const char *folder = r->c->directory;
+    char *quoted;
+
+    if ((k->flags & CONF_KEY_PATTERN) == 0)
+        return conf_resolve_path(&r->c->mem, folder, s);
+    quoted = arena_alloc(&r->c->mem, 2 * strlen(folder) + 1);
+    if (quoted == NULL)
+        return NULL;
+    text_quote_pattern(folder, quoted);
+    return conf_resolve_path(&r->c->mem, quoted, s);
+}
+
 static int read_string(const struct reader *r, const struct conf_key *k, const cJSON *value,
                        const char **out)
 {
@@ -150,8 +165,7 @@ static int read_string(const struct reader *r, const struct conf_key *k, const c
                           k->flags & CONF_KEY_NULLABLE ? "; null means none" : "");
     if (k->type == CONF_KEY_PATH && fs_check_path(s, &why) < 0)
         return json_error(r->doc, value, r->err, "%s", why.text);
-    *out = k->type == CONF_KEY_PATH ? conf_resolve_path(&r->c->mem, r->c->directory, s)
-                                    : arena_strdup(&r->c->mem, s);
+    *out = k->type == CONF_KEY_PATH ? resolve(r, k, s) : arena_strdup(&r->c->mem, s);
     return *out == NULL ? out_of_memory(r) : 0;
 }
 

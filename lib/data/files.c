@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -11,6 +12,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/mapping.h"
+#include "base/text.h"
 #include "base/vec.h"
 #include "data/data_priv.h"
 
@@ -52,11 +54,34 @@ static int copy_paths(struct found *out, const glob_t *g, struct err *err)
     return 0;
 }
 
+/* A file whose name is the pattern, such as "part[1].csv", is meant itself. */
+static int find_literal(const char *pattern, struct found *out, struct err *err)
+{
+    char *path = strdup(pattern);
+
+    if (path != NULL)
+        text_unquote_pattern(path);
+    if (path != NULL && access(path, F_OK) != 0) {
+        free(path);
+        return 0;
+    }
+    out->at = path != NULL ? calloc(1, sizeof(*out->at)) : NULL;
+    if (out->at == NULL) {
+        free(path);
+        return err_set(err, ERR_NOMEM, "find '%s': out of memory", pattern);
+    }
+    out->at[0] = path;
+    out->n = 1;
+    return 0;
+}
+
 static int find(const char *pattern, struct found *out, struct err *err)
 {
     glob_t g;
-    int rc;
+    int rc = find_literal(pattern, out, err);
 
+    if (rc < 0 || out->n > 0)
+        return rc;
     errno = 0;
     rc = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &g);
     if (rc == 0)
@@ -75,19 +100,28 @@ static int find(const char *pattern, struct found *out, struct err *err)
 static int find_member(const char *pattern, const char *feature, struct found *out, struct err *err)
 {
     const char *mark = strstr(pattern, FEATURE_MARK);
+    char *quoted = malloc(2 * strlen(feature) + 1);
     struct buf b = { 0 };
     int rc;
 
+    if (quoted == NULL)
+        return err_set(err, ERR_NOMEM, "find '%s': out of memory", pattern);
+    text_quote_pattern(feature, quoted);
+    if (mark != NULL) {
+        buf_add(&b, pattern, (size_t)(mark - pattern));
+        buf_str(&b, quoted);
+        buf_str(&b, mark + strlen(FEATURE_MARK));
+    }
     if (mark == NULL)
-        return err_set(err, ERR_INPUT,
-                       "'%s': each feature has its own .npy file: write %s in place of its name",
-                       pattern, FEATURE_MARK);
-    buf_add(&b, pattern, (size_t)(mark - pattern));
-    buf_str(&b, feature);
-    buf_str(&b, mark + strlen(FEATURE_MARK));
-    rc = b.failed ? err_set(err, ERR_NOMEM, "find '%s': out of memory", pattern)
-                  : find(b.data, out, err);
+        rc = err_set(err, ERR_INPUT,
+                     "'%s': each feature has its own .npy file: write %s in place of its name",
+                     pattern, FEATURE_MARK);
+    else if (b.failed)
+        rc = err_set(err, ERR_NOMEM, "find '%s': out of memory", pattern);
+    else
+        rc = find(b.data, out, err);
     buf_fini(&b);
+    free(quoted);
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fnmatch.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -178,6 +179,29 @@ static void text_bytes_and_text_duration_select_the_unit(void **state)
     assert_string_equal(text, "1.5");
 }
 
+static void text_quote_pattern_matches_the_text_alone(void **state)
+{
+    static const struct {
+        const char *text, *pattern;
+    } rows[] = {
+        { "/data/run-1", "/data/run-1" },
+        { "/a[b]?c*d\\e", "/a\\[b\\]\\?c\\*d\\\\e" },
+        { "/{feature}", "/\\{feature\\}" },
+        { "", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char out[64];
+
+        text_quote_pattern(rows[i].text, out);
+        assert_string_equal(out, rows[i].pattern);
+        assert_int_equal(fnmatch(out, rows[i].text, 0), 0);
+        text_unquote_pattern(out);
+        assert_string_equal(out, rows[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +211,7 @@ int main(void)
         cmocka_unit_test(text_utf8_cut_never_splits_a_character),
         cmocka_unit_test(text_u64_accepts_plain_numbers_in_range_only),
         cmocka_unit_test(text_starts_compares_the_prefix),
+        cmocka_unit_test(text_quote_pattern_matches_the_text_alone),
         cmocka_unit_test(text_bytes_and_text_duration_select_the_unit),
     };
 

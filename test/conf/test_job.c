@@ -346,6 +346,23 @@ static void path_of_job_file_makes_all_paths_absolute(void **state)
     free(text);
 }
 
+static void pattern_below_a_folder_with_special_characters_quotes_the_folder(void **state)
+{
+    const struct job_patch with_eval[JOB_MAX_PATCHES] = P1("/data/eval", "'/absolute[1]/*'");
+    char *text = job_text(with_eval), *here = getcwd(NULL, 0), expected[4200];
+    struct conf *c = job_parsed("run[1]{?}/job.json", text);
+
+    (void)state;
+    snprintf(expected, sizeof(expected), "%s/run\\[1\\]\\{\\?\\}/train-*", here);
+    assert_string_equal(c->data.train, expected);
+    assert_string_equal(c->data.eval, "/absolute[1]/*");
+    snprintf(expected, sizeof(expected), "%s/run[1]{?}/net.onnx", here);
+    assert_string_equal(c->model.onnx, expected);
+    conf_free(c);
+    free(here);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,6 +373,7 @@ int main(void)
         cmocka_unit_test(remainder_pad_sets_a_bool_and_drop_clears_it),
         cmocka_unit_test(word_of_enum_key_is_read_as_its_value),
         cmocka_unit_test(path_of_job_file_makes_all_paths_absolute),
+        cmocka_unit_test(pattern_below_a_folder_with_special_characters_quotes_the_folder),
     };
 
     return cmocka_run_group_tests_name("conf/job", tests, NULL, NULL);

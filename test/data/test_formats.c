@@ -377,6 +377,48 @@ static void npy_file(const char *folder, const char *name, const char *descr, co
     buf_fini(&b);
 }
 
+static void feature_name_with_special_characters_names_its_file(void **state)
+{
+    static const float x[] = { 1, 2, 3 };
+    struct data_feature feature = { .name = "x[1]?", .stored = TENSOR_F32, .fed = TENSOR_F32, .scale = 1 };
+    struct data_opts opts = { .features = &feature, .n_features = 1, .origin.format = DATA_NPY };
+    char *folder = kit_folder();
+    struct data_set *s;
+
+    (void)state;
+    npy_file(folder, "x[1]?-0.npy", "<f4", "(1,)", x, 4);
+    npy_file(folder, "x1a-0.npy", "<f4", "(2,)", x, 8); /* which the name as a pattern would match */
+    s = open_opts(&opts, folder, "{feature}-*.npy");
+    assert_int_equal(data_records(s), 1);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void pattern_that_is_the_name_of_a_file_is_this_file(void **state)
+{
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+    struct buf records = { 0 };
+    char *folder = kit_folder();
+    struct data_set *s;
+
+    (void)state;
+    kit_record(&records, 0);
+    kit_write(folder, "part[1].tfrecord", records.data, records.len);
+    kit_record(&records, 1);
+    kit_write(folder, "part1.tfrecord", records.data, records.len);
+    s = open_opts(&opts, folder, "part[1].tfrecord");
+    assert_int_equal(data_records(s), 1);
+    data_free(s);
+    s = open_opts(&opts, folder, "part\\[1\\].tfrecord");
+    assert_int_equal(data_records(s), 1);
+    data_free(s);
+    s = open_opts(&opts, folder, "part[0-9].tfrecord");
+    assert_int_equal(data_records(s), 2);
+    data_free(s);
+    buf_fini(&records);
+    kit_remove(folder);
+}
+
 static void npy_items_are_records(void **state)
 {
     static const float x[5][2] = { { 1, 2 }, { 3, 4 }, { 5, 6 }, { 7, 8 }, { 9, 10 } };
@@ -976,6 +1018,8 @@ int main(void)
         cmocka_unit_test(csv_header_of_a_file_without_records_is_checked),
         cmocka_unit_test(csv_files_with_other_names_inside_a_feature_are_refused),
         cmocka_unit_test(npy_items_are_records),
+        cmocka_unit_test(feature_name_with_special_characters_names_its_file),
+        cmocka_unit_test(pattern_that_is_the_name_of_a_file_is_this_file),
         cmocka_unit_test(token_file_windows_are_records),
         cmocka_unit_test(token_file_that_begins_with_the_header_of_another_format_is_refused),
         cmocka_unit_test(lists_shorter_are_padded_and_longer_are_truncated),

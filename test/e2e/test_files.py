@@ -325,6 +325,22 @@ def check_command_prints_the_plan_and_reports_missing_files():
 
 
 @test
+def job_below_a_folder_with_the_characters_of_patterns_trains_and_continues():
+    folder = os.path.join(workdir(), "a[1]?b*\\{feature}")
+    os.mkdir(folder)
+    for steps in (22, 24):
+        job = digits_job(folder, train={"epochs": None, "steps": steps, "lanes": 1})
+        expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
+        assert "step-%08d" % steps in checkpoint_names(os.path.join(folder, "run", "checkpoints"))
+    # the resolved plan is a job whose patterns name the same files
+    p = subprocess.run([TRAINERD, "--check", "--job", job], capture_output=True, text=True, timeout=GUARD)
+    with open(os.path.join(workdir(), "resolved.json"), "w") as f:
+        json.dump(json.loads(p.stdout)["job"], f)
+    q = subprocess.run([TRAINERD, "--check", "--job", f.name], capture_output=True, text=True, timeout=GUARD)
+    assert q.returncode == 0 and json.loads(q.stdout)["plan"] == json.loads(p.stdout)["plan"], q.stderr
+
+
+@test
 def devices_auto_use_as_many_cores_as_the_job_has_lanes():
     job = digits_job(workdir(), train={"lanes": 1})
     out = subprocess.run([TRAINERD, "--job", job, "--check"], capture_output=True, text=True)
