@@ -29,12 +29,12 @@ static int open_data_port(struct run *r, struct err *err)
 {
     struct group *g = r->group;
     const struct cluster_task *self = r->s->cluster->self;
-    bool any = strncmp(r->s->listen, "0.0.0.0:", 8) == 0;
+    bool any = r->s->binds_any;
     const char *bound;
     char address[OWN_ADDRESS_BYTES], why[OWN_ADDRESS_BYTES + 128];
     const struct conf_ports *ports = &r->s->conf->communication.data_port;
-    int rc = comm_listener_open(any ? "0.0.0.0" : self->host, (uint16_t)ports->first,
-                                (uint16_t)ports->last, &g->listener, err);
+    int rc = comm_listener_open(any ? NULL : self->host, (uint16_t)ports->first,
+                                (uint16_t)ports->last, &r->s->control_ports, &g->listener, err);
 
     if (rc == 0 && any)
         rc = own_address(self->host, address, why, sizeof(why), err);

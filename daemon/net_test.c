@@ -32,13 +32,12 @@ struct net_test *net_test_new(const struct settled *s)
 static int open_port(struct net_test *t, struct rdzv_netcheck_result *out, struct err *err)
 {
     const struct conf_ports *ports = &t->s->conf->communication.data_port;
-    bool any = strncmp(t->s->listen, "0.0.0.0:", 8) == 0;
     int rc;
 
     pair_close(t->server);
     t->server = NULL;
-    rc = pair_serve(any ? NULL : t->s->cluster->self->host, (uint16_t)ports->first,
-                    (uint16_t)ports->last, &t->server, err);
+    rc = pair_serve(t->s->binds_any ? NULL : t->s->cluster->self->host, (uint16_t)ports->first,
+                    (uint16_t)ports->last, &t->s->control_ports, &t->server, err);
     if (rc < 0)
         return rc;
     out->port = pair_port(t->server);

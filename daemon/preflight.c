@@ -56,9 +56,10 @@ void preflight_options(const struct settled *s, const struct preflight_task_list
     *out = (struct preflight_opts){ .self = s->cluster->self->rank,
                                     .world = tasks->n,
                                     .tasks = tasks->at,
-                                    .binds_any = strncmp(s->listen, "0.0.0.0:", 8) == 0,
+                                    .binds_any = s->binds_any,
                                     .data_first = (uint16_t)s->conf->communication.data_port.first,
                                     .data_last = (uint16_t)s->conf->communication.data_port.last,
+                                    .control_ports = &s->control_ports,
                                     .tls = s->security.tls,
                                     .storage = s->conf->checkpoint.directory };
     snprintf(f->cluster, sizeof(f->cluster), "%s", s->cluster->hash);

@@ -163,14 +163,9 @@ static int settle_elastic(struct settled *s, struct err *err)
 
 bool settled_is_exposed(const struct settled *s)
 {
-    const char *host;
-
     if (s->listen[0] == '\0' || s->cluster->self->rank == CLUSTER_NO_RANK)
         return false;
-    host = s->cluster->self->host;
-    return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
-           (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 &&
-            strcmp(host, "::1") != 0);
+    return s->binds_any || !settled_is_loopback(s->cluster->self->host);
 }
 
 static int settle_security(struct settled *s, bool is_allowed_insecure, struct err *err)
@@ -363,12 +358,13 @@ static int settle_address(const struct settled_args *args, struct settled *s, st
         return 0;
     if (self->address == NULL)
         return 0; /* an evaluator that the cluster does not list: no task connects to it */
-    if (args->bind == NULL || strcmp(args->bind, "named") == 0)
-        snprintf(s->listen, sizeof(s->listen), "%s", self->address);
-    else if (strcmp(args->bind, "any") == 0)
+    if (args->bind != NULL && strcmp(args->bind, "named") != 0 && strcmp(args->bind, "any") != 0)
+        return err_set(err, ERR_INPUT, "--bind: expected named or any, found '%.80s'", args->bind);
+    s->binds_any = args->bind != NULL && strcmp(args->bind, "any") == 0;
+    if (s->binds_any)
         snprintf(s->listen, sizeof(s->listen), "0.0.0.0:%u", self->port);
     else
-        return err_set(err, ERR_INPUT, "--bind: expected named or any, found '%.80s'", args->bind);
+        snprintf(s->listen, sizeof(s->listen), "%s", self->address);
     return 0;
 }
 
@@ -419,6 +415,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = check_export("/export/onnx", s->conf->export.onnx, err);
     if (rc == 0 && s->conf != NULL)
         rc = check_export("/export/safetensors", s->conf->export.safetensors, err);
+    if (rc == 0 && s->conf != NULL)
+        rc = settle_ports(s, err);
     if (rc == 0)
         rc = settle_location(s, err);
     if (rc == 0 && s->conf != NULL)
@@ -467,6 +465,7 @@ void settled_free(struct settled *s)
     conf_free(s->conf);
     cluster_free(s->cluster);
     free(s->gpus);
+    free((void *)(uintptr_t)s->control_ports.at);
     free(s->arrays.frozen);
     free(s->arrays.steps);
     free(s);

@@ -8,6 +8,7 @@
 
 #include "base/lane_tree.h"
 #include "base/location.h"
+#include "base/ports.h"
 #include "conf/cluster.h"
 #include "conf/job.h"
 #include "daemon/security.h"
@@ -83,6 +84,9 @@ struct settled {
     struct security security;
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */
+    bool binds_any;          /* --bind any: the host of `listen` is 0.0.0.0, which means every address, also IPv6 */
+    /* owned; control ports of tasks that may be on this host, and that of this one: no data port */
+    struct port_list control_ports;
     char trace[4096];        /* this task's file; "": none */
     char sample_log[4096];   /* likewise */
     struct settled_evaluator evaluator;
@@ -119,6 +123,10 @@ void settled_print_balance(const struct settled *s, struct buf *out);
 /* settle_location.c: where this task runs. Errors: ERR_INPUT. */
 int settle_location(struct settled *s, struct err *err);
 void settled_print_location(const struct settled *s, struct buf *out);
+
+/* settle_ports.c: the control ports that the other ports of this task leave free. Errors: ERR_NOMEM. */
+int settle_ports(struct settled *s, struct err *err);
+bool settled_is_loopback(const char *host); /* localhost, or a literal address of the loopback interface */
 
 /* settle_loss.c: losses, metrics and their labels. */
 int settle_losses(struct settled *s, struct err *err);

@@ -49,6 +49,7 @@ struct comm_listener;
 struct device_mem;
 struct err;
 struct lane_tree;
+struct port_list;
 
 enum {
     COMM_KEY_BYTES = 32,
@@ -125,10 +126,11 @@ const char *comm_host_key(void);
  * mapped arenas of the host (those of absent peers until the next communicator is connected, or
  * some connects have failed), and connections of peers that are already in a later generation. The
  * listener outlives generations; one communicator uses it at a time. `host` as in TF_CONFIG: the
- * address to bind (name or literal). Binds the first free port of first_port..last_port; both 0:
- * the system chooses. On success the caller owns *out. Errors: ERR_IO, ERR_INPUT, ERR_NOMEM. */
+ * address to bind (name or literal); NULL: every address, also IPv6. Binds the first free port of
+ * first_port..last_port that is not in the list `others` (NULL: empty); both 0: the system chooses
+ * such a port. On success the caller owns *out. Errors: ERR_IO, ERR_INPUT, ERR_NOMEM. */
 int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port,
-                       struct comm_listener **out, struct err *err);
+                       const struct port_list *others, struct comm_listener **out, struct err *err);
 const char *comm_listener_address(const struct comm_listener *l); /* "ip:port" as bound */
 void comm_listener_close(struct comm_listener *l); /* NULL is allowed; no comm may use it any
                                                       more */

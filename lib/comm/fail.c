@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/ports.h"
 #include "code/code.h"
 
 struct comm_text comm_rank_text(const struct comm *c, uint32_t point)
@@ -199,9 +200,11 @@ static void print_end(int fd, bool is_other, char *out, size_t n)
     char host[48] = "?", port[8] = "?";
 
     if ((is_other ? getpeername(fd, (struct sockaddr *)&a, &bytes)
-                  : getsockname(fd, (struct sockaddr *)&a, &bytes)) == 0)
+                  : getsockname(fd, (struct sockaddr *)&a, &bytes)) == 0) {
+        address_unmap(&a, &bytes);
         (void)getnameinfo((struct sockaddr *)&a, bytes, host, sizeof(host), port, sizeof(port),
                           NI_NUMERICHOST | NI_NUMERICSERV);
+    }
     snprintf(out, n, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 

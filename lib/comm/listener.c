@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/ports.h"
 #include "base/rng.h"
 #include "comm/conn_limit.h"
 #include "comm/maps.h"
@@ -95,44 +96,56 @@ static int listen_at(const struct addrinfo *a)
     return -why;
 }
 
-/* *fd: a bound and listening socket, or -errno. */
-static int listen_port(const char *host, uint16_t port, int *fd, struct err *err)
+/* Resolves the host of a listener, whose port is set later. */
+static int resolve(const char *host, struct addrinfo **out, struct err *err)
 {
     struct addrinfo hints = { .ai_family = AF_UNSPEC,
                               .ai_socktype = SOCK_STREAM,
-                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
-    struct addrinfo *found = NULL;
-    char service[8];
-    int rc;
+                              .ai_flags = AI_PASSIVE };
+    int rc = getaddrinfo(host, NULL, &hints, out);
 
-    snprintf(service, sizeof(service), "%u", port);
-    rc = getaddrinfo(host, service, &hints, &found);
-    if (rc != 0)
-        return err_set(err,
-                       rc == EAI_MEMORY ? ERR_NOMEM : ERR_IO,
-                       "listen at '%s': %s; the name of this task does not resolve on its own host yet; register it, "
-                       "or correct the cluster", host, gai_strerror(rc));
-    *fd = -EADDRNOTAVAIL;
-    for (struct addrinfo *a = found; a != NULL && *fd < 0; a = a->ai_next)
-        *fd = listen_at(a);
-    freeaddrinfo(found);
-    return 0;
+    if (rc == 0)
+        return 0;
+    return err_set(err, rc == EAI_MEMORY ? ERR_NOMEM : ERR_IO,
+                   "listen at '%s': %s; the name of this task does not resolve on its own host yet; register it, "
+                   "or correct the cluster", host, gai_strerror(rc));
+}
+
+/* For port_choose(): listens on the first address of the list that permits it; NULL: on every one. */
+static int listen_port(void *addresses, uint16_t port)
+{
+    int fd = -EADDRNOTAVAIL;
+
+    if (addresses == NULL)
+        return listen_any(port, BACKLOG);
+    for (struct addrinfo *a = addresses; a != NULL && fd < 0; a = a->ai_next) {
+        if (a->ai_family == AF_INET6)
+            ((struct sockaddr_in6 *)(void *)a->ai_addr)->sin6_port = htons(port);
+        else
+            ((struct sockaddr_in *)(void *)a->ai_addr)->sin_port = htons(port);
+        fd = listen_at(a);
+    }
+    return fd;
 }
 
 int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port,
-                       struct comm_listener **out, struct err *err)
+                       const struct port_list *others, struct comm_listener **out, struct err *err)
 {
+    struct addrinfo *addresses = NULL;
     struct comm_listener *l;
-    int rc = 0, fd = -EADDRINUSE;
+    int rc = host != NULL ? resolve(host, &addresses, err) : 0, fd;
 
-    for (uint32_t port = first_port; port <= last_port && fd == -EADDRINUSE; port++) {
-        rc = listen_port(host, (uint16_t)port, &fd, err);
-        if (rc < 0)
-            return rc;
-    }
+    if (rc < 0)
+        return rc;
+    fd = port_choose(first_port, last_port, others, listen_port, addresses);
+    if (addresses != NULL)
+        freeaddrinfo(addresses);
+    if (host == NULL)
+        host = "0.0.0.0";
     if (fd == -EADDRINUSE && first_port < last_port)
         return err_set(err, ERR_IO, "data plane: listen at '%s' ports %u to %u (communication.data_port): Address already "
-                       "in use: no port of the range is free; widen the range", host, first_port, last_port);
+                       "in use: no port of the range is free and no control port of a task of this host; widen the range",
+                       host, first_port, last_port);
     if (fd == -EADDRNOTAVAIL)
         return err_set(err, ERR_INPUT, "listen at '%s': not an address of this host; the cluster must name this host for "
                        "this task, or use --bind any", host);
@@ -244,6 +257,7 @@ int listener_accept(int fd, char *from, size_t n_from)
 
     if (out < 0)
         return -1;
+    address_unmap(&a, &bytes);
     if (a.ss_family != AF_UNIX)
         (void)getnameinfo((struct sockaddr *)&a, bytes, host, sizeof(host), port, sizeof(port),
                           NI_NUMERICHOST | NI_NUMERICSERV);

@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/err.h"
+#include "base/ports.h"
 #include "base/text.h"
 #include "metrics/metrics.h"
 
@@ -222,6 +223,10 @@ static int open_socket(const char *listen, int *out, struct err *err)
 
     if (rc < 0)
         return rc;
+    if (strcmp(host, "0.0.0.0") == 0) {
+        *out = listen_any((uint16_t)atoi(port), CONNECTIONS);
+        return *out < 0 ? bind_error(-*out, err) : 0;
+    }
     failure = getaddrinfo(host, port, &hints, &list);
     if (failure != 0)
         return err_set(err, failure == EAI_AGAIN || failure == EAI_SYSTEM ? ERR_IO : ERR_INPUT,

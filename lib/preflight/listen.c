@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/ports.h"
 #include "preflight/preflight_priv.h"
 
 enum { BACKLOG = 1024 };
@@ -24,17 +25,6 @@ static int listen_at(const struct sockaddr_storage *a, socklen_t bytes)
     why = errno;
     close(fd);
     return -why;
-}
-
-static uint16_t port_of(int fd)
-{
-    struct sockaddr_storage a = { 0 };
-    socklen_t n = sizeof(a);
-
-    if (getsockname(fd, (struct sockaddr *)&a, &n) < 0)
-        return 0;
-    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
-                                         : ((struct sockaddr_in *)&a)->sin_port);
 }
 
 static void set_port(struct sockaddr_storage *a, uint16_t port)
@@ -61,11 +51,36 @@ static int listen_all(struct preflight *p, struct resolved *found, uint16_t *por
             why = -fd;
             continue;
         }
-        *port = port_of(fd);
+        *port = port_of_socket(fd);
         p->is_data[p->n_listeners] = is_data;
         p->listeners[p->n_listeners++] = fd;
     }
     return p->n_listeners > before ? 0 : -why;
+}
+
+/* Opens the data port: the first free one of the range that is no control port. Returns 0, or -errno. */
+static int listen_data(struct preflight *p, struct resolved *found)
+{
+    const struct preflight_opts *o = p->o;
+    uint32_t before = p->n_listeners, tries = o->data_first == 0 ? PORT_TRIES : 1;
+    int rc = -EADDRINUSE;
+
+    for (uint32_t k = o->data_first; k <= o->data_last && rc == -EADDRINUSE; k++) {
+        if (k != 0 && port_list_has(o->control_ports, (uint16_t)k))
+            continue;
+        for (uint32_t i = 0; i < tries; i++) {
+            uint16_t port = (uint16_t)k;
+
+            rc = listen_all(p, found, &port, true);
+            p->facts.data_port = rc == 0 ? port : 0;
+            if (rc < 0 || !port_list_has(o->control_ports, port))
+                break;
+            while (p->n_listeners > before)
+                close(p->listeners[--p->n_listeners]);
+            rc = -EADDRINUSE;
+        }
+    }
+    return rc;
 }
 
 int listen_open(struct preflight *p, struct err *err)
@@ -92,15 +107,9 @@ int listen_open(struct preflight *p, struct err *err)
                  -rc);
     if (fault[0] != '\0')
         return 0;
-    for (uint32_t k = o->data_first; k <= o->data_last; k++) {
-        port = (uint16_t)k;
-        rc = listen_all(p, &found, &port, true);
-        if (rc != -EADDRINUSE)
-            break;
-    }
+    rc = listen_data(p, &found);
     if (rc < 0)
         return err_set(err, ERR_IO, "listen on %s, data ports %u to %u (communication.data_port): no port can be used "
                                     "(error %d)", self->host, o->data_first, o->data_last, -rc);
-    p->facts.data_port = port;
     return 0;
 }

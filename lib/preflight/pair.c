@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/errno_text.h"
+#include "base/ports.h"
 #include "base/rng.h"
 #include "base/thread.h"
 #include "preflight/conn.h"
@@ -103,42 +104,48 @@ static void *serve_one(void *arg)
     return NULL;
 }
 
-/* Returns a listening socket and sets *port, or returns -errno. */
-static int listen_at(struct sockaddr_storage a, socklen_t bytes, uint16_t *port)
+static int listen_at(struct sockaddr_storage a, socklen_t bytes, uint16_t port)
 {
     int fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, why;
-    in_port_t *at = a.ss_family == AF_INET6 ? &((struct sockaddr_in6 *)&a)->sin6_port
-                                            : &((struct sockaddr_in *)&a)->sin_port;
 
     if (fd < 0)
         return -errno;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    *at = htons(*port);
-    if (bind(fd, (const struct sockaddr *)&a, bytes) == 0 && listen(fd, BACKLOG) == 0 &&
-        getsockname(fd, (struct sockaddr *)&a, &bytes) == 0) {
-        *port = ntohs(*at);
+    if (a.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&a)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)&a)->sin_port = htons(port);
+    if (bind(fd, (const struct sockaddr *)&a, bytes) == 0 && listen(fd, BACKLOG) == 0)
         return fd;
-    }
     why = errno;
     close(fd);
     return -why;
 }
 
-static int open_port(const char *host, uint16_t first, uint16_t last, uint16_t *port,
-                     struct err *err)
+/* For port_choose(): listens on the first address that permits it; NULL: on every one. */
+static int listen_port(void *arg, uint16_t port)
 {
-    struct resolved found;
+    const struct resolved *found = arg;
     int fd = -EADDRNOTAVAIL;
 
-    resolve_host(host, first, NAME_MS, &found);
-    if (found.n == 0)
-        return err_set(err, ERR_IO, "%s has no address: %s", host != NULL ? host : "this host",
-                       found.why);
-    for (uint32_t k = first; k <= last && fd < 0; k++)
-        for (uint32_t i = 0; i < found.n && fd < 0; i++) {
-            *port = (uint16_t)k;
-            fd = listen_at(found.at[i], found.bytes[i], port);
-        }
+    if (found == NULL)
+        return listen_any(port, BACKLOG);
+    for (uint32_t i = 0; i < found->n && fd < 0; i++)
+        fd = listen_at(found->at[i], found->bytes[i], port);
+    return fd;
+}
+
+static int open_port(const char *host, uint16_t first, uint16_t last,
+                     const struct port_list *others, struct err *err)
+{
+    struct resolved found = { .n = 0 };
+    int fd;
+
+    if (host != NULL)
+        resolve_host(host, first, NAME_MS, &found);
+    if (host != NULL && found.n == 0)
+        return err_set(err, ERR_IO, "%s has no address: %s", host, found.why);
+    fd = port_choose(first, last, others, listen_port, host != NULL ? &found : NULL);
     if (fd < 0 && first > 0)
         return err_set(err, ERR_IO, "no port from %u to %u (communication.data_port) is free beside that of the "
                                     "communicator: %s; give a larger range",
@@ -146,8 +153,8 @@ static int open_port(const char *host, uint16_t first, uint16_t last, uint16_t *
     return fd >= 0 ? fd : err_set(err, ERR_IO, "listen: %s", errno_text(-fd));
 }
 
-int pair_serve(const char *host, uint16_t first, uint16_t last, struct pair_server **out,
-               struct err *err)
+int pair_serve(const char *host, uint16_t first, uint16_t last, const struct port_list *others,
+               struct pair_server **out, struct err *err)
 {
     struct pair_server *s = calloc(1, sizeof(*s));
     int rc;
@@ -157,8 +164,10 @@ int pair_serve(const char *host, uint16_t first, uint16_t last, struct pair_serv
     s->until_ms = clock_ms() + PAIR_WAIT_MS;
     rc = rng_os(s->ticket, sizeof(s->ticket)) < 0
              ? err_set(err, ERR_IO, "the system gives no random numbers")
-             : open_port(host, first, last, &s->port, err);
+             : open_port(host, first, last, others, err);
     s->fd = rc;
+    if (rc >= 0)
+        s->port = port_of_socket(rc);
     if (rc >= 0)
         rc = thread_start(&s->thread, "receives a test", serve_one, s, err);
     if (rc < 0) {

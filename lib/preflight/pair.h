@@ -23,6 +23,7 @@
 
 struct err;
 struct pair_server;
+struct port_list;
 
 enum {
     PAIR_PINGS = 16,
@@ -31,11 +32,11 @@ enum {
     PAIR_WAIT_MS = 4000,          /* a sender that has not come by then comes no more */
 };
 
-/* Opens a port on `host` (NULL: every interface), the first free one of first..last (both 0: the
- * system chooses), and serves one sender on a thread of its own. On success the caller calls
+/* Opens a port on `host` (NULL: every interface), the first free one of first..last that is
+ * not in the list `others` (both 0: the system chooses such a port), and serves one sender on a thread of its own. On success the caller calls
  * pair_close(). Errors: ERR_IO, ERR_NOMEM. */
-int pair_serve(const char *host, uint16_t first, uint16_t last, struct pair_server **out,
-               struct err *err);
+int pair_serve(const char *host, uint16_t first, uint16_t last, const struct port_list *others,
+               struct pair_server **out, struct err *err);
 uint16_t pair_port(const struct pair_server *s);
 const uint8_t *pair_ticket(const struct pair_server *s); /* [MESSAGE_TICKET_BYTES] */
 /* Ends the service within CONN_SLICE_MS. NULL is allowed. */

@@ -26,6 +26,7 @@
 #include "preflight/types.h"
 
 struct err;
+struct port_list;
 struct tls;
 
 struct preflight_opts { /* all borrowed during the call */
@@ -35,6 +36,7 @@ struct preflight_opts { /* all borrowed during the call */
                                            by the call */
     bool binds_any;                     /* listen on every interface */
     uint16_t data_first, data_last;     /* range of the data port; 0: the system chooses */
+    const struct port_list *control_ports; /* no data ports; NULL: none */
     struct tls *tls;                    /* NULL: clear text */
     const char *storage;                /* directory that all tasks share; NULL: not tested */
     uint32_t limit_ms;                  /* of the whole call */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/ports.h"
 
 static int explain(int error, const char *where, struct err *err)
 {
@@ -50,16 +51,6 @@ static int listen_on(const struct addrinfo *at)
     return -1;
 }
 
-/* Returns a socket that listens on every address of both families, or -1 with errno: the host has
- * no IPv6, or another process has the port. */
-static int listen_on_any(const char *port)
-{
-    struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)atoi(port)) };
-    struct addrinfo at = { .ai_family = AF_INET6, .ai_addr = (struct sockaddr *)&any, .ai_addrlen = sizeof(any) };
-
-    return listen_on(&at);
-}
-
 int listen_on_all(const char *where, int sockets[LISTENERS_MAX], uint32_t *n, struct err *err)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *found = NULL;
@@ -73,8 +64,12 @@ int listen_on_all(const char *where, int sockets[LISTENERS_MAX], uint32_t *n, st
         memmove(host, host + 1, strlen(host));
         host[strcspn(host, "]")] = '\0';
     }
-    if (strcmp(host, "0.0.0.0") == 0 && (sockets[0] = listen_on_any(colon + 1)) >= 0) {
-        *n = 1;
+    if (strcmp(host, "0.0.0.0") == 0) {
+        int fd = listen_any((uint16_t)atoi(colon + 1), SOMAXCONN);
+
+        if (fd < 0)
+            return explain(-fd, where, err);
+        sockets[(*n)++] = fd;
         return 0;
     }
     rc = getaddrinfo(host, colon + 1, &hints, &found);

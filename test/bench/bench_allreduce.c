@@ -258,7 +258,7 @@ int main(int argc, char **argv)
         return 1;
     }
     for (uint32_t i = 0; i < p.n_ranks; i++) {
-        if (comm_listener_open("127.0.0.1", 0, 0, &listeners[i], &err) < 0) {
+        if (comm_listener_open("127.0.0.1", 0, 0, NULL, &listeners[i], &err) < 0) {
             fprintf(stderr, "%s\n", err.text);
             return 1;
         }

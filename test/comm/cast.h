@@ -94,7 +94,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
         k->hosts[i][0] = (char)(is_ps ? k->hosts[i][0] - 'a' + 'A' : k->hosts[i][0]);
         snprintf(k->names[i], sizeof(k->names[i]), "%s %u", is_ps ? "ps" : "worker",
                  is_ps ? n_ps++ : i - n_ps);
-        if (comm_listener_open("127.0.0.1", 0, 0, &k->listeners[i], &err) < 0)
+        if (comm_listener_open("127.0.0.1", 0, 0, NULL, &k->listeners[i], &err) < 0)
             fail_msg("%s", err.text);
         snprintf(k->addresses[i], sizeof(k->addresses[i]), "%s",
                  comm_listener_address(k->listeners[i]));

@@ -305,22 +305,22 @@ static void listener_address_is_the_bound_address(void **state)
     uint16_t port;
 
     (void)state;
-    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, &l, &err), 0);
+    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, NULL, &l, &err), 0);
     snprintf(text, sizeof(text), "%s", comm_listener_address(l));
     assert_true(strncmp(text, "127.0.0.1:", 10) == 0);
     port = (uint16_t)strtoul(text + 10, NULL, 10);
-    assert_int_equal(comm_listener_open("127.0.0.1", port, port, &second, &err), ERR_IO);
+    assert_int_equal(comm_listener_open("127.0.0.1", port, port, NULL, &second, &err), ERR_IO);
     assert_non_null(strstr(err.text, "Address already in use"));
-    assert_int_equal(comm_listener_open("127.0.0.1", port, (uint16_t)(port + 20), &second, &err),
-                     0);
+    assert_int_equal(
+        comm_listener_open("127.0.0.1", port, (uint16_t)(port + 20), NULL, &second, &err), 0);
     assert_true(strtoul(comm_listener_address(second) + 10, NULL, 10) > port);
     comm_listener_close(second);
     comm_listener_close(l);
-    assert_int_equal(comm_listener_open("127.0.0.1", port, port, &l, &err), 0);
+    assert_int_equal(comm_listener_open("127.0.0.1", port, port, NULL, &l, &err), 0);
     assert_string_equal(comm_listener_address(l), text);
     comm_listener_close(l);
-    assert_int_equal(comm_listener_open("not a name!", 0, 0, &l, &err), ERR_IO); /* it may resolve later */
-    assert_int_equal(comm_listener_open("192.0.2.1", 0, 0, &l, &err), ERR_INPUT); /* not of this host */
+    assert_int_equal(comm_listener_open("not a name!", 0, 0, NULL, &l, &err), ERR_IO); /* it may resolve later */
+    assert_int_equal(comm_listener_open("192.0.2.1", 0, 0, NULL, &l, &err), ERR_INPUT); /* not of this host */
     assert_string_equal(comm_host_key(), comm_host_key());
 }
 

@@ -53,7 +53,7 @@ static void path_to_a_listener_works_although_no_thread_accepts(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, &l, &err), 0);
+    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, NULL, &l, &err), 0);
     assert_false(is_dead(comm_listener_address(l), PATIENT_MS));
     comm_listener_close(l);
 }
@@ -148,7 +148,7 @@ static void sweep_removes_tests_and_keeps_early_connections(void **state)
     int early;
 
     (void)state;
-    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, &l, &err), 0);
+    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, NULL, &l, &err), 0);
     early = say_hello(comm_listener_address(l), l);
     for (int i = 0; i < BATCH; i++)
         addresses[i] = comm_listener_address(l);
@@ -175,7 +175,7 @@ static void sweep_keeps_a_bounded_number_of_connections(void **state)
     int fds[300], n = 0;
 
     (void)state;
-    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, &l, &err), 0);
+    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, NULL, &l, &err), 0);
     for (int i = 0; i < 300; i++)
         fds[i] = say_hello(comm_listener_address(l), l);
     comm_listener_sweep(l);
@@ -197,7 +197,7 @@ static void sweep_leaves_the_queue_to_a_handshake(void **state)
     int early;
 
     (void)state;
-    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, &l, &err), 0);
+    assert_int_equal(comm_listener_open("127.0.0.1", 0, 0, NULL, &l, &err), 0);
     listener_claim(l, true);
     early = say_hello(comm_listener_address(l), l);
     comm_listener_sweep(l);

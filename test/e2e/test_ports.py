@@ -35,6 +35,13 @@ def data_ports_two_tasks_of_a_host_share_a_range():
 
 
 @test
+def data_ports_leave_out_the_control_ports_of_the_tasks_of_the_host():
+    first, last = free_range(4)
+    job = digits_job(workdir(), train={"epochs": 1, "lanes": 2}, communication={"data_port": [first, last]})
+    expect_codes(start(job, 2, ports=[first, first + 1]), [0, 0])
+
+
+@test
 def data_ports_exhausted_range_is_named():
     first, last = free_range(2)
     job = digits_job(workdir(), train={"epochs": 1, "lanes": 3, "global_batch_size": 66},

@@ -551,7 +551,7 @@ static void ranks_of_a_random_view_make_calls_that_match(void **state)
     memory = aligned_alloc(64, (size_t)ARENAS * FLOATS * sizeof(float));
     assert_true(records != NULL && scratch != NULL && memory != NULL);
     memset(memory, 0, (size_t)ARENAS * FLOATS * sizeof(float));
-    if (comm_listener_open("127.0.0.1", 0, 0, &listener, &err) < 0)
+    if (comm_listener_open("127.0.0.1", 0, 0, NULL, &listener, &err) < 0)
         fail_msg("%s", err.text);
     for (uint32_t i = 0; i < VIEWS; i++) {
         draw_group(&g, i);

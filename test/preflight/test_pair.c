@@ -25,7 +25,7 @@ static struct pair_server *open_server(void)
     struct pair_server *s = NULL;
     struct err err;
 
-    if (pair_serve(HOST, 0, 0, &s, &err) < 0)
+    if (pair_serve(HOST, 0, 0, NULL, &s, &err) < 0)
         fail_msg("%s", err.text);
     assert_true(pair_port(s) > 0);
     return s;
@@ -39,7 +39,7 @@ static void pair_has_a_round_trip_and_a_rate(void **state)
         struct pair_server *s;
         struct err err;
 
-        assert_int_equal(pair_serve(any ? NULL : HOST, 0, 0, &s, &err), 0);
+        assert_int_equal(pair_serve(any ? NULL : HOST, 0, 0, NULL, &s, &err), 0);
         if (pair_measure(HOST, pair_port(s), pair_ticket(s), 50, PAIR_BYTES_MAX, &goes_on, &r,
                          &err) < 0)
             fail_msg("%s", err.text);
@@ -129,7 +129,7 @@ static void range_without_a_free_port_names_its_key(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(pair_serve(HOST, port, port, &other, &err), ERR_IO);
+    assert_int_equal(pair_serve(HOST, port, port, NULL, &other, &err), ERR_IO);
     assert_non_null(strstr(err.text, "communication.data_port"));
     pair_close(s);
 }

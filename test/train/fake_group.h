@@ -115,7 +115,7 @@ static inline struct fake_group *fake_group_new(uint32_t n, uint32_t n_devices)
         t->group = g;
         snprintf(t->name, sizeof(t->name), "worker %u", i);
         t->host[0] = (char)('A' + i); /* each task has its own host, so that they use TCP */
-        if (comm_listener_open("127.0.0.1", 0, 0, &t->listener, &err) < 0)
+        if (comm_listener_open("127.0.0.1", 0, 0, NULL, &t->listener, &err) < 0)
             fail_msg("%s", err.text);
         snprintf(t->address, sizeof(t->address), "%s", comm_listener_address(t->listener));
         for (uint32_t d = 0; d < n_devices; d++)

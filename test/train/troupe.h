@@ -281,7 +281,7 @@ static inline struct troupe *troupe_new(const char *hosts, uint32_t devices,
     for (uint32_t i = 0; i < k->n; i++) {
         k->hosts[i][0] = hosts[i];
         snprintf(k->names[i], sizeof(k->names[i]), "worker %u", i);
-        if (comm_listener_open("127.0.0.1", 0, 0, &k->listeners[i], &err) < 0)
+        if (comm_listener_open("127.0.0.1", 0, 0, NULL, &k->listeners[i], &err) < 0)
             fail_msg("%s", err.text);
         snprintf(k->addresses[i], sizeof(k->addresses[i]), "%s",
                  comm_listener_address(k->listeners[i]));
