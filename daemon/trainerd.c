@@ -19,6 +19,7 @@
 #include "daemon/complete.h"
 #include "daemon/exit_codes.h"
 #include "daemon/launcher.h"
+#include "daemon/own_name.h"
 #include "daemon/preflight.h"
 #include "daemon/restart.h"
 #include "daemon/run.h"
@@ -203,13 +204,16 @@ static int end_complete(const char *text)
     return 0;
 }
 
-/* Reports an error before anything was started. Takes ownership of `s`; returns the exit code. */
+/* Reports an error, or a stop signal (ERR_CANCELED), before anything was started. Takes ownership of `s`; returns the exit code. */
 static int end_early(struct settled *s, int rc, const struct err *err)
 {
-    log_error("end", "exit %d: %s", run_exit_code(rc), err->text);
-    service_end(run_exit_code(rc), err->text);
+    int code = rc == ERR_CANCELED ? EXIT_STOPPED : run_exit_code(rc);
+
+    log_record(rc == ERR_CANCELED ? LOG_INFO : LOG_ERROR, "end", NULL, 0, "exit %d: %s", code,
+               err->text);
+    service_end(code, err->text);
     settled_free(s);
-    return run_exit_code(rc);
+    return code;
 }
 
 /* --restart: only for a process without a cluster. */
@@ -297,6 +301,9 @@ static int run(const struct flags *f)
                 return end_early(s, rc, &err);
             rc = end_complete(text);
         } else {
+            rc = own_name_wait(s, &err);
+            if (rc < 0)
+                return end_early(s, rc, &err);
             if (preflight_seconds > 0 && !settled_is_evaluator(s) && !s->is_ps)
                 preflight_before_start(s, preflight_seconds);
             rc = run_task(&o);

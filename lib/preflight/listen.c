@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/ports.h"
+#include "preflight/own_name.h"
 #include "preflight/preflight_priv.h"
 
 enum { BACKLOG = 1024 };
@@ -83,6 +84,23 @@ static int listen_data(struct preflight *p, struct resolved *found)
     return rc;
 }
 
+/* Returns true, and the reason, if the name of this task has loopback addresses alone. */
+static bool has_loopback_name(const struct preflight_opts *o, char fault[PREFLIGHT_TEXT_BYTES])
+{
+    const char *others[PREFLIGHT_WORLD_MAX];
+    char why[512];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < o->world; i++)
+        if (i != o->self)
+            others[n++] = o->tasks[i].host;
+    if (own_name_check(o->tasks[o->self].host, others, n, NAME_MS, why, sizeof(why)) !=
+        OWN_NAME_LOOPBACK)
+        return false;
+    snprintf(fault, PREFLIGHT_TEXT_BYTES, "%s", why);
+    return true;
+}
+
 int listen_open(struct preflight *p, struct err *err)
 {
     const struct preflight_opts *o = p->o;
@@ -92,6 +110,8 @@ int listen_open(struct preflight *p, struct err *err)
     struct resolved found;
     int rc;
 
+    if (!o->binds_any && has_loopback_name(o, fault))
+        return 0;
     resolve_host(o->binds_any ? NULL : self->host, port, NAME_MS, &found);
     rc = found.n > 0 ? listen_all(p, &found, &port, false) : 0;
     if (rc == -EADDRINUSE)

@@ -96,6 +96,63 @@ def dual_stack_hosts_with_bind_any_reach_the_data_plane_by_the_address_of_their_
     assert any("at [fd78::1]:" in r["message"] for r in tasks[0].events("address")), tasks[0].log()
 
 
+@test
+def own_name_that_appears_late_is_waited_for():
+    set_addresses(4)
+    # the second name first belongs to another host, as in a cache of DNS after a pod was moved
+    pair = Pair(["one:2222", "two:2222"], ["10.78.0.2 two\n", "10.78.0.1 one\n10.78.0.1 two\n"])
+    tasks = pair.start()
+    tasks[0].until(lambda t: any("'one' has no address: " in r["message"] for r in t.events("address")))
+    tasks[1].until(lambda t: any("'two' resolves to 10.78.0.1, which is not an address of this host" in r["message"]
+                                 for r in t.events("address")))
+    pair.write("h1", "10.78.0.1 one\n")
+    with open(pair.hosts("h2"), "r+") as f:
+        f.write("127.0.0.1 localhost\n10.78.0.1 one\n10.78.0.2 two\n")
+        f.truncate()
+    expect_codes(tasks, [0, 0])
+
+
+@test
+def own_name_that_never_appears_ends_the_task_and_a_signal_at_once():
+    set_addresses(4)
+    for deadline, code, text in ((1, 138, "listen on one:2222: for 1 s (train.deadline_seconds) 'one' has no address"),
+                                 (600, 143, "stopped while it waited for its name: 'one' has no address")):
+        pair = Pair(["one:2222", "10.78.0.2:2222"], deadline_seconds=deadline)
+        task = Task(pair.job, pair.config[0], ("--devices", "cpu:1"), None, "worker 0", prefix=pair.prefix("h1"))
+        if code == 143:
+            task.until(lambda t: t.events("address"))
+            task.signal(signal.SIGTERM)
+        expect_codes([task], [code])
+        assert text in task.final_message(), task.log()
+
+
+@test
+def own_name_with_a_loopback_address_is_refused_with_the_remedy():
+    set_addresses(4)
+    pair = Pair(["one:2222", "two:2222"], ["127.0.1.1 one\n10.78.0.2 two\n", "127.0.1.1 two\n10.78.0.1 one\n"])
+    tasks = pair.start()
+    expect_codes(tasks, [2, 2])
+    assert tasks[0].final_message() == (
+        "exit 2: listen on one:2222: 'one' resolves on this host to 127.0.1.1, a loopback address, to which 'two' and other hosts "
+        "cannot connect; remove that line from /etc/hosts, write an address of this host into the cluster, or use --bind any")
+    assert "'two' resolves on this host to 127.0.1.1" in tasks[1].final_message(), tasks[1].log()
+    measured = subprocess.run([*pair.prefix("h1"), TRAINERCTL, "preflight", "--seconds", "1", pair.job], capture_output=True, text=True,
+                              timeout=GUARD, env={**os.environ, "TF_CONFIG": str(pair.config[0]).replace("'", '"'), "TRAINERD_TOKEN": TOKEN,
+                                                  "TRAINERD_DEVICES": "cpu:1"})
+    assert "own address: worker 0: 'one' resolves on this host to 127.0.1.1, a loopback address" in measured.stdout, measured
+    # the remedy that needs no other file
+    pair.env = {"TRAINERD_BIND": "any"}
+    expect_codes(pair.start(), [0, 0])
+
+
+@test
+def loopback_names_of_one_host_train():
+    set_addresses(4)
+    pair = Pair(["one:2222", "10.78.0.1:2223"], ["127.0.1.1 one\n", ""])
+    tasks = [Task(pair.job, c, ("--devices", "cpu:1"), None, "worker", prefix=pair.prefix("h1")) for c in pair.config]
+    expect_codes(tasks, [0, 0])
+
+
 if __name__ == "__main__":
     enter_namespaces()
     if has_namespaces():
