@@ -22,6 +22,7 @@ enum {
     POINT_BYTES = 65,  /* a point of P-256, uncompressed */
     SECRET_BYTES = 48, /* 128 bits more than the order of P-256, so the remainder has no bias */
     DAY_SECONDS = 86400,
+    COMMON_NAME_MAX = 64,
 };
 
 static const char curve[] = "P-256";
@@ -130,9 +131,17 @@ static bool set_validity(X509 *x, uint32_t days)
            X509_time_adj_ex(X509_getm_notAfter(x), (int)days, 0, NULL) != NULL;
 }
 
+/* A common name has at most 64 characters (RFC 5280, ub-common-name), the host name of a pod often more. */
+static bool is_common_name(const char *name)
+{
+    return strlen(name) <= COMMON_NAME_MAX;
+}
+
+/* The subject of a longer name is empty: the list of hosts has it. */
 static bool set_name(X509_NAME *to, const char *name)
 {
-    return X509_NAME_add_entry_by_txt(to, "CN", MBSTRING_UTF8, (const unsigned char *)name, -1, -1,
+    return !is_common_name(name) ||
+           X509_NAME_add_entry_by_txt(to, "CN", MBSTRING_UTF8, (const unsigned char *)name, -1, -1,
                                       0) == 1;
 }
 
@@ -169,6 +178,8 @@ static int add_hosts(X509 *x, X509 *issuer, const struct tls_subject *s, struct 
     struct buf list = { 0 };
     int rc = 0;
 
+    if (s->n_hosts > 0 && !is_common_name(s->name)) /* the subject is empty: RFC 5280, 4.2.1.6 */
+        buf_str(&list, "critical");
     for (uint32_t i = 0; i < s->n_hosts && rc == 0; i++)
         if (!add_host(&list, s->hosts[i]))
             rc = err_set(err, ERR_INPUT, "certificate of '%.64s': '%.253s' is no host name; expected "

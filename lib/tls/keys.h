@@ -12,7 +12,7 @@ struct buf;
 struct err;
 
 struct tls_subject {
-    const char *name;         /* common name, at most 64 bytes */
+    const char *name;         /* common name; left out if it has more than 64 bytes */
     const char *const *hosts; /* [n_hosts] DNS names and IP addresses, without port */
     uint32_t n_hosts;
     uint32_t days; /* validity from now, and one day before, for clocks that differ; 0: unlimited */

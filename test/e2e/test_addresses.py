@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Names and addresses of tasks on two hosts, which are network namespaces with an /etc/hosts of their own: IPv6 alone, names that
 appear late, and names that mean the loopback interface."""
+import json
 import os
 import signal
 import subprocess
@@ -97,6 +98,28 @@ def dual_stack_hosts_with_bind_any_reach_the_data_plane_by_the_address_of_their_
 
 
 @test
+def certificates_for_host_names_above_64_characters_are_accepted():
+    set_addresses(4)
+    names = ["%s-%d.%s.team.svc.cluster.local" % ("w" * 60, i, "n" * 60) for i in (0, 1)]
+    pair = Pair([n + ":2222" for n in names], "10.78.0.1 %s\n10.78.0.2 %s\n" % tuple(names), steps=100000)
+    folder = os.path.join(pair.folder, "keys")
+    made = subprocess.run([TRAINERCTL, "keys", "--out", folder], capture_output=True, text=True, timeout=GUARD,
+                          env={**os.environ, "TF_CONFIG": json.dumps(pair.config[0])})
+    assert made.returncode == 0, made
+    for i, name in enumerate(names):
+        text = subprocess.run(["openssl", "x509", "-noout", "-subject", "-ext", "subjectAltName", "-in", "%s/%s/tls.crt" % (folder, name)],
+                              capture_output=True, text=True, timeout=GUARD, check=True).stdout
+        assert "CN" not in text and "Alternative Name: critical" in text and "DNS:" + name in text, text
+    tasks = [Task(pair.job, pair.config[i], ("--devices", "cpu:1"), {"TRAINERD_TOKEN": "", "TRAINERD_TLS": "%s/%s" % (folder, name)},
+                  "worker %d" % i, prefix=pair.prefix(host)) for (i, name), host in zip(enumerate(names), HOSTS)]
+    tasks[0].until_step(3)
+    stopped = subprocess.run([*pair.prefix("h2"), TRAINERCTL, "stop", names[0] + ":2222"], capture_output=True, text=True, timeout=GUARD,
+                             env={**os.environ, "TRAINERD_TLS": folder + "/operator"})
+    assert stopped.returncode == 0, stopped
+    expect_codes(tasks, [143, 143])
+
+
+@test
 def own_name_that_appears_late_is_waited_for():
     set_addresses(4)
     # the second name first belongs to another host, as in a cache of DNS after a pod was moved
@@ -137,7 +160,7 @@ def own_name_with_a_loopback_address_is_refused_with_the_remedy():
         "cannot connect; remove that line from /etc/hosts, write an address of this host into the cluster, or use --bind any")
     assert "'two' resolves on this host to 127.0.1.1" in tasks[1].final_message(), tasks[1].log()
     measured = subprocess.run([*pair.prefix("h1"), TRAINERCTL, "preflight", "--seconds", "1", pair.job], capture_output=True, text=True,
-                              timeout=GUARD, env={**os.environ, "TF_CONFIG": str(pair.config[0]).replace("'", '"'), "TRAINERD_TOKEN": TOKEN,
+                              timeout=GUARD, env={**os.environ, "TF_CONFIG": json.dumps(pair.config[0]), "TRAINERD_TOKEN": TOKEN,
                                                   "TRAINERD_DEVICES": "cpu:1"})
     assert "own address: worker 0: 'one' resolves on this host to 127.0.1.1, a loopback address" in measured.stdout, measured
     # the remedy that needs no other file
