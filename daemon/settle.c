@@ -24,16 +24,6 @@ static const char *environment(void *arg, const char *name)
     return getenv(name);
 }
 
-static bool under_launcher(void)
-{
-    static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID" };
-
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (getenv(names[i]) != NULL)
-            return true;
-    return false;
-}
-
 /* --port: the control port of the first task of each host. */
 static int read_first_port(const char *text, uint32_t *out, struct err *err)
 {
@@ -68,7 +58,7 @@ static int settle_cluster(const struct settled_args *args, struct settled *s, st
     if (read_first_port(args->port, &o.first_port, err) < 0)
         return ERR_INPUT;
     /* The name of a machine ends in a number for many reasons; the name of a pod for one. */
-    if (getenv("KUBERNETES_SERVICE_HOST") == NULL && under_launcher())
+    if (getenv("KUBERNETES_SERVICE_HOST") == NULL && cluster_is_launched(&o))
         o.hostname = NULL;
     else if (gethostname(host, sizeof(host) - 1) != 0)
         o.hostname = NULL;

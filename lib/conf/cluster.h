@@ -6,7 +6,8 @@
  * it. Decisions and warnings are returned as notes, which the caller logs.
  *
  * This task is --task, else "task" of the text. If neither has an index, a launcher defines it:
- * OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK, SLURM_PROCID, or the n of a host name ending in -<n>
+ * OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK, SLURM_PROCID or another variable of
+ * cluster_launcher.c, or the n of a host name ending in -<n>
  * (not with "slurm", where the numbers of nodes are arbitrary). The index counts the training tasks
  * by rank (the chief first, if there is one, then the workers). If the text has a type without an
  * index, it counts the tasks of that type. Two launchers that disagree are an error. A host name

@@ -57,6 +57,8 @@ struct cluster_draft {
     uint32_t index;
     /* JSON value that an error about this task refers to; NULL: not from JSON */
     const cJSON *self_at;
+    /* the variable that alone has the index of this task, of the launcher whose tasks the cluster lists; NULL: any */
+    const char *rank_variable;
     VEC(const char *) notes;
     bool has_master_note; /* the note about the job name "master" was added */
     bool failed;          /* out of memory: a note is missing */

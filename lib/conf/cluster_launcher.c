@@ -17,6 +17,12 @@ static const char *const variables[] = {
     "PMI_RANK",
     "PMIX_RANK",
     "SLURM_PROCID",
+    "MV2_COMM_WORLD_RANK",
+    "HOROVOD_RANK",
+    "JSM_NAMESPACE_RANK",
+    "FLUX_TASK_RANK",
+    "PALS_RANKID",
+    "ALPS_APP_PE",
 };
 
 /* Sets *out to the n of a host name "trainer-<n>" or "trainer-<n>.domain". Returns false if it has
@@ -40,8 +46,11 @@ static bool read_host_suffix(const struct cluster_draft *d, uint64_t *out)
 static int read_variables(const struct cluster_draft *d, const char **where, uint64_t *index,
                           struct err *err)
 {
-    for (size_t i = 0; i < COUNT_OF(variables); i++) {
-        const char *text = cluster_env(d, variables[i]);
+    const char *const *names = d->rank_variable != NULL ? &d->rank_variable : variables;
+    size_t n = d->rank_variable != NULL ? 1 : COUNT_OF(variables);
+
+    for (size_t i = 0; i < n; i++) {
+        const char *text = cluster_env(d, names[i]);
         uint64_t value;
 
         if (text == NULL || text[0] == '\0')
@@ -50,17 +59,25 @@ static int read_variables(const struct cluster_draft *d, const char **where, uin
             return cluster_reject(d, NULL, err,
                                   "no task index is given, and %s='%.64s' is not an index: "
                                   "expected 0, 1, ...; correct it, or use --task TYPE:INDEX",
-                                  variables[i], text);
+                                  names[i], text);
         if (*where != NULL && value != *index)
             return cluster_reject(d, NULL, err,
                                   "%s has the task index %" PRIu64 ", but %s has %" PRIu64
                                   "; unset one of them, or use --task TYPE:INDEX",
-                                  *where, *index, variables[i], value);
+                                  *where, *index, names[i], value);
         if (*where == NULL)
-            *where = variables[i];
+            *where = names[i];
         *index = value;
     }
     return 0;
+}
+
+bool cluster_is_launched(const struct cluster_opts *opts)
+{
+    for (size_t i = 0; i < COUNT_OF(variables); i++)
+        if (opts->env(opts->env_arg, variables[i]) != NULL)
+            return true;
+    return false;
 }
 
 int cluster_launcher_index(struct cluster_draft *d, uint32_t limit, const char *what, bool *found,

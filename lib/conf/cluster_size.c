@@ -1,11 +1,8 @@
 /* cluster_size.c - the cluster of a launcher that started several tasks without a cluster text.
  *
- *   Slurm       SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE have all hosts
- *   Open MPI    has no variable with the hosts; known if all tasks run on this host
- *   PMI, PMIx   have the number of tasks, or only the index
- *
  * Without this step each task would be a task without a cluster, and all of them would train the
- * whole job. */
+ * whole job. A launcher whose variables have no addresses forms a cluster if all its tasks are on this
+ * host; else the task is refused with the line to add. */
 #include "conf/cluster_size.h"
 
 #include <inttypes.h>
@@ -18,17 +15,77 @@
 #include "conf/cluster_hosts.h"
 #include "conf/cluster_slurm.h"
 
-/* Variables of the launchers, the innermost first: mpirun inside a Slurm step sees both. */
+#define EACH "give every task the same --hosts HOST,HOST,... (a host for each rank) or TF_CONFIG"
+#define HOSTS(hosts_, rank_) \
+    "add to the environment of every task: TRAINERD_HOSTS=" hosts_ " TRAINERD_TASK=worker:" rank_
+#define WITH(word_) EACH ", or start the job with " word_
+
+/* The variables of launchers, the innermost first: mpirun or torchrun inside a Slurm step sees those of both. */
 static const struct launcher {
     const char *name;
-    const char *size;       /* number of tasks */
+    const char *size;       /* number of tasks; NULL: no variable has it */
     const char *local_size; /* number of tasks on this host; NULL: unknown */
     const char *rank;
+    const char *nodes;  /* number of hosts; NULL: unknown */
+    const char *unless; /* the row does not apply where this variable is set; NULL: none */
+    bool is_list;       /* `size` has the names of the hosts, with commas between them */
+    const char *remedy; /* what to add */
 } launchers[] = {
-    { "Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK" },
-    { "PMI", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_RANK" },
-    { "Slurm", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_PROCID" },
+    /* torchrun and what has its variables: Kubeflow's PyTorchJob and XGBoostJob, DeepSpeed, Accelerate */
+    { .name = "torchrun", .size = "WORLD_SIZE", .local_size = "LOCAL_WORLD_SIZE", .rank = "RANK",
+      .remedy = EACH ", and TRAINERD_TASK=worker:$RANK" },
+    { .name = "Open MPI", .size = "OMPI_COMM_WORLD_SIZE", .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+      .rank = "OMPI_COMM_WORLD_RANK", .remedy = WITH("trainerd-mpirun") },
+    { .name = "MVAPICH2", .size = "MV2_COMM_WORLD_SIZE", .local_size = "MV2_COMM_WORLD_LOCAL_SIZE",
+      .rank = "MV2_COMM_WORLD_RANK", .remedy = EACH },
+    { .name = "Horovod", .size = "HOROVOD_SIZE", .local_size = "HOROVOD_LOCAL_SIZE", .rank = "HOROVOD_RANK",
+      .remedy = EACH },
+    { .name = "jsrun", .size = "JSM_NAMESPACE_SIZE", .local_size = "JSM_NAMESPACE_LOCAL_SIZE",
+      .rank = "JSM_NAMESPACE_RANK", .remedy = EACH },
+    { .name = "Flux", .size = "FLUX_JOB_SIZE", .rank = "FLUX_TASK_RANK", .nodes = "FLUX_JOB_NNODES", .remedy = EACH },
+    { .name = "PALS", .size = "PALS_SIZE", .local_size = "PALS_LOCAL_SIZE", .rank = "PALS_RANKID", .remedy = EACH },
+    /* MPICH and Intel MPI */
+    { .name = "PMI", .size = "PMI_SIZE", .local_size = "MPI_LOCALNRANKS", .rank = "PMI_RANK",
+      .remedy = WITH("trainerd-mpirun") },
+    { .name = "Slurm", .size = "SLURM_STEP_NUM_TASKS", .rank = "SLURM_PROCID", .remedy = WITH("trainerd-srun") },
+    { .name = "Slurm", .size = "SLURM_NTASKS", .rank = "SLURM_PROCID", .unless = "SLURM_STEP_ID",
+      .remedy = "this is an allocation without a step: start the tasks with `srun trainerd ...` or trainerd-srun" },
+    { .name = "Slurm", .size = "SLURM_JOB_NUM_NODES", .rank = "SLURM_NODEID", .unless = "SLURM_STEP_ID",
+      .remedy = "this is an allocation without a step: start the tasks with `srun trainerd ...` or trainerd-srun" },
+    /* Kubeflow's TrainJob: a node is a task, which has all devices of the node */
+    { .name = "TrainJob", .size = "PET_NNODES", .rank = "PET_NODE_RANK",
+      .remedy = EACH ", and TRAINERD_TASK=worker:$PET_NODE_RANK" },
+    { .name = "AWS Batch", .size = "AWS_BATCH_JOB_NUM_NODES", .rank = "AWS_BATCH_JOB_NODE_INDEX",
+      .remedy = EACH ", and TRAINERD_TASK=worker:$AWS_BATCH_JOB_NODE_INDEX" },
+    { .name = "SageMaker", .size = "SM_HOST_COUNT", .rank = "SM_CURRENT_HOST_RANK",
+      .remedy = EACH ", and TRAINERD_TASK=worker:$SM_CURRENT_HOST_RANK" },
+    { .name = "Volcano", .size = "VC_WORKER_NUM", .rank = "VC_TASK_INDEX",
+      .remedy = HOSTS("$VC_WORKER_HOSTS", "$VC_TASK_INDEX") },
+    { .name = "TPU", .size = "TPU_WORKER_HOSTNAMES", .rank = "TPU_WORKER_ID", .is_list = true,
+      .remedy = HOSTS("$TPU_WORKER_HOSTNAMES", "$TPU_WORKER_ID") },
+    { .name = "Paddle", .size = "PADDLE_TRAINERS_NUM", .rank = "PADDLE_TRAINER_ID",
+      .remedy = HOSTS("$PADDLE_TRAINER_ENDPOINTS", "$PADDLE_TRAINER_ID") },
+    { .name = "DMLC", .size = "DMLC_NUM_WORKER", .rank = "DMLC_TASK_ID",
+      .remedy = EACH ", and TRAINERD_TASK=worker:$DMLC_TASK_ID" },
+    { .name = "PBS", .size = "PBS_NUM_NODES", .rank = "PBS_NODENUM",
+      .remedy = "start a task on each host with `trainerd-mpirun JOB $(sort -u $PBS_NODEFILE)`" },
+    { .name = "Grid Engine", .size = "NHOSTS", .rank = "PE_HOSTFILE",
+      .remedy = "start a task on each host with `trainerd-mpirun JOB $(cut -d' ' -f1 $PE_HOSTFILE)`" },
+    /* Rows without a number of tasks follow: they apply where no other variable has it. */
+    { .name = "PMIx", .rank = "PMIX_RANK", .remedy = WITH("trainerd-mpirun") },
+    { .name = "PALS", .rank = "PALS_RANKID", .remedy = EACH },
+    { .name = "ALPS", .rank = "ALPS_APP_PE", .remedy = EACH },
+    { .name = "Indexed Job", .rank = "JOB_COMPLETION_INDEX",
+      .remedy = "add to the environment of every pod: TRAINERD_HOSTS=HOST,HOST,... (config/kubernetes/job.yaml has an "
+                "example), and TRAINERD_TASK=worker:$(JOB_COMPLETION_INDEX)" },
 };
+
+static bool is_set(const struct cluster_draft *d, const char *name)
+{
+    const char *text = name != NULL ? cluster_env(d, name) : NULL;
+
+    return text != NULL && text[0] != '\0';
+}
 
 /* Reads a number of tasks; 0: the variable is absent or invalid. */
 static uint32_t read_size(const struct cluster_draft *d, const char *name)
@@ -39,11 +96,38 @@ static uint32_t read_size(const struct cluster_draft *d, const char *name)
     return text != NULL && text_u64(text, CLUSTER_MAX_SLURM, &value) ? (uint32_t)value : 0;
 }
 
+static uint32_t read_row(const struct cluster_draft *d, const struct launcher *l)
+{
+    const char *list = l->is_list ? cluster_env(d, l->size) : NULL;
+    uint32_t n = 1;
+
+    if (l->unless != NULL && is_set(d, l->unless))
+        return 0;
+    if (!l->is_list)
+        return read_size(d, l->size);
+    if (list == NULL || list[0] == '\0')
+        return 0;
+    for (; (list = strchr(list, ',')) != NULL; list++)
+        n++;
+    return n;
+}
+
+/* Returns the row of the innermost launcher that started several tasks, or perhaps did; NULL: none. */
 static const struct launcher *find_launcher(const struct cluster_draft *d)
 {
-    for (size_t i = 0; i < COUNT_OF(launchers); i++)
-        if (read_size(d, launchers[i].size) > 1)
-            return &launchers[i];
+    bool is_counted = false;
+
+    for (size_t i = 0; i < COUNT_OF(launchers); i++) {
+        const struct launcher *l = &launchers[i];
+        uint32_t size = l->size != NULL ? read_row(d, l) : 0;
+
+        /* WORLD_SIZE and NHOSTS alone are names that other programs use */
+        if (size > 1 && is_set(d, l->rank))
+            return l;
+        if (l->size == NULL && !is_counted && is_set(d, l->rank))
+            return l;
+        is_counted |= size > 0;
+    }
     return NULL;
 }
 
@@ -57,15 +141,20 @@ static void add_seen(const struct cluster_draft *d, const char *name, char *out,
         snprintf(out + used, n - used, "%s%s=%.40s", used > 0 ? ", " : "", name, value);
 }
 
-static int refuse(const struct cluster_draft *d, const char *seen, struct err *err)
+static int refuse(const struct cluster_draft *d, const struct launcher *l, const char *seen,
+                  struct err *err)
 {
     return cluster_reject(d, NULL, err,
                           "a launcher started several tasks (%s), but there is no cluster, and "
-                          "each of them would train the whole job; give every task the same "
-                          "--hosts HOST,HOST,... (a host for each rank) or TF_CONFIG, start the "
-                          "job with trainerd-mpirun or trainerd-srun, or use --cluster none to "
+                          "each of them would train the whole job; %s, or use --cluster none to "
                           "train alone in every process",
-                          seen);
+                          seen, l->remedy);
+}
+
+/* Whether all tasks of the launcher run on this host. */
+static bool is_local(const struct cluster_draft *d, const struct launcher *l, uint32_t size)
+{
+    return read_size(d, l->local_size) == size || read_size(d, l->nodes) == 1;
 }
 
 /* All tasks run on this host: the workers listen on the loopback interface. */
@@ -84,29 +173,27 @@ static int add_local_tasks(struct cluster_draft *d, uint32_t n, struct err *err)
 int cluster_form_from_launcher(struct cluster_draft *d, struct err *err)
 {
     const struct launcher *l = find_launcher(d);
-    const char *pmix = cluster_env(d, "PMIX_RANK");
     char seen[256] = "";
     uint32_t size;
 
-    if (l == NULL) {
-        if (pmix == NULL || pmix[0] == '\0' || strcmp(pmix, "0") == 0)
-            return 0; /* PMIx has no variable with the number of tasks */
-        add_seen(d, "PMIX_RANK", seen, sizeof(seen));
-        return refuse(d, seen, err);
-    }
-    size = read_size(d, l->size);
+    if (l == NULL)
+        return 0;
+    size = l->size != NULL ? read_row(d, l) : 0;
     add_seen(d, l->size, seen, sizeof(seen));
     add_seen(d, l->local_size, seen, sizeof(seen));
+    add_seen(d, l->nodes, seen, sizeof(seen));
     add_seen(d, l->rank, seen, sizeof(seen));
     /* Slurm's variables describe these tasks only if no other launcher was started in the step. */
-    if (strcmp(l->name, "Open MPI") != 0 && read_size(d, "SLURM_STEP_NUM_TASKS") == size) {
+    if ((strcmp(l->name, "Slurm") == 0 || strcmp(l->name, "PMI") == 0) &&
+        read_size(d, "SLURM_STEP_NUM_TASKS") == size) {
         d->label = d->c->source = "slurm";
         cluster_note(d, "no cluster is given: it is formed from the Slurm step (%s)", seen);
         return cluster_read_slurm(d, err);
     }
-    if (read_size(d, l->local_size) != size)
-        return refuse(d, seen, err);
+    if (size == 0 || !is_local(d, l, size))
+        return refuse(d, l, seen, err);
     d->label = d->c->source = l->name;
+    d->rank_variable = l->rank;
     cluster_note(d,
                  "no cluster is given: it is formed on this host, with the ports from %" PRIu32
                  ", because all tasks of %s are here (%s)",
