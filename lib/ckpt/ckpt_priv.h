@@ -5,7 +5,7 @@
  *                  (weights_index.c)
  *   export.c       writes the trained weights to one safetensors file
  *   json.c         values of JSON documents, and the errors of invalid values
- *   read.c         opens and reads the files of a checkpoint
+ *   read.c         opens and reads the files of a checkpoint, and compares their checksums
  *   manifest.c     prints and parses the manifest of a checkpoint
  *   folder.c       names, lists and cleans checkpoint directories
  *   layout.c       the files of a checkpoint: headers, ranges of the state
@@ -15,6 +15,7 @@
  *   verify.c       verifies one checkpoint; finds the newest; lists all
  *   load.c         reads one checkpoint to memory
  *   rows.c         reads rows of its tensors, wherever they are
+ *   verified.c     compares what is read with the manifest
  *   ids.c          the ids of its dynamic tables
  *   shard_set.c    the headers of its shard files, and whether they agree
  *   join.c         writes a copy without shard files
@@ -92,6 +93,9 @@ int ckpt_pread_all(int fd, const char *path, void *out, size_t n, uint64_t at, s
 int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safetensors *out,
                      char **raw, struct err *err);
 void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES]);
+/* Compares the checksum of a file with that of the manifest. Errors: ERR_CORRUPT. */
+int ckpt_check_hash(const char *path, const struct ckpt_file *file, const char *hash,
+                    struct err *err);
 
 /* ---- manifest.c ---- */
 struct ckpt_manifest {
@@ -239,7 +243,5 @@ struct ckpt_progress {
  * cache first. */
 int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool from_disk,
                        struct ckpt_progress *progress, struct err *err);
-int ckpt_check_hash(const char *path, const struct ckpt_file *file, const char *hash,
-                    struct err *err);
 
 #endif

@@ -137,3 +137,12 @@ void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES])
     for (size_t i = 0; i < sizeof(bytes.digest); i++)
         snprintf(out + 2 * i, 3, "%02x", bytes.digest[i]);
 }
+
+int ckpt_check_hash(const char *path, const struct ckpt_file *file, const char *hash,
+                    struct err *err)
+{
+    if (!fault_hit("ckpt.verify") && strcmp(hash, file->hash) == 0)
+        return 0;
+    return err_set(err, ERR_CORRUPT, "'%s': checksum (XXH3-128) is %s, its manifest expects %s",
+                   path, hash, file->hash);
+}

@@ -14,10 +14,12 @@ struct side { /* weights, or optimizer */
     int fd;             /* owned; of the file of whole tensors; -1: not open */
     char *path;         /* owned */
     struct safetensors whole; /* owned */
+    struct ckpt_verified verified; /* owned; of that file */
     struct ckpt_shard_set shards; /* owned */
 };
 
 struct ckpt_rows {
+    struct ckpt_manifest manifest;
     struct side sides[CKPT_SHARD_KINDS];
 };
 
@@ -32,6 +34,7 @@ void ckpt_rows_close(struct ckpt_rows *r)
             close(s->fd);
         free(s->path);
         safetensors_fini(&s->whole);
+        ckpt_verified_close(&s->verified);
         ckpt_shard_set_close(&s->shards);
     }
     free(r);
@@ -66,7 +69,6 @@ static int open_side(struct ckpt_rows *r, const char *folder, const struct ckpt_
 int ckpt_rows_open(const char *folder, struct ckpt_rows **out, struct err *err)
 {
     struct ckpt_rows *r = calloc(1, sizeof(*r));
-    struct ckpt_manifest m;
     int rc;
 
     if (r == NULL)
@@ -75,15 +77,31 @@ int ckpt_rows_open(const char *folder, struct ckpt_rows **out, struct err *err)
         r->sides[kind].fd = -1;
         ckpt_shard_set_init(&r->sides[kind].shards);
     }
-    rc = ckpt_manifest_read(folder, &m, err);
+    rc = ckpt_manifest_read(folder, &r->manifest, err);
     for (int kind = 0; rc == 0 && kind < CKPT_SHARD_KINDS; kind++)
-        rc = open_side(r, folder, &m, kind, err);
+        rc = open_side(r, folder, &r->manifest, kind, err);
     if (rc < 0) {
         ckpt_rows_close(r);
         return rc;
     }
     *out = r;
     return 0;
+}
+
+int ckpt_rows_verify(struct ckpt_rows *r, ckpt_verified_fn *on_progress, void *arg, struct err *err)
+{
+    int rc = 0;
+
+    for (int kind = 0; rc == 0 && kind < CKPT_SHARD_KINDS; kind++) {
+        struct side *s = &r->sides[kind];
+
+        rc = ckpt_verified_open(
+            s->fd, s->path, ckpt_manifest_file(&r->manifest, ckpt_dense_file(&r->manifest, kind)),
+            on_progress, arg, &s->verified, err);
+        if (rc == 0 && has_shard_files(&r->manifest, kind))
+            rc = ckpt_shard_set_verify(&s->shards, &r->manifest, kind, on_progress, arg, err);
+    }
+    return rc;
 }
 
 uint32_t ckpt_rows_count(const struct ckpt_rows *r, enum ckpt_shard_kind kind)
@@ -137,8 +155,9 @@ int ckpt_rows_read(const struct ckpt_rows *r, enum ckpt_shard_kind kind, uint32_
         return ckpt_shard_set_read(&s->shards, i - (uint32_t)s->whole.n, first, n, out, err);
     ckpt_rows_describe(r, kind, i, &t);
     CHECK(first <= t.rows && n <= t.rows - first);
-    return ckpt_pread_all(s->fd, s->path, out, n * t.row_bytes,
-                          s->whole.data_at + s->whole.entries[i].begin + first * t.row_bytes, err);
+    return ckpt_verified_read(&s->verified, s->fd, s->path, out, n * t.row_bytes,
+                              s->whole.data_at + s->whole.entries[i].begin + first * t.row_bytes,
+                              err);
 }
 
 int ckpt_rows_read_flat(const struct ckpt_rows *r, enum ckpt_shard_kind kind, uint32_t i,
@@ -154,6 +173,6 @@ int ckpt_rows_read_flat(const struct ckpt_rows *r, enum ckpt_shard_kind kind, ui
     e = &s->whole.entries[i];
     bytes = tensor_dtype_bytes(e->dtype);
     CHECK(first <= (e->end - e->begin) / bytes && n <= (e->end - e->begin) / bytes - first);
-    return ckpt_pread_all(s->fd, s->path, out, n * bytes,
-                          s->whole.data_at + e->begin + first * bytes, err);
+    return ckpt_verified_read(&s->verified, s->fd, s->path, out, n * bytes,
+                              s->whole.data_at + e->begin + first * bytes, err);
 }

@@ -1,5 +1,6 @@
 /* rows.h - reads ranges of rows of the tensors of a checkpoint, wherever they are: in a file of whole tensors, or
- * in shard files. Reads only the bytes of the range, and verifies no checksum: ckpt_verify() does.
+ * in shard files. Reads only the bytes of the range. They are compared with the manifest after ckpt_rows_verify(),
+ * else by ckpt_verify() alone.
  *
  * The rows of a dynamic table are in the order of their shards, those of a shard by ascending id (shard_files.h).
  *
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #include "ckpt/shard_files.h"
+#include "ckpt/verified.h"
 #include "tensor/tensor.h"
 
 struct ckpt_rows;
@@ -20,6 +22,10 @@ struct err;
  * *out. Errors: ERR_CORRUPT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int ckpt_rows_open(const char *folder, struct ckpt_rows **out, struct err *err);
 void ckpt_rows_close(struct ckpt_rows *r); /* NULL is allowed */
+/* Reads all files once, and compares them with their checksums in the manifest. Every later read is then compared with
+ * what was verified. Errors: those of ckpt_verified_open(). */
+int ckpt_rows_verify(struct ckpt_rows *r, ckpt_verified_fn *on_progress, void *arg,
+                     struct err *err);
 
 struct ckpt_rows_tensor {
     const char *name; /* valid until ckpt_rows_close() */

@@ -29,6 +29,7 @@ void ckpt_shard_set_close(struct ckpt_shard_set *s)
         if (s->fds[f] >= 0)
             close(s->fds[f]);
         free(s->paths[f]);
+        ckpt_verified_close(&s->verified[f]);
     }
     for (uint32_t i = 0; i < s->n; i++)
         free(s->tables[i].name);
@@ -324,6 +325,21 @@ int ckpt_shard_set_open(const char *folder, const struct ckpt_manifest *m,
     return rc;
 }
 
+int ckpt_shard_set_verify(struct ckpt_shard_set *s, const struct ckpt_manifest *m,
+                          enum ckpt_shard_kind kind, ckpt_verified_fn *on_progress, void *arg,
+                          struct err *err)
+{
+    char name[CKPT_FILE_NAME_BYTES];
+    int rc = 0;
+
+    for (uint32_t f = 0; rc == 0 && f < CKPT_SHARD_FILES; f++) {
+        ckpt_shard_file_name(kind, f, name);
+        rc = ckpt_verified_open(s->fds[f], s->paths[f], ckpt_manifest_file(m, name), on_progress,
+                                arg, &s->verified[f], err);
+    }
+    return rc;
+}
+
 /* Finds a row of a dynamic table: *file, and its index there. Returns how many rows of the file follow it. */
 static uint64_t find_row(const struct ckpt_shard_table *t, uint64_t *row, uint32_t *file)
 {
@@ -352,8 +368,8 @@ int ckpt_shard_set_read(const struct ckpt_shard_set *s, uint32_t table, uint64_t
             CHECK(ckpt_shard_next(first + n, t->first_shard, f, &first, &run));
             at = ckpt_shard_rows_before(t->first_shard, f, first);
         }
-        rc = ckpt_pread_all(s->fds[f], s->paths[f], to, run * t->row_bytes,
-                            t->at[f] + at * t->row_bytes, err);
+        rc = ckpt_verified_read(&s->verified[f], s->fds[f], s->paths[f], to, run * t->row_bytes,
+                                t->at[f] + at * t->row_bytes, err);
     }
     return rc;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/shard_files.h"
+#include "ckpt/verified.h"
 #include "tensor/tensor.h"
 
 struct ckpt_manifest;
@@ -29,6 +30,7 @@ struct ckpt_shard_table {
 struct ckpt_shard_set {
     int fds[CKPT_SHARD_FILES];     /* owned; -1: not open */
     char *paths[CKPT_SHARD_FILES]; /* owned */
+    struct ckpt_verified verified[CKPT_SHARD_FILES]; /* owned */
     struct ckpt_shard_table *tables; /* owned; [n] in the order of the data; those of integers first */
     uint32_t n;
 };
@@ -40,6 +42,10 @@ int ckpt_shard_set_open(const char *folder, const struct ckpt_manifest *m,
                         enum ckpt_shard_kind kind, const struct ckpt_shard_set *model,
                         struct ckpt_shard_set *out, struct err *err);
 void ckpt_shard_set_close(struct ckpt_shard_set *s); /* one that ckpt_shard_set_init() began is allowed */
+/* Compares all files with their checksums in the manifest; later reads then compare what they read (verified.h). */
+int ckpt_shard_set_verify(struct ckpt_shard_set *s, const struct ckpt_manifest *m,
+                          enum ckpt_shard_kind kind, ckpt_verified_fn *on_progress, void *arg,
+                          struct err *err);
 /* Copies rows [first, first + n) of a table, n * row_bytes. Errors: ERR_IO, ERR_CORRUPT. */
 int ckpt_shard_set_read(const struct ckpt_shard_set *s, uint32_t table, uint64_t first, uint64_t n,
                         void *out, struct err *err);

@@ -26,15 +26,6 @@ enum {
 
 /* ---- one file ---- */
 
-int ckpt_check_hash(const char *path, const struct ckpt_file *file, const char *hash,
-                    struct err *err)
-{
-    if (!fault_hit("ckpt.verify") && strcmp(hash, file->hash) == 0)
-        return 0;
-    return err_set(err, ERR_CORRUPT, "'%s': checksum (XXH3-128) is %s, its manifest expects %s",
-                   path, hash, file->hash);
-}
-
 int ckpt_check_canceled(struct ckpt_watch *watch, struct err *err)
 {
     if (watch == NULL)

@@ -178,7 +178,9 @@ static int note_progress(struct work *w, uint32_t server, const struct ps_messag
     from->progress = m->first;
     if (m->flag == PS_DONE_SOME || m->flag == PS_DONE_ALL)
         return 0;
-    return err_set(err, code_of(m->number), "%s: %s", w->name(w->arg, server), m->text);
+    /* a server that cannot read leaves the group, so that the others may go on */
+    return err_set(err, w->files != NULL ? code_of(m->number) : ERR_PEER, "%s: %s",
+                   w->name(w->arg, server), m->text);
 }
 
 /* Names a server that still works. */

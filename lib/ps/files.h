@@ -55,7 +55,8 @@ struct ps_load_opts {
 };
 
 /* During a settlement, after BEGIN. *n_ready: READY messages that have arrived meanwhile. Errors: those of comm_send()
- * and comm_receive(); of the storage, with the name of the server; ERR_TIMEOUT: no progress. */
+ * and comm_receive(); ERR_PEER: a server cannot read, or the bytes are not those of the manifest; the text has its name
+ * and the reason, and the server leaves with that error; ERR_TIMEOUT: no progress. */
 int ps_load(const struct ps_port *port, const struct ps_route *route, const struct ps_load_opts *o,
             uint32_t *n_ready, struct err *err);
 

@@ -127,6 +127,19 @@ static int load_table(struct loader *l)
     return rc;
 }
 
+/* A part of a file was compared with the manifest. */
+static int on_verified(void *arg, struct err *err)
+{
+    struct loader *l = arg;
+    int rc = ps_background_enter(&l->base, err);
+
+    if (rc < 0)
+        return rc;
+    ps_background_leave(&l->base);
+    ps_background_progress(&l->base);
+    return 0;
+}
+
 static int run(struct ps_background *b, struct err *err)
 {
     struct loader *l = (struct loader *)b;
@@ -134,6 +147,8 @@ static int run(struct ps_background *b, struct err *err)
 
     l->err = err;
     rc = ckpt_rows_open(l->job.folder, &l->from, err);
+    if (rc == 0)
+        rc = ckpt_rows_verify(l->from, on_verified, l, err);
     for (l->table = 0; rc == 0 && l->table < l->job.n_tables; l->table++)
         rc = load_table(l);
     return rc;

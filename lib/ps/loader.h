@@ -1,6 +1,7 @@
 /* loader.h - background work (background.h): reads the rows of some shards of a store from a checkpoint, whatever
- * its layout (ckpt/rows.h). Each server reads the ranges that it needs; rows between them are read too where that
- * is faster than another operation.
+ * its layout (ckpt/rows.h). Each server first reads all files and compares them with the manifest, because other servers
+ * may see other bytes; then it reads the ranges that it needs, and compares them with what was verified. Rows between
+ * the ranges are read too where that is faster than another operation.
  *
  * Fault point: ps.load: before each range is read. Threads: the owner's. */
 #ifndef PS_LOADER_H

@@ -298,5 +298,9 @@ int server_poll(struct ps_server *s, uint32_t from, const struct ps_message *m, 
     if (rc < 0 || status.state == PS_DONE_SOME)
         return rc;
     server_stop_work(s);
-    return s->is_loading && status.state == PS_DONE_ALL ? end_load(s, err) : 0;
+    if (!s->is_loading)
+        return 0;
+    if (status.state == PS_DONE_ALL)
+        return end_load(s, err);
+    return err_set(err, status.err.code, "%s", status.err.text);
 }

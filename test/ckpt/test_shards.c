@@ -213,7 +213,8 @@ static void ranges_of_rows_are_read_from_shard_files_and_from_whole_tensors(void
     float *expected = shards_state(7), *got = malloc(SHARDS_FLOATS * sizeof(*got));
 
     (void)state;
-    for (int shards = 0; shards < 2; shards++) {
+    for (int k = 0; k < 4; k++) {
+        bool shards = k % 2, verifies = k / 2;
         char *folder = kit_folder(), *path = kit_path(folder, 7, NULL);
         struct ckpt_writer_opts opts = shards_opts(folder, false, model, slots);
         struct ckpt_rows_tensor t;
@@ -221,9 +222,10 @@ static void ranges_of_rows_are_read_from_shard_files_and_from_whole_tensors(void
         struct err err;
         uint32_t i;
 
-        shards_tensors(shards == 1, false, model, slots);
+        shards_tensors(shards, false, model, slots);
         assert_int_equal(shards_save_with(&opts, 7, 7, NULL, &err), 0);
-        if (ckpt_rows_open(path, &r, &err) < 0)
+        if (ckpt_rows_open(path, &r, &err) < 0 ||
+            (verifies && ckpt_rows_verify(r, NULL, NULL, &err) < 0))
             fail_msg("%s", err.text);
         for (int kind = 0; kind < 2; kind++) {
             const float *a = expected + (kind == 0 ? 0 : SLOTS_AT) + A_AT;
@@ -246,6 +248,79 @@ static void ranges_of_rows_are_read_from_shard_files_and_from_whole_tensors(void
         kit_remove(folder);
     }
     free(expected);
+    free(got);
+}
+
+static int refuse_third(void *arg, struct err *err)
+{
+    uint32_t *n = arg;
+
+    return ++*n == 3 ? err_set(err, ERR_CANCELED, "the third part") : 0;
+}
+
+static void flip_at(const char *path, long at, int from)
+{
+    FILE *f = fopen(path, "r+b");
+    int byte;
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, from), 0);
+    byte = fgetc(f);
+    assert_int_equal(fseek(f, at, from), 0);
+    assert_int_equal(fputc(byte ^ 16, f), byte ^ 16);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void rows_whose_files_differ_from_the_manifest_are_refused(void **state)
+{
+    struct ckpt_tensor model[3], slots[3];
+    float *got = malloc(SHARDS_FLOATS * sizeof(*got));
+
+    (void)state;
+    for (int shards = 0; shards < 2; shards++) {
+        static const char *const names[][4] = {
+            { "model.safetensors", "optimizer.safetensors", NULL },
+            { "model-dense.safetensors", "model-00000-of-00016.safetensors",
+              "model-00015-of-00016.safetensors", "optimizer-00007-of-00016.safetensors" }
+        };
+        char *folder = kit_folder(), *path = kit_path(folder, 7, NULL);
+        struct ckpt_writer_opts opts = shards_opts(folder, false, model, slots);
+        struct ckpt_rows *r;
+        uint32_t n = 0, i;
+        struct err err;
+
+        shards_tensors(shards == 1, false, model, slots);
+        assert_int_equal(shards_save_with(&opts, 7, 7, NULL, &err), 0);
+        assert_int_equal(ckpt_rows_open(path, &r, &err), 0);
+        for (int k = 0; k < 4 && names[shards][k] != NULL; k++) {
+            char *file = kit_path(folder, 7, names[shards][k]);
+
+            for (int end = 0; end < 2; end++) {
+                flip_at(file, end ? -1 : 9, end ? SEEK_END : SEEK_SET);
+                assert_int_equal(ckpt_rows_verify(r, NULL, NULL, &err), ERR_CORRUPT);
+                assert_non_null(strstr(err.text, names[shards][k]));
+                flip_at(file, end ? -1 : 9, end ? SEEK_END : SEEK_SET);
+                ckpt_rows_close(r);
+                assert_int_equal(ckpt_rows_open(path, &r, &err), 0);
+            }
+            free(file);
+        }
+        if (shards == 1)
+            assert_int_equal(ckpt_rows_verify(r, refuse_third, &n, &err), ERR_CANCELED);
+        ckpt_rows_close(r);
+        /* the storage returns other bytes after the comparison */
+        assert_int_equal(ckpt_rows_open(path, &r, &err), 0);
+        assert_int_equal(ckpt_rows_verify(r, NULL, NULL, &err), 0);
+        assert_int_equal(ckpt_rows_find(r, 0, "emb.a", &i, &err), 0);
+        assert_int_equal(ckpt_rows_read(r, 0, i, 100, 5000, got, &err), 0);
+        assert_int_equal(fault_arm("ckpt.flip", NULL), 0);
+        assert_int_equal(ckpt_rows_read(r, 0, i, 100, 5000, got, &err), ERR_CORRUPT);
+        assert_non_null(strstr(err.text, "differ from those whose checksum was compared"));
+        assert_int_equal(fault_arm(NULL, NULL), 0);
+        ckpt_rows_close(r);
+        free(path);
+        kit_remove(folder);
+    }
     free(got);
 }
 
@@ -493,6 +568,7 @@ int main(void)
         cmocka_unit_test(save_whose_rows_are_wrong_or_missing_fails_once_and_publishes_nothing),
         cmocka_unit_test(fault_during_a_save_of_shards_leaves_the_older_checkpoint),
         cmocka_unit_test(ranges_of_rows_are_read_from_shard_files_and_from_whole_tensors),
+        cmocka_unit_test(rows_whose_files_differ_from_the_manifest_are_refused),
         cmocka_unit_test(load_without_the_tables_reads_the_other_tensors),
         cmocka_unit_test(joined_checkpoint_has_whole_tensors_and_no_shard_files),
         cmocka_unit_test(verify_names_a_damaged_truncated_missing_or_additional_file),

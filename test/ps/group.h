@@ -84,7 +84,10 @@ struct group {
     struct mail *read; /* owned; what the leader received last */
     uint8_t *handled;  /* owned; the message that a server handles, or what it gave in exchange */
     size_t handled_room;
-    bool is_broken, leader_reads;
+    bool is_broken, leader_reads, servers_may_fail;
+    uint64_t room[PS][THREADS_MAX]; /* bytes of each server; room 0: no limit */
+    uint32_t n_exceeded; /* BEGINs that asked for more than the room */
+    struct err failure; /* of the last server that has failed */
     uint32_t n_left; /* events until a broken generation is over */
     uint64_t decided;
 
@@ -532,8 +535,11 @@ static inline void deliver(struct group *g, uint32_t from, uint32_t to)
         g->handled_room = m->n;
         assert_non_null(g->handled);
         memcpy(g->handled, m->data, m->n);
-        if (ps_server_handle(s, from, g->handled, m->n, &err) < 0)
-            fail_msg("server %u, kind %u from %u: %s", to - g->n_ranks, kind, from, err.text);
+        if (ps_server_handle(s, from, g->handled, m->n, &err) < 0) {
+            if (!g->servers_may_fail)
+                fail_msg("server %u, kind %u from %u: %s", to - g->n_ranks, kind, from, err.text);
+            g->failure = err;
+        }
         free(g->handled);
         g->handled = NULL;
     } else if (to == g->leader && (kind != PS_ROWS || g->leader_reads) &&

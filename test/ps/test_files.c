@@ -493,6 +493,19 @@ static void server_dies_during_a_save_of_a_dynamic_table_the_save_is_abandoned(v
     plain_close(&plain);
 }
 
+static void flip_last_bit(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    int last;
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -1, SEEK_END), 0);
+    last = fgetc(f);
+    assert_int_equal(fseek(f, -1, SEEK_END), 0);
+    assert_int_equal(fputc(last ^ 1, f), last ^ 1);
+    assert_int_equal(fclose(f), 0);
+}
+
 static void server_cannot_read_it_is_named_and_the_shards_are_incomplete(void **state)
 {
     char *folder = kit_folder(), *step = kit_path(folder, STEPS, NULL);
@@ -501,10 +514,14 @@ static void server_cannot_read_it_is_named_and_the_shards_are_incomplete(void **
     (void)state;
     plain_open(&plain, OPTIM_ADAM, 3, 8, STEPS, 0, 0);
     save_plain(&plain, folder);
-    for (int i = 0; i < 3; i++) {
-        static const char *const texts[] = { "fault point ps.load", "has 2", "No such file" };
+    for (int i = 0; i < 5; i++) {
+        static const char *const texts[] = { "fault point ps.load", "checksum (XXH3-128)",
+                                             "differ from those whose checksum was compared",
+                                             "has 2", "No such file" };
         struct group *g = begun(&plain, 2, 1, folder);
-        char *file = kit_path(folder, STEPS, "optimizer-00003-of-00016.safetensors");
+        char *file = kit_path(folder, STEPS,
+                              i == 1 ? "optimizer-00000-of-00016.safetensors"
+                                     : "optimizer-00003-of-00016.safetensors");
         struct ps_settled settled = { 0 };
         struct ps_server_stats stats;
         uint32_t n_incomplete = 0;
@@ -513,12 +530,20 @@ static void server_cannot_read_it_is_named_and_the_shards_are_incomplete(void **
         if (i == 0)
             assert_int_equal(fault_arm("ps.load@4", NULL), 0);
         if (i == 1)
-            assert_int_equal(truncate(file, 2), 0);
+            flip_last_bit(file);
         if (i == 2)
+            assert_int_equal(fault_arm("ckpt.flip@4", NULL), 0);
+        if (i == 3)
+            assert_int_equal(truncate(file, 2), 0);
+        if (i == 4)
             assert_int_equal(rename(step, file = (free(file), kit_path(folder, 9, NULL))), 0);
-        assert_true(settle_from(g, step, &settled, &err) < 0);
+        g->servers_may_fail = true;
+        assert_int_equal(settle_from(g, step, &settled, &err), ERR_PEER);
         assert_int_equal(fault_arm(NULL, NULL), 0);
+        if (i == 1)
+            flip_last_bit(file); /* good again */
         assert_int_equal(strncmp(err.text, "ps ", 3), 0);
+        assert_text(g->failure.text, texts[i]); /* the server itself fails, with the same reason */
         assert_text(err.text, texts[i]);
         for (uint32_t s = 0; s < g->n_servers; s++) {
             ps_server_end(server_at(g, s));
