@@ -22,7 +22,7 @@ static const struct conf_key rows[] = {
 { "/parameter_server", "tables", CHOICE, AT(ps.patterns), ALLOCATED, .lo = 1, .hi = 1024, WORDS(tables),
   .chosen = AT(ps.tables), .count = AT(ps.n_patterns), .stride = sizeof(const char *), .fallback = "auto",
   .doc = "The embedding tables that ps tasks keep. auto: all of at least min_shard_bytes; none: no table; a list: "
-         "those that a pattern with *, ? and [...] matches." },
+         "those that a pattern with *, ? and [...] matches; one that selects no table that trains is refused." },
 { "/parameter_server/tables", "*", STRING,
   .doc = "A pattern that matches the names of initializers." },
 { "/parameter_server", "min_shard_bytes", U64, AT(ps.min_shard_bytes), .lo = 1, .hi = INT64_MAX,

@@ -223,6 +223,75 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
     return 0;
 }
 
+/* Lists the names of the tables that train, those on parameter servers too. Returns their number, at most `most`. */
+static uint32_t list_tables(const struct graph *graph, const char **names, uint32_t most)
+{
+    uint32_t n, n_remotes, n_names = 0;
+    const struct graph_param *p = graph_params(graph, &n);
+    const struct graph_remote *remotes = graph_remotes(graph, &n_remotes);
+
+    for (uint32_t i = 0; i < n && n_names < most; i++)
+        if (p[i].kind == GRAPH_TRAINED && p[i].is_table)
+            names[n_names++] = p[i].name;
+    for (uint32_t i = 0; i < n_remotes && n_names < most; i++)
+        names[n_names++] = remotes[i].name;
+    return n_names;
+}
+
+/* The pattern selects no table: states the parameter that it matches, or the table that it may mean. */
+static int selects_nothing(const struct graph *graph, const char *pattern, const char *const *names,
+                           uint32_t n_names, struct err *err)
+{
+    const char *near = text_nearest(pattern, names, n_names);
+    uint32_t n;
+    const struct graph_param *p = graph_params(graph, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].kind == GRAPH_TRAINED && fnmatch(pattern, p[i].name, 0) == 0)
+            return err_set(err, ERR_INPUT,
+                           "/parameter_server/tables: '%s' selects '%s', which is no table: something else than "
+                           "Gather along axis 0 reads it; expected patterns that match tables",
+                           pattern, p[i].name);
+    if (n_names == 0)
+        return err_set(err, ERR_INPUT,
+                       "/parameter_server/tables: '%s' matches no table: the model has none that trains and that "
+                       "only Gather along axis 0 reads; write \"none\"",
+                       pattern);
+    return err_set(err, ERR_INPUT,
+                   "/parameter_server/tables: '%s' matches no table that trains; %s '%s'", pattern,
+                   near != NULL ? "did you mean" : "the first one is",
+                   near != NULL ? near : names[0]);
+}
+
+/* A pattern of the tables for parameter servers that selects nothing is a mistake: the rows would stay on the
+ * workers. */
+static int check_selection(const struct train_opts *o, const struct graph *graph, struct err *err)
+{
+    const struct ps_settings *s = o->ps_tables;
+    uint32_t n, n_remotes, n_names;
+    const char **names;
+    int rc = 0;
+
+    if (s == NULL || s->tables != PS_TABLES_LISTED || ps_wants_dense(s))
+        return 0;
+    (void)graph_params(graph, &n);
+    (void)graph_remotes(graph, &n_remotes);
+    names = calloc((size_t)n + n_remotes + 1, sizeof(*names));
+    if (names == NULL)
+        return err_set(err, ERR_NOMEM, "tables: out of memory");
+    n_names = list_tables(graph, names, n + n_remotes);
+    for (uint32_t i = 0; rc == 0 && i < s->n_patterns; i++) {
+        uint32_t k = 0;
+
+        while (k < n_names && fnmatch(s->patterns[i], names[k], 0) != 0)
+            k++;
+        if (k == n_names)
+            rc = selects_nothing(graph, s->patterns[i], names, n_names, err);
+    }
+    free(names);
+    return rc;
+}
+
 /* On a GPU the squares of the whole gradient are added in another order, which decides bits if they are
  * clipped. */
 static int check_sharded(const struct train_opts *o, const char *name, struct err *err)
@@ -326,6 +395,8 @@ static int open_stretches(const struct train_opts *o, const struct graph *graph,
     const struct graph_param *p = graph_params(graph, &n);
     int rc = check_frozen_rows(o, graph, err);
 
+    if (rc == 0)
+        rc = check_selection(o, graph, err);
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         if (p[i].kind == GRAPH_TRAINED)
             rc = cut(o, graph, i, p[i].is_table ? &tables[next_table++] : NULL, rows, s, err);

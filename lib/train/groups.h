@@ -12,7 +12,7 @@ struct train_opts;
 struct train_params;
 
 /* Opens the optimizer in n_devices parts. On success the caller owns *out. Errors: ERR_INPUT (a
- * pattern without a match, rows that do not exist, unsupported lazy rows), ERR_UNSUPPORTED (clip_norm
+ * pattern without a match, also of /parameter_server/tables, rows that do not exist, unsupported lazy rows), ERR_UNSUPPORTED (clip_norm
  * over parameters that parameter servers could hold, on a GPU), ERR_NOMEM. */
 int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
                 struct err *err);

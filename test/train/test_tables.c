@@ -454,6 +454,40 @@ static void lazy_rows_unsupported_are_refused(void **state)
     }
 }
 
+static void ps_tables_pattern_that_selects_no_table_is_refused(void **state)
+{
+    static const struct {
+        const char *patterns[2];
+        const char *words; /* NULL: allowed */
+    } rows[] = {
+        { { "words", "bias*" }, NULL },
+        { { "*", "words" }, NULL },
+        { { "words", "wrods" }, "'wrods' matches no table that trains; did you mean 'words'" },
+        { { "nothing.*", "words" }, "'nothing.*' matches no table that trains" },
+        { { "words", "out" }, "'out' selects 'out', which is no table" },
+        { { "o?t", "words" }, "'o?t' selects 'out', which is no table" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const char *patterns[] = { rows[i].patterns[0], rows[i].patterns[1] };
+        struct ps_settings ps = { .tables = PS_TABLES_LISTED, .patterns = patterns, .n_patterns = 2,
+                                  .replicas = 2, .min_ps = 1 };
+        struct job *j = job_new(1, 1);
+        struct cancel cancel = { 0 };
+        struct err err = { .text = "" };
+        int rc;
+
+        j->opts.ps_tables = &ps;
+        rc = train_open(&j->opts, &cancel, &j->train, &err);
+        assert_int_equal(rc, rows[i].words == NULL ? 0 : ERR_INPUT);
+        if (rows[i].words != NULL && (strstr(err.text, rows[i].words) == NULL ||
+                                      strstr(err.text, "/parameter_server/tables: ") == NULL))
+            fail_msg("%s", err.text);
+        job_free(j);
+    }
+}
+
 /* ---- on GPUs: emulated ones (test/cuda), or with TRAINERD_TEST_CUDA=1 all GPUs of the machine
  * ---- */
 
@@ -616,6 +650,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(optimizers_with_packed_gradients_equal_whole_gradients),
         cmocka_unit_test(lazy_rows_have_equal_bits_on_any_number_of_replicas),
         cmocka_unit_test(lazy_rows_unsupported_are_refused),
+        cmocka_unit_test(ps_tables_pattern_that_selects_no_table_is_refused),
         cmocka_unit_test(gpu_tables_keep_the_same_rows_unchanged),
         cmocka_unit_test(gpu_tables_beside_codes_have_equal_bits_on_any_number_of_gpus),
         cmocka_unit_test(step_with_tables_after_warm_up_allocates_no_memory),
