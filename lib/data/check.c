@@ -1,4 +1,4 @@
-/* check.c - records that all tasks compare while steps read a set.
+/* check.c - records that all tasks compare while steps read a set, and the place of a record.
  *
  * What content.c samples of a large set of a format whose index does not read the content, .npy and tokens, is compared
  * record by record: every `every` steps all tasks read the same record, in the order of a permutation of all records. */
@@ -48,12 +48,34 @@ int data_check_record(struct data_decoder *d, uint64_t step, uint64_t every, uin
     return rc < 0 ? data_wrap_record(s, record, rc, err) : 0;
 }
 
+/* feature: whose file is named, where each feature has its own; DATA_ANY_FEATURE: the first. */
+static void record_place(const struct data_set *s, uint64_t record, uint32_t feature, char *out,
+                         size_t room)
+{
+    const struct data_file *f = &s->files[data_file_of(s, record)];
+    bool is_known = feature < s->n_members;
+
+    snprintf(out, room, "record %" PRIu64 " of '%s'%s", record - f->first,
+             s->n_members > 1 && is_known ? f[feature].origin : f->origin,
+             s->n_members > 1 && !is_known ? " or of the arrays of the other features" : "");
+}
+
 void data_check_place(const struct data_set *s, uint64_t step, uint64_t every, char *out,
                       size_t room)
 {
-    uint64_t record = checked_record(s, step, every);
-    const struct data_file *f = &s->files[data_file_of(s, record)];
+    record_place(s, checked_record(s, step, every), DATA_ANY_FEATURE, out, room);
+}
 
-    snprintf(out, room, "record %" PRIu64 " of '%s'%s", record - f->first, f->origin,
-             s->n_members > 1 ? " or of the arrays of the other features" : "");
+void data_sample_place(const struct data_set *s, uint64_t sample, uint32_t feature, char *out,
+                       size_t room)
+{
+    const struct data_packs *p = s->packs;
+    uint64_t n = p != NULL ? p->starts[sample + 1] - p->starts[sample] : 1;
+    int used =
+        n > 1 ? snprintf(out, room, "one of %" PRIu64 " packed records, the first of which is ", n)
+              : 0;
+
+    if ((size_t)used < room)
+        record_place(s, p != NULL ? p->records[p->starts[sample]] : sample, feature, out + used,
+                     room - (size_t)used);
 }

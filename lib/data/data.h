@@ -32,6 +32,7 @@ struct data_set;
 struct err;
 
 enum { DATA_CONTENT_PARTS = 128 }; /* checksums of a set, see data_content() */
+#define DATA_ANY_FEATURE UINT32_MAX /* data_sample_place(): no feature is known */
 
 struct data_opts {
     struct data_origin origin; /* parts: copied */
@@ -91,6 +92,10 @@ uint64_t data_check_every(const struct data_set *s, uint32_t global_batch, uint3
 /* Writes the place of the record that is compared in a step. */
 void data_check_place(const struct data_set *s, uint64_t step, uint64_t every, char *out,
                       size_t room);
+/* Writes the record of a sample, or the records of one that packs several, and the file: that of the feature, where
+ * each has its own. */
+void data_sample_place(const struct data_set *s, uint64_t sample, uint32_t feature, char *out,
+                       size_t room);
 /* Writes the place of a part: a file with a range of its bytes, or several files. */
 void data_content_place(const struct data_set *s, uint32_t part, char *out, size_t room);
 /* Returns width and height of a JPEG or PNG file in memory. Errors: ERR_INPUT (neither format),

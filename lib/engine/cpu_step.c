@@ -15,6 +15,7 @@
 #include "engine/cpu_reduce.h"
 #include "engine/cpu_spare.h"
 #include "engine/plans.h"
+#include "engine/refused.h"
 #include "engine/residual.h"
 #include "engine/trace.h"
 #include "graph/graph.h"
@@ -144,6 +145,8 @@ static int run_plan(struct engine_replica *r, const struct op_run *run, float *g
     }
     if (rc == 0)
         trace_calls(r->trace, true, run->lane, before);
+    else if (run->refused != NULL && run->refused->found != 0)
+        rc = refused_place_lane(r, run->step, run->refused, rc, err);
     return rc < 0 ? err_wrap(err, rc, "lane %u", run->lane) : 0;
 }
 
@@ -161,9 +164,10 @@ static int push_remote(struct engine_replica *r, uint64_t step, struct err *err)
 int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
 {
     const struct engine *e = r->engine;
+    struct op_invalid refused = { .found = 0 };
     struct op_run run = {
         .seed = e->opts->seed, .step = step, .cancel = e->opts->cancel, .stops_arg = r,
-        .loss_scale = r->loss_scale
+        .loss_scale = r->loss_scale, .refused = &refused
     };
     uint32_t top = 0; /* arenas of the stack that are occupied */
     int rc;

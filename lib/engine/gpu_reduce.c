@@ -19,6 +19,7 @@
 #include "engine/gpu_types.h"
 #include "engine/gpu_wait.h"
 #include "engine/plans.h"
+#include "engine/refused.h"
 #include "engine/trace.h"
 
 /* A note as evidence that the requested device did the work, by its own clock. */
@@ -136,7 +137,7 @@ static int wait_for_sums(struct engine_replica *r, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "sum up the gradients (NCCL)") : 0;
 }
 
-static int all_reduce(struct engine_replica *r, struct err *err)
+static int all_reduce(struct engine_replica *r, uint64_t step, struct err *err)
 {
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
@@ -178,6 +179,8 @@ static int all_reduce(struct engine_replica *r, struct err *err)
     gpu_clock_read(r);
     if (g->report.readback->control[ENGINE_TROUBLE] > 0) /* on any GPU of the group */
         rc = gpu_check_trouble(r, r->plans->train, err);
+    if (rc == ERR_INPUT)
+        rc = refused_place_lane(r, step, &g->report.readback->trouble, rc, err);
     return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->report.readback->trouble.lane) : 0;
 }
 
@@ -187,7 +190,7 @@ int gpu_reduce(struct engine_replica *r, uint64_t step, struct err *err)
     int rc;
 
     place_bucket(&r->place, step, 0);
-    rc = all_reduce(r, err);
+    rc = all_reduce(r, step, err);
     trace_add(r->trace, TRACE_REDUCTION, 0, before, clock_ns());
     return rc;
 }

@@ -27,6 +27,7 @@
 #include "engine/common.h"
 #include "engine/lanes.h"
 #include "engine/plans.h"
+#include "engine/refused.h"
 #include "graph/graph.h"
 #include "op/op.h"
 
@@ -38,10 +39,12 @@ static int batch_sums(struct engine_replica *r, const struct data_batch *b, doub
 {
     const struct engine *e = r->engine;
     struct plan *plan = r->plans->eval;
+    struct op_invalid refused = { .found = 0 };
     struct op_run run = { .seed = e->opts->seed,
                           .step = b->step,
                           .lane = b->lane,
                           .loss_scale = 1,
+                          .refused = &refused,
                           .cancel = e->opts->cancel };
     int rc = r->plans->pass->feed(r, plan, b, err);
 
@@ -50,7 +53,8 @@ static int batch_sums(struct engine_replica *r, const struct data_batch *b, doub
     if (rc == 0)
         rc = r->plans->pass->run(r, plan, &run, false, err);
     if (rc < 0)
-        return rc;
+        return refused.found != 0 ? refused_place(r, plan, e->opts->eval_data, b, &refused, rc, err)
+                                  : rc;
     sums[ENGINE_SUM_LOSS] += plan_loss(plan);
     if (e->opts->mean_of_weights)
         sums[ENGINE_SUM_WEIGHT] += plan_loss_weight(plan);

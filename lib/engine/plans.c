@@ -218,6 +218,18 @@ int plans_open_helped(struct engine_replica *r, uint64_t step, struct err *err)
     return open_reader(r, r->engine->opts->data, &o, &r->plans->side, err);
 }
 
+int plans_open_lane(const struct engine_replica *r, uint64_t step, uint32_t lane,
+                    struct data_reader **out, struct err *err)
+{
+    struct data_reader_opts o = reads(r, step, step);
+
+    o.first_lane = lane;
+    o.n_lanes = o.prefetch = 1;
+    o.second_lane = o.n_second = o.threads = 0;
+    o.check_every = 0;
+    return data_reader_open(r->engine->opts->data, &o, out, err);
+}
+
 void plans_close_readers(struct engine_replica *r)
 {
     close_reader(r, &r->plans->reader);

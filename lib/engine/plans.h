@@ -55,6 +55,9 @@ int plans_open_side(struct engine_replica *r, bool evaluates, uint64_t first, ui
                     struct err *err);
 /* Opens the side reader for the lanes of step `step` that the replica helps to compute. */
 int plans_open_helped(struct engine_replica *r, uint64_t step, struct err *err);
+/* Opens a reader of one lane of one step, which the caller closes. */
+int plans_open_lane(const struct engine_replica *r, uint64_t step, uint32_t lane,
+                    struct data_reader **out, struct err *err);
 void plans_close_readers(struct engine_replica *r);
 void plans_close_side(struct engine_replica *r);
 void plans_cancel(struct engine *e); /* an engine_ops.cancel */

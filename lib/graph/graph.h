@@ -394,6 +394,9 @@ void plan_bind_delayed(struct plan *p, float *params);
  * targets, then (except with PLAN_RUN) the sample weights, float32 [batch]. Valid until
  * plan_bind(). */
 const struct tensor *plan_input(struct plan *p, uint32_t i);
+const char *plan_input_name(const struct plan *p, uint32_t i); /* of the graph; valid until plan_free() */
+/* Returns the number of indices of forward call `call` (op_call.number), which reads rows at indices; 0: another call. */
+uint64_t plan_n_indices(const struct plan *p, uint32_t call);
 /* With feed_grads, after backward: the gradient of the loss with respect to feed i, in plain
  * layout. NULL: no gradient reaches the feed; it is zero. */
 const struct tensor *plan_input_grad(const struct plan *p, uint32_t i);
@@ -445,7 +448,7 @@ int plan_forward_indices(struct plan *p, const struct op_run *run, struct err *e
  * enough to be called for each lane. */
 void plan_set_remote(struct plan *p, float *const *values, struct packed *rows, size_t at);
 
-/* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale.
+/* Runs forward. run->refused is set by an op that refuses an index. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale.
  * Errors, also of backward: those of kernels, ERR_CANCELED (run->cancel, run->stops). */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 /* Runs backward into `grads`, an arena. Every element that belongs to a parameter is overwritten;

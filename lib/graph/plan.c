@@ -157,6 +157,20 @@ const struct tensor *plan_input(struct plan *p, uint32_t i)
     return p->values.at[p->inputs.values[i]].fwd;
 }
 
+const char *plan_input_name(const struct plan *p, uint32_t i)
+{
+    CHECK(i < p->inputs.n);
+    return p->values.at[p->inputs.values[i]].name;
+}
+
+uint64_t plan_n_indices(const struct plan *p, uint32_t call)
+{
+    const struct op_call *c = call < p->calls.forward.n ? &p->calls.forward.at[call]->call : NULL;
+
+    return c != NULL && c->n_in > 1 && c->in[1] != NULL ? (uint64_t)shape_elements(&c->in[1]->shape)
+                                                        : 0;
+}
+
 const struct tensor *plan_input_grad(const struct plan *p, uint32_t i)
 {
     const struct plan_value *v;
@@ -218,17 +232,18 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
 
 int plan_refuse(const struct plan *p, const struct op_invalid *found, struct err *err)
 {
-    const struct plan_call *call;
     const struct plan_node *n;
+    struct op_call call;
     int rc;
 
     if (found->call >= p->calls.forward.n) /* a value from the device is not trusted */
         return err_set(err, ERR_DEVICE, "GPU reported call index %u, but the plan has %zu calls",
                        found->call, p->calls.forward.n);
-    call = p->calls.forward.at[found->call];
-    n = &p->nodes.at[call->node];
+    call = p->calls.forward.at[found->call]->call;
+    call.run = NULL; /* that of the call has ended */
+    n = &p->nodes.at[p->calls.forward.at[found->call]->node];
     CHECK(n->def->refuse != NULL);
-    rc = n->def->refuse(&call->call, (size_t)found->at, found->value, err);
+    rc = n->def->refuse(&call, (size_t)found->at, found->value, err);
     return err_wrap(err, rc, "forward of %s '%s'", n->def->name, n->name);
 }
 
@@ -257,7 +272,7 @@ int plan_forward_indices(struct plan *p, const struct op_run *run, struct err *e
     if (rc == 0)
         rc = run_forward(p, 0, p->remote.n_calls, run, err);
     if (rc == 0)
-        rc = plan_remote_list(p, err);
+        rc = plan_remote_list(p, run, err);
     p->remote.has_rows = rc == 0;
     return rc;
 }

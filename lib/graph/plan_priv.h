@@ -410,7 +410,7 @@ int plan_place(struct plan *p, struct err *err);
  * ERR_UNSUPPORTED (an index depends on a row of a remote table, a GPU, PLAN_RUN), ERR_NOMEM. */
 int plan_remote(struct plan *p, struct err *err);
 /* Called after the calls that compute indices: writes the rows of all lookups. */
-int plan_remote_list(struct plan *p, struct err *err);
+int plan_remote_list(struct plan *p, const struct op_run *run, struct err *err);
 /* Called before backward: assigns places to the slots that forward marked, and clears their
  * gradients. */
 void plan_remote_open(struct plan *p, float *grads);

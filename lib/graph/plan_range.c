@@ -32,15 +32,22 @@ static void add_labels(const struct plan_node *n, struct plan_range *r)
     }
 }
 
+/* Is the parameter a dynamic table? */
+static bool takes_any_id(const struct plan *p, uint32_t param)
+{
+    return graph_param_is_remote(p->g, param) ? p->g->remotes[param - p->g->n_params].rows == 0
+                                              : p->g->values[p->g->param_values[param]].is_dynamic;
+}
+
 static void add_rows(const struct plan *p, const struct plan_node *n, struct plan_range *r)
 {
     const struct plan_value *table = &p->values.at[n->in[0]];
     const struct rows *rows = n->param;
     double n_rows = (double)table->tensor.shape.dim[0];
 
-    if (n->def->domain != NULL || strcmp(n->def->name, "Gather") != 0 || n->lookup != NULL ||
+    if (n->def->domain != NULL || strcmp(n->def->name, "Gather") != 0 ||
         table->kind != PLAN_PARAM || rows->kind != ROWS_AXIS || rows->axis != 0 ||
-        p->g->values[p->g->param_values[table->index]].is_dynamic)
+        takes_any_id(p, table->index))
         return;
     intersect(r, -n_rows, n_rows - 1, table->name);
 }

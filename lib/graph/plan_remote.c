@@ -217,17 +217,18 @@ uint64_t plan_lookup_room(const struct plan *p, uint32_t table)
     return room;
 }
 
-int plan_remote_list(struct plan *p, struct err *err)
+int plan_remote_list(struct plan *p, const struct op_run *run, struct err *err)
 {
     uint32_t k;
     size_t i;
 
     for (k = 0; k < p->remote.n; k++) {
         const struct plan_lookup *l = &p->remote.lookups[k];
-        const struct plan_call *call = p->remote.calls[k];
+        struct plan_call *call = p->remote.calls[k];
         uint8_t *is_padding = p->remote.is_padding[k];
         int rc = 0;
 
+        call->call.run = run;
         if (p->g->remotes[l->table].rows == 0)
             rows_list_ids(&call->call, l->rows);
         else

@@ -258,6 +258,8 @@ struct op_run { /* the values that change from lane to lane (a lane is a micro-b
     const struct op_run *device;
     struct op_invalid *invalid; /* device memory, shared by all runs; NULL: not recorded, or a
                                    CPU */
+    /* In the host's memory: fwd on a CPU sets lane, call, at and value when it refuses an index. NULL: not recorded. */
+    struct op_invalid *refused;
     /* CPU: called between calls; the run stops, as canceled, if it returns true. NULL: never. */
     bool (*stops)(void *arg);
     void *stops_arg;

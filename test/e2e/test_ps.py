@@ -525,6 +525,30 @@ def worker_has_a_wrong_gradient_it_is_named_and_all_files_are_equal():
         expect_equal(group, reference(), repeated=True)
 
 
+def data_with_a_wrong_id(part):
+    """Returns the pattern of arrays whose record 77 has row 1007 of 1000 in one column."""
+    source, pattern = make_data(), os.path.join(workdir(), "wrong-{feature}.npy")
+    for name in ("dense", "sparse", "click"):
+        values = np.load(os.path.join(source, "%s-%s.npy" % (part, name)))
+        if name == "sparse":
+            values[77, 5] = 1007
+        np.save(pattern.format(feature=name), values)
+    return pattern
+
+
+@test
+def id_out_of_range_names_input_file_and_record():
+    """With tables in memory and on ps tasks, in a step and in an evaluation."""
+    for part in ("train", "eval"):
+        pattern = data_with_a_wrong_id(part)
+        for ps in (0, 1):
+            group = Group(1, ps, data={part: pattern})
+            assert group.now("worker 0").wait() == 2, group.logs()
+            text = group.now("worker 0").log()
+            for words in ("is 1007; the axis has 1000 elements", "input 'sparse' has 1007 in record 77 of '%s'" % pattern.format(feature="sparse")):
+                assert words in text, (part, ps, words, text)
+
+
 # ---- fault points ----
 
 def expect_kills(lives, fault="train.forward=delay:2@1+", optimizer=OPTIMIZERS["adagrad"], supervised=False, **changes):

@@ -126,6 +126,10 @@ int rows_refuse(const struct op_call *c, const char *op, size_t i, int64_t v, st
     const struct rows *r = c->param;
     uint32_t axis = r->kind == ROWS_ND ? r->batch + (uint32_t)(i % r->depth) : (uint32_t)r->axis;
 
+    if (c->run != NULL && c->run->refused != NULL)
+        *c->run->refused = (struct op_invalid){
+            .found = 1, .lane = c->run->lane, .call = c->number, .at = i, .value = v
+        };
     return err_set(err, ERR_INPUT,
                    "%s: index %zu is %" PRId64 "; the axis has %" PRId64 " elements", op, i, v,
                    c->in[0]->shape.dim[axis]);
