@@ -20,9 +20,10 @@ enum { SECONDS = 60, SECONDS_MAX = 3600, GRADIENT_BYTES = 4 /* a float32 */ };
 static const char usage[] =
     "usage: trainerctl preflight JOB [flags]\n"
     "\n"
-    "Run it on every host at the same time, with the environment of trainerd, while no task runs. Each\n"
-    "process opens model and data, listens on the control and data port of its task, and measures every\n"
-    "pair: both ports in both directions, round trip, bytes per second, packets of full size, clocks,\n"
+    "Run it on every host at the same time, with the environment of trainerd, while no task runs: for the\n"
+    "chief, the workers, and the ps tasks of a job with parameter_server. Each process opens model and data\n"
+    "(not that of a ps), listens on the control and data port of its task, and measures every pair: both\n"
+    "ports in both directions, round trip, bytes per second, packets of full size, clocks,\n"
     "names, storage (write, fsync, rename, lock), equal devices and versions. The first task prints a\n"
     "matrix and advice; each prints the verdict, which names the outlier and the remedy.\n";
 
@@ -104,7 +105,8 @@ static int run(const struct command *c, uint32_t seconds)
     if (rc == 0) {
         preflight_options(s, &tasks, &o);
         o.limit_ms = 1000 * seconds;
-        open_model(s, &o.facts);
+        if (!s->is_ps) /* a ps opens neither */
+            open_model(s, &o.facts);
         rc = preflight_run(&o, &r, &err);
         if (rc == 0) {
             code = print(&tasks, &r, o.self, c->json);

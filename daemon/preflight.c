@@ -17,22 +17,23 @@ int preflight_tasks(const struct settled *s, struct preflight_task_list *out, st
 {
     const struct cluster *c = s->cluster;
 
-    if (c->is_local || c->world < 2)
-        return err_set(err, ERR_INPUT, "preflight: expected a cluster of at least 2 training tasks in TF_CONFIG or --cluster, "
-                                       "found %s; nothing is to be measured", c->is_local ? "none" : "one task");
-    if (c->is_dynamic || c->self->rank == CLUSTER_NO_RANK || s->is_ps)
-        return err_set(err, ERR_INPUT, "preflight: %s is not one of the training tasks that the cluster text lists; run it for "
-                                       "the chief and the workers", s->task_name);
-    if (c->world > PREFLIGHT_WORLD_MAX)
+    if (c->is_local || c->group < 2)
+        return err_set(err, ERR_INPUT, "preflight: expected a cluster of at least 2 tasks of the group in TF_CONFIG or "
+                                       "--cluster, found %s; nothing is to be measured", c->is_local ? "none" : "one task");
+    if (c->is_dynamic || c->self->rank == CLUSTER_NO_RANK)
+        return err_set(err, ERR_INPUT, "preflight: %s is not one of the tasks of the group that the cluster text lists; run it "
+                                       "for the chief, the workers, and the ps tasks of a job with /parameter_server",
+                       s->task_name);
+    if (c->group > PREFLIGHT_WORLD_MAX)
         return err_set(err, ERR_INPUT, "preflight: expected at most %d tasks, found %u",
-                       PREFLIGHT_WORLD_MAX, c->world);
-    *out = (struct preflight_task_list){ .at = calloc(c->world, sizeof(*out->at)),
-                                         .names = calloc(c->world, sizeof(*out->names)), .n = c->world };
+                       PREFLIGHT_WORLD_MAX, c->group);
+    *out = (struct preflight_task_list){ .at = calloc(c->group, sizeof(*out->at)),
+                                         .names = calloc(c->group, sizeof(*out->names)), .n = c->group };
     if (out->at == NULL || out->names == NULL) {
         preflight_tasks_free(out);
         return err_set(err, ERR_NOMEM, "out of memory");
     }
-    for (uint32_t i = 0; i < c->world; i++) {
+    for (uint32_t i = 0; i < c->group; i++) {
         const struct cluster_task *t = c->ranks[i];
 
         cluster_task_name(t, out->names[i], sizeof(out->names[i]));
@@ -65,8 +66,9 @@ void preflight_options(const struct settled *s, const struct preflight_task_list
     snprintf(f->cluster, sizeof(f->cluster), "%s", s->cluster->hash);
     snprintf(f->job, sizeof(f->job), "%s", s->conf->digest);
     snprintf(f->version, sizeof(f->version), "%s", TRAINERD_VERSION);
-    snprintf(f->devices, sizeof(f->devices), "%u %s", s->n_devices,
-             s->gpus != NULL ? s->gpus[0].name : "cpu");
+    if (!s->is_ps) /* the service threads of a ps are its own choice */
+        snprintf(f->devices, sizeof(f->devices), "%u %s", s->n_devices,
+                 s->gpus != NULL ? s->gpus[0].name : "cpu");
     snprintf(f->kernels, sizeof(f->kernels), "%s%s%s", s->kernels,
              s->nccl[0] != '\0' ? ", NCCL " : "", s->nccl);
 }
@@ -133,7 +135,7 @@ void preflight_before_start(const struct settled *s, double seconds)
     struct err err;
     int rc;
 
-    if (s->cluster->is_local || s->cluster->world < 2)
+    if (s->cluster->is_local || s->cluster->group < 2)
         return;
     rc = preflight_tasks(s, &tasks, &err);
     if (rc < 0) {

@@ -304,7 +304,7 @@ static int run(const struct flags *f)
             rc = own_name_wait(s, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);
-            if (preflight_seconds > 0 && !settled_is_evaluator(s) && !s->is_ps)
+            if (preflight_seconds > 0 && !settled_is_evaluator(s))
                 preflight_before_start(s, preflight_seconds);
             rc = run_task(&o);
         }

@@ -32,13 +32,19 @@ static const char *text_of(const struct preflight_table *t, uint32_t task, size_
     return (const char *)&t->rows[task].facts + at;
 }
 
-/* Returns how many tasks with a row have the same text as the task. */
+/* Does the task state this text? A ps states no devices. */
+static bool states(const struct preflight_table *t, uint32_t task, size_t at)
+{
+    return t->rows[task].present && text_of(t, task, at)[0] != '\0';
+}
+
+/* Returns how many tasks state the same text as the task. */
 static uint32_t n_equal(const struct preflight_table *t, uint32_t task, size_t at)
 {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < t->world; i++)
-        n += t->rows[i].present && strcmp(text_of(t, i, at), text_of(t, task, at)) == 0;
+        n += states(t, i, at) && strcmp(text_of(t, i, at), text_of(t, task, at)) == 0;
     return n;
 }
 
@@ -49,9 +55,9 @@ static void judge_equal(struct judged *j, size_t topic)
     uint32_t common = PREFLIGHT_NO_TASK, most = 0, present = 0;
 
     for (uint32_t i = 0; i < t->world; i++) {
-        uint32_t n = t->rows[i].present ? n_equal(t, i, at) : 0;
+        uint32_t n = states(t, i, at) ? n_equal(t, i, at) : 0;
 
-        present += t->rows[i].present;
+        present += states(t, i, at);
         if (n > most) {
             most = n;
             common = i;
@@ -60,7 +66,7 @@ static void judge_equal(struct judged *j, size_t topic)
     if (most == present)
         return;
     for (uint32_t i = 0; i < t->world; i++)
-        if (t->rows[i].present && strcmp(text_of(t, i, at), text_of(t, common, at)) != 0)
+        if (states(t, i, at) && strcmp(text_of(t, i, at), text_of(t, common, at)) != 0)
             judge_add(j, PREFLIGHT_FAULT, equal[topic].what, i,
                       2 * most > present ? PREFLIGHT_NO_TASK : common, equal[topic].remedy,
                       "%s: %s has '%.200s', %s has '%.200s'", equal[topic].label, t->tasks[i].name,

@@ -83,14 +83,19 @@ class Result:
         return "exit %s\n%s%s" % (self.code, self.out[-4000:], self.err)
 
 
-def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json",), seconds=16, env=None, prefix=None, devices=None, addresses=None, ends=None):
+def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json",), seconds=16, env=None, prefix=None, devices=None, addresses=None, ends=None,
+              kinds=None):
     """Runs the command on the hosts of the tasks `ranks`; returns {rank: Result}. `env`, `prefix`, `devices`, `addresses`
-    (the hosts of the cluster text) and `ends` (the seconds) hold what differs for a rank."""
+    (the hosts of the cluster text) `ends` (the seconds) and `kinds` (of the task) hold what differs for a rank."""
     started = {}
     for i in ranks:
-        workers = ["%s:%d" % (a, CONTROL) for a in (addresses or {}).get(i, hosts)]
+        cluster = {}
+        for k, a in enumerate((addresses or {}).get(i, hosts)):
+            cluster.setdefault((kinds or {}).get(k, "worker"), []).append("%s:%d" % (a, CONTROL))
+        kind = (kinds or {}).get(i, "worker")
+        index = [k for k in range(len(hosts)) if (kinds or {}).get(k, "worker") == kind].index(i)
         e = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
-        e.update({"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}), "TRAINERD_TOKEN": TOKEN},
+        e.update({"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}), "TRAINERD_TOKEN": TOKEN},
                  **(env or {}).get(i, {}))
         command = ["ip", "netns", "exec", "host%d" % i, *(prefix or {}).get(i, ()), TRAINERCTL, "preflight", job,
                    "--devices", (devices or {}).get(i, "cpu:1"), *args, "--seconds", str((ends or {}).get(i, seconds))]
@@ -127,6 +132,20 @@ def healthy_group_of_three_has_no_outlier():
         assert task["data_port"] == DATA, task
     assert results[0].json["seconds_to_first_step"]["open"] > 0
     assert not [n for n in os.listdir(os.path.join(folder, "run", "checkpoints")) if n.startswith(".preflight")]
+
+
+@test
+def ps_tasks_of_a_job_with_parameter_servers_are_measured_too():
+    """The last host is a ps, and another kind of host. It reads no data."""
+    need_namespaces()
+    job, _ = make_job(parameter_server={})
+    results = preflight(job, kinds={2: "ps"}, devices={2: "cpu:2"})
+    expect(results)
+    assert [task["name"] for task in results[0].json["tasks"]] == ["worker 0", "worker 1", "ps 0"], results[0]
+    others = {**results[0].json["tasks"][2]["to"][0], **results[2].json["tasks"][0]["to"][2]}
+    assert others["control"] == others["data"] == "reached" and others["bytes_per_second"] > 0, others
+    results = preflight(job, kinds={2: "ps"}, hosts=[*ADDRESSES[:2], "10.79.0.99"], ranks=range(2), seconds=8)
+    assert ("control port", 2, None) in results[0].faults(), results[0]
 
 
 @test

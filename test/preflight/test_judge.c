@@ -268,6 +268,10 @@ static void text_that_differs_from_the_majority_is_named(void **state)
     snprintf(g.rows[1].facts.version, sizeof(g.rows[1].facts.version), "2");
     judge_group(&g);
     expect_only("version", 1, 0);
+    group_init(&g, 3);
+    g.rows[2].facts.devices[0] = '\0'; /* as a ps, which states none */
+    judge_group(&g);
+    assert_int_equal(found.n, 0);
 }
 
 static void fault_that_a_task_reports_is_named(void **state)
