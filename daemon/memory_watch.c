@@ -14,7 +14,7 @@
 enum {
     PERIOD_MS = 1000,
     SIZE_BYTES = 32,
-    /* Dynamic tables grow up to all but this part of the limit, which is for messages and for arrays that are copied. */
+    /* Tables use all but this part of the limit, which is for messages and for arrays that are copied. */
     GROWTH_MARGIN = 32,
     GROWTH_READINGS = 64, /* the use is read again after this part of what was left */
 };
@@ -254,6 +254,11 @@ static int refuse_growth(const struct memory_watch *w, const struct ps_memory *p
                    p->growing, tables, grown, used, limit, m->source, p->growing);
 }
 
+static uint64_t usable(const struct memory_limit *m)
+{
+    return m->bytes - m->bytes / GROWTH_MARGIN + m->swap;
+}
+
 /* The tables are not all of the memory, so their growth is compared with the use that is measured, from time to
  * time, and more often as less is left. */
 static int judge_growth(struct memory_watch *w, const struct ps_memory *p, struct err *err)
@@ -262,7 +267,7 @@ static int judge_growth(struct memory_watch *w, const struct ps_memory *p, struc
         uint64_t room, used;
 
         read_limit(w);
-        room = w->limit.bytes - w->limit.bytes / GROWTH_MARGIN + w->limit.swap;
+        room = usable(&w->limit);
         used = w->limit.used;
         w->left = w->is_known && room > used ? room - used : 0;
         w->grown_read = w->grown;
@@ -272,6 +277,21 @@ static int judge_growth(struct memory_watch *w, const struct ps_memory *p, struc
         return refuse_growth(w, p, err);
     w->grown = p->grown;
     return 0;
+}
+
+uint64_t memory_watch_room(struct memory_watch *w, uint64_t held)
+{
+    uint64_t all, others, room = UINT64_MAX;
+
+    pthread_mutex_lock(&w->lock);
+    read_limit(w);
+    if (w->is_known && w->limit.kind != MEMORY_LIMIT_ADDRESSES) {
+        all = usable(&w->limit);
+        others = w->limit.used > held ? w->limit.used - held : 0;
+        room = all > others ? all - others : 0;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return room;
 }
 
 /* The store reserves the addresses of all shards before BEGIN (ps/store.h), so RLIMIT_AS has allowed

@@ -46,5 +46,8 @@ bool memory_watch_status(struct memory_watch *w, struct memory_status *out);
  * swap space of the host; another ps task would reduce what this task holds, so the failure is
  * temporary. */
 int memory_watch_plan(struct memory_watch *w, const struct ps_memory *m, struct err *err);
+/* Returns the most bytes that the tables of this task may have, beside what is in use for other things; UINT64_MAX: no
+ * limit is known. held: of `used`, what belongs to tables. Any thread. */
+uint64_t memory_watch_room(struct memory_watch *w, uint64_t held);
 
 #endif

@@ -62,6 +62,13 @@ static int on_memory(void *arg, const struct ps_memory *m, struct err *err)
     return memory_watch_plan(w->run->memory, m, err);
 }
 
+static uint64_t room(void *arg, uint64_t held)
+{
+    const struct ps_work *w = arg;
+
+    return memory_watch_room(w->run->memory, held);
+}
+
 static int open_ps(struct run *r, void **out, struct err *err)
 {
     struct ps_work *w = calloc(1, sizeof(*w));
@@ -76,6 +83,7 @@ static int open_ps(struct run *r, void **out, struct err *err)
     set_serving(w, false);
     rc = ps_open(&(struct ps_opts){ .n_servers = r->s->n_servers,
                                     .on_memory = on_memory,
+                                    .room = room,
                                     .checkpoints = r->s->train.checkpoint.directory,
                                     .arg = w },
                  &w->ps, err);

@@ -18,6 +18,16 @@ void ps_budget_begin(struct ps_budget *b, uint64_t held, uint32_t n_servers)
     pthread_mutex_unlock(&b->lock);
 }
 
+uint64_t ps_budget_held(struct ps_budget *b)
+{
+    uint64_t held;
+
+    pthread_mutex_lock(&b->lock);
+    held = b->memory.held;
+    pthread_mutex_unlock(&b->lock);
+    return held;
+}
+
 int ps_budget_report(struct ps_budget *b, uint64_t bytes, uint64_t memory, struct err *err)
 {
     int rc = 0;

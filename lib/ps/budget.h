@@ -38,6 +38,7 @@ struct ps_budget {
 void ps_budget_init(struct ps_budget *b, ps_memory_fn *decide, void *arg);
 void ps_budget_fini(struct ps_budget *b);
 void ps_budget_begin(struct ps_budget *b, uint64_t held, uint32_t n_servers);
+uint64_t ps_budget_held(struct ps_budget *b); /* as ps_budget_begin() */
 /* A server reports the bytes of its shards; `bytes` and `memory` as for ps_server_opts.reserve. Errors: those of `decide`. */
 int ps_budget_report(struct ps_budget *b, uint64_t bytes, uint64_t memory, struct err *err);
 /* The rows of a dynamic table are about to get `bytes` more. Errors: those of `decide`; the bytes are then not

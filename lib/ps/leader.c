@@ -56,12 +56,13 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     l->sections = calloc(PS_TABLES_MAX, sizeof(*l->sections));
     l->checksums = calloc(PS_SHARDS, sizeof(*l->checksums));
     l->squares = calloc(PS_SHARDS, sizeof(*l->squares));
+    l->shard_bytes = calloc(PS_SHARDS, sizeof(*l->shard_bytes));
     l->voter = calloc(PS_SHARDS, sizeof(*l->voter));
     l->sources = calloc(PS_SHARDS, sizeof(*l->sources));
     l->readers = calloc(PS_SHARDS, sizeof(*l->readers));
     if (l->widths == NULL || l->tables == NULL || l->names == NULL || l->sections == NULL ||
         l->checksums == NULL || l->squares == NULL || l->voter == NULL || l->sources == NULL ||
-        l->readers == NULL) {
+        l->readers == NULL || l->shard_bytes == NULL) {
         ps_leader_close(l);
         return leader_no_memory(err);
     }
@@ -103,6 +104,7 @@ void ps_leader_close(struct ps_leader *l)
     free(l->sections);
     free(l->checksums);
     free(l->squares);
+    free(l->shard_bytes);
     free(l->voter);
     free(l->sources);
     free(l->readers);

@@ -8,7 +8,8 @@
  * server lacks is copied from a valid holder, filled by the coordinator (initial values), or read by the server
  * from a checkpoint (files.h). If another holder has the shard, the copy is made while the next steps run; else
  * the settlement waits for it. If a shard with rows has no valid holder and no other source, the settlement
- * fails with ERR_REFUSED, and the group returns to the newest checkpoint.
+ * fails with ERR_REFUSED, and the group returns to the newest checkpoint. If the shards of a server would not fit its
+ * memory, fewer servers hold each shard, but at least one.
  *
  * Jobs with an asynchronous phase: updates (units.h) may be newer than the agreed step, and their bits do not
  * follow from the job. The server with the newest update of the newest generation decides the version; servers
@@ -76,6 +77,7 @@ struct ps_settlement {
 };
 
 struct ps_settled {
+    uint32_t n_holders; /* of each shard, which all ranks use (ps_route_limit()) */
     uint64_t step, version; /* that the servers hold; step: later than the agreed one in an asynchronous phase */
     bool has_more;          /* lanes of later steps are applied too */
     /* for the log */
@@ -83,9 +85,14 @@ struct ps_settled {
     uint32_t n_followed; /* shards that move between servers during the next steps */
     uint32_t n_filled; /* shards that the coordinator filled, or servers read from a checkpoint */
     uint32_t n_committed; /* servers that applied a pending step */
+    /* n_holders is less than that of the route before: server `tight` has room for `room` bytes, and one more holder
+     * of each shard would need `needed` there. Else room is 0. */
+    uint32_t tight;
+    uint64_t room, needed;
 };
 
-int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+/* Limits route->n_holders to the memory of the servers. */
+int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, struct ps_route *route,
                      const struct ps_settlement *s, struct ps_settled *out, struct err *err);
 
 struct ps_votes {

@@ -60,6 +60,10 @@ static int receive_held(struct ps_leader *l, struct held *held, const struct hel
     h->hyper = reply.hyper;
     memcpy(h->history, reply.history, sizeof(h->history));
     memcpy(h->shards, reply.shards, sizeof(h->shards));
+    h->room = reply.first;
+    for (uint32_t i = 0; i < PS_SHARDS; i++) /* a server that lacks the shard does not know its dynamic rows */
+        if (reply.bytes[i] > l->shard_bytes[i])
+            l->shard_bytes[i] = reply.bytes[i];
     if (*newest != NULL && !is_newer(h, *newest))
         return 0;
     *newest = h;
@@ -121,6 +125,7 @@ int leader_query(struct ps_leader *l, const struct ps_settlement *s, struct held
     const struct held *newest = NULL;
     int rc = send_queries(l, s, err);
 
+    memset(l->shard_bytes, 0, PS_SHARDS * sizeof(*l->shard_bytes));
     for (uint32_t i = 0; rc == 0 && i < l->route->n_servers; i++)
         rc = receive_held(l, held, &newest, err);
     if (rc < 0)

@@ -3,6 +3,7 @@
  *   leader.c          opening, votes
  *   leader_settle.c   settlement
  *   leader_held.c     which servers hold the state of a settlement
+ *   leader_room.c     how many holders of each shard fit the memory
  *   leader_message.c  messages
  *   leader_read.c     reads rows of tables */
 #ifndef PS_LEADER_PRIV_H
@@ -31,6 +32,7 @@ struct ps_leader {
     struct ps_writer out;        /* owned */
     uint32_t *checksums;         /* owned [PS_SHARDS]; of a step */
     double *squares;             /* owned [PS_SHARDS] */
+    uint64_t *shard_bytes;       /* owned [PS_SHARDS]; memory of each, as servers reported it in the settlement */
     uint32_t *voter;             /* owned [PS_SHARDS]; server that voted first */
     uint32_t *sources;           /* owned [PS_SHARDS]; server that others copy the shard from */
     uint32_t *readers;           /* owned [PS_SHARDS]; server that has all rows of the shard */
@@ -47,6 +49,7 @@ struct held { /* what a server reported */
     struct optim_hyper hyper; /* of the newest update */
     bool is_valid; /* for the state of the settlement */
     uint64_t shards[PS_SET_WORDS];
+    uint64_t room;               /* most bytes of its shards */
     uint64_t wanted[PS_SET_WORDS], copied[PS_SET_WORDS], followed[PS_SET_WORDS]; /* of BEGIN */
     uint32_t n_followers;                                                        /* of BEGIN */
 };
@@ -67,6 +70,13 @@ static inline bool leader_has_source(const struct ps_settlement *s)
  * held [n_servers]: zeroed. */
 int leader_query(struct ps_leader *l, const struct ps_settlement *s, struct held *held,
                  struct target *out, struct err *err);
+
+/* ---- leader_room.c ---- */
+
+/* Returns the most holders of each shard, at least 1, with which the shards of every server fit its memory. If these are
+ * fewer than those of the route, *server: one whose memory is too small for one more; *needed: what it would need. */
+uint32_t leader_fit_holders(const struct ps_leader *l, const struct held *held, uint32_t *server,
+                            uint64_t *needed);
 
 /* ---- leader_message.c ---- */
 

@@ -300,9 +300,20 @@ static int fill_shards(struct ps_leader *l, const struct ps_settlement *s, const
     return rc;
 }
 
+/* Decides how many servers hold each shard. */
+static void limit_holders(struct ps_leader *l, struct ps_route *route, const struct held *held,
+                          struct ps_settled *out)
+{
+    uint32_t n = leader_fit_holders(l, held, &out->tight, &out->needed);
+
+    out->room = n < route->n_holders ? held[out->tight].room : 0;
+    ps_route_limit(route, n);
+    out->n_holders = n;
+}
+
 /* From here on the step of the settlement is the version that the servers hold. */
-static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struct held *held,
-                  struct ps_settled *out, struct err *err)
+static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struct ps_route *route,
+                  struct held *held, struct ps_settled *out, struct err *err)
 {
     struct ps_settlement own = *agreed, *s = &own;
     struct target target;
@@ -312,6 +323,7 @@ static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struc
 
     if (rc < 0)
         return rc;
+    limit_holders(l, route, held, out);
     for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
         l->sources[shard] = find_source(l, held, shard);
     if (is_lost(l, s))
@@ -337,7 +349,7 @@ static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struc
     return rc;
 }
 
-int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
+int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, struct ps_route *route,
                      const struct ps_settlement *s, struct ps_settled *out, struct err *err)
 {
     struct held *held = calloc(route->n_servers, sizeof(*held));
@@ -346,7 +358,7 @@ int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, const stru
     if (held == NULL)
         return leader_no_memory(err);
     leader_begin_call(l, port, route);
-    rc = settle(l, s, held, out, err);
+    rc = settle(l, s, route, held, out, err);
     free(held);
     return rc;
 }

@@ -264,6 +264,16 @@ static int read_units(struct reader *r, struct ps_message *m)
     return m->ledger != NULL ? 0 : ERR_PEER;
 }
 
+static int read_held(struct reader *r, struct ps_message *m)
+{
+    int rc = read_units(r, m);
+
+    if (rc < 0)
+        return rc;
+    m->bytes = take(r, PS_SHARDS * sizeof(*m->bytes));
+    return m->bytes != NULL ? 0 : ERR_PEER;
+}
+
 static int read_go(struct reader *r, struct ps_message *m)
 {
     const uint32_t *counts = take(r, 2 * sizeof(*counts));
@@ -295,7 +305,7 @@ static int read_save_sizes(struct reader *r, struct ps_message *m)
 
 /* What follows the sets; NULL: nothing. */
 static int (*const read_rest[PS_KINDS])(struct reader *r, struct ps_message *m) = {
-    [PS_SETUP] = read_setup, [PS_HELD] = read_units,  [PS_BEGIN] = read_units,
+    [PS_SETUP] = read_setup, [PS_HELD] = read_held,  [PS_BEGIN] = read_units,
     [PS_SAVE] = read_save_sizes, [PS_LOAD] = read_save,   [PS_DONE] = read_save,
     [PS_COUNTS] = read_sizes, [PS_VOTE] = read_vote,  [PS_GO] = read_go,
 };

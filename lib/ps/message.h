@@ -5,7 +5,7 @@
  * used in place.
  *
  *   offset  size  field
- *        0     4  magic "tps", then the version 4: PS_MESSAGE_MAGIC
+ *        0     4  magic "tps", then the version 5: PS_MESSAGE_MAGIC
  *        4     4  kind
  *        8     8  step
  *       16     4  flag
@@ -24,8 +24,9 @@
  *   QUERY   coordinator, server       -
  *           rank
  *   HELD    server       coordinator, step: version; flag: enum ps_held; hyper: of the newest update; shards u64 [16]:
- *                        rank         a bit for each shard whose rows the server has; history: generation of the newest
- *                                     update, and of the pending gradient; ledger
+ *                        rank         a bit for each shard whose rows the server has; first: the most bytes that its
+ *                                     shards may occupy; history: generation of the newest update, and of the pending
+ *                                     gradient; ledger; bytes u64 [PS_SHARDS] of each shard, 0 before SETUP
  *   BEGIN   coordinator  server       step: version; flag: enum ps_pending; number: FOLLOWs that will name this server;
  *                                     hyper; shards to hold; of these, shards that will be copied before READY; shards
  *                                     that will be copied later; history: generation of the newest update, and this
@@ -214,6 +215,7 @@ struct ps_message {
     const uint64_t *history; /* [2] HELD, BEGIN */
     const uint8_t *ledger;   /* [ledger_bytes] HELD, BEGIN */
     size_t ledger_bytes;
+    const uint64_t *bytes;   /* [PS_SHARDS] HELD */
     uint32_t n_lanes, n_facts;          /* GO; n_lanes also SETUP */
     const struct ps_step_facts *facts;  /* [n_facts] GO */
     const struct ckpt_sizes *sizes; /* [number] COUNTS, SAVE */

@@ -79,6 +79,17 @@ static int grow(void *arg, const char *table, uint64_t bytes, struct err *err)
     return ps_budget_grow(&s->ps->budget, table, bytes, err);
 }
 
+/* The service threads hold equal parts of the shards. */
+static uint64_t room(void *arg)
+{
+    struct service *s = arg;
+    struct ps *p = s->ps;
+    uint64_t bytes =
+        p->opts.room != NULL ? p->opts.room(p->opts.arg, ps_budget_held(&p->budget)) : UINT64_MAX;
+
+    return bytes == UINT64_MAX ? bytes : bytes / p->opts.n_servers;
+}
+
 int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
 {
     struct ps *p = calloc(1, sizeof(*p));
@@ -105,6 +116,7 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
                                                       .send = send,
                                                       .exchange = exchange,
                                                       .reserve = reserve,
+                                                      .room = room,
                                                       .grow = grow,
                                                       .arg = s,
                                                       .directory = opts->checkpoints },

@@ -36,6 +36,9 @@ struct ps_table_facts;
 struct ps_opts {
     uint32_t n_servers; /* service threads */
     ps_memory_fn *on_memory; /* from threads of the ps, before they allocate shards; NULL: no limit */
+    /* Returns the most bytes that the tables of this ps may have; held: those of the tables at the start of the
+     * generation. UINT64_MAX: no limit is known. From threads of the ps; NULL: no limit */
+    uint64_t (*room)(void *arg, uint64_t held);
     const char *checkpoints; /* directory; borrowed. NULL: the job has none */
     void *arg;
 };

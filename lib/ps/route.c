@@ -33,3 +33,14 @@ void ps_route_make(const struct group_view *v, uint32_t replicas, struct ps_rout
         out->servers[i] = first[member] + ps_thread_of(i / out->n_holders, threads[member]);
     }
 }
+
+void ps_route_limit(struct ps_route *r, uint32_t n)
+{
+    CHECK(n > 0);
+    if (n >= r->n_holders)
+        return;
+    for (uint32_t shard = 1; shard < PS_SHARDS; shard++) /* to a lower place */
+        for (uint32_t h = 0; h < n; h++)
+            r->servers[shard * n + h] = r->servers[shard * r->n_holders + h];
+    r->n_holders = n;
+}

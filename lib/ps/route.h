@@ -24,6 +24,9 @@ struct ps_route {
  * parameter servers. Without one, n_holders is 0. */
 void ps_route_make(const struct group_view *v, uint32_t replicas, struct ps_route *out);
 
+/* Keeps the first n holders of each shard; no effect if there are no more. n > 0. */
+void ps_route_limit(struct ps_route *r, uint32_t n);
+
 static inline const uint32_t *ps_route_holders(const struct ps_route *r, uint32_t shard)
 {
     return &r->servers[(size_t)shard * r->n_holders];

@@ -98,6 +98,8 @@ struct ps_server_opts {
      * all shards that it then has, also of those that it keeps for SEND; `memory`: that they can
      * occupy (ps_store_memory()). An error is that of BEGIN. NULL: no limit. */
     int (*reserve)(void *arg, uint64_t bytes, uint64_t memory, struct err *err);
+    /* Returns the most bytes that the shards of this server may occupy; UINT64_MAX: no limit is known. NULL: none. */
+    uint64_t (*room)(void *arg);
     /* Called before the rows of a dynamic table get `bytes` more. An error is that of the message, so the
      * generation ends. NULL: no limit. */
     int (*grow)(void *arg, const char *table, uint64_t bytes, struct err *err);

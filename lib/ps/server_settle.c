@@ -123,8 +123,10 @@ int server_query(struct ps_server *s, uint32_t from, struct err *err)
 {
     uint64_t shards[PS_SET_WORDS] = { 0 };
     const uint64_t history[2] = { s->history, s->pending_history };
+    uint64_t *bytes;
     struct ps_message m = { .kind = PS_HELD,
                             .step = s->version,
+                            .first = s->opts.room != NULL ? s->opts.room(s->opts.arg) : UINT64_MAX,
                             .flag = (server_is_pending(s) ? PS_HELD_PENDING : 0u) |
                                     (s->is_skipped ? PS_HELD_SKIPPED : 0u),
                             .hyper = s->hyper };
@@ -137,6 +139,9 @@ int server_query(struct ps_server *s, uint32_t from, struct err *err)
     ps_write_begin(&s->out, &m, 0);
     ps_write_set(&s->out, shards);
     ps_write_units(&s->out, history, &s->units);
+    bytes = ps_write_room(&s->out, PS_SHARDS * sizeof(*bytes));
+    for (uint32_t i = 0; bytes != NULL && i < PS_SHARDS; i++)
+        bytes[i] = s->store != NULL ? ps_store_shard_bytes(s->store, i) : 0;
     return server_send(s, from, err);
 }
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "ps/client.h"
 #include "ps/leader.h"
@@ -67,6 +68,22 @@ static void report_settled(const struct train *t, const struct ps_settled *s)
     events_note(&t->events, text);
 }
 
+/* Each row is on fewer servers than the job requests. */
+static void warn_of_holders(struct train *t, uint32_t wanted, const struct ps_settled *s)
+{
+    char room[32], needed[32], text[512];
+
+    text_bytes(room, sizeof(room), s->room);
+    text_bytes(needed, sizeof(needed), s->needed);
+    snprintf(text, sizeof(text),
+             "memory: each row is on %u of %u parameter servers of /parameter_server/replicas, because %s has room for "
+             "%s of tables and %u would need %s there; %s; start more ps tasks, or raise the limit: the group then "
+             "copies the rows when it next changes",
+             s->n_holders, wanted, remote_name_server(t, s->tight), room, s->n_holders + 1, needed,
+             s->n_holders == 1 ? "the loss of any of them loses steps" : "fewer may fail without a loss of steps");
+    events_warn(&t->events, s->step, text);
+}
+
 /* The update of the step that the group holds, for servers that have not made it. */
 static struct optim_hyper update_of(const struct train *t, uint64_t step)
 {
@@ -86,7 +103,7 @@ enum settling { /* what the coordinator states in an all-reduce, the maximum of 
 };
 
 struct settled_words {
-    int64_t state, step, version, has_more; /* of all servers; 0 until they are settled */
+    int64_t state, step, version, has_more, n_holders; /* of all servers; 0 until they are settled */
 };
 
 /* n: how many times before; the place of the replica moves, so the membership sees that the group advances. */
@@ -98,7 +115,8 @@ static int share(struct replica *r, enum settling state, const struct ps_settled
 
     _Static_assert(sizeof(*words) <= CONTROL_WORDS * sizeof(float), "the control words have room");
     place_chunk(&r->device->place, n);
-    *words = (struct settled_words){ state, (int64_t)s->step, (int64_t)s->version, s->has_more };
+    *words = (struct settled_words){ state, (int64_t)s->step, (int64_t)s->version, s->has_more,
+                                      s->n_holders };
     rc = comm_all_reduce(r->train->generation.comm, r->local, words,
                          sizeof(*words) / sizeof(int64_t), TENSOR_I64, COMM_MAX, err);
     *out = *words;
@@ -138,6 +156,7 @@ static int settle(struct replica *r, uint64_t held, struct ps_settled *settled, 
                                .name = name_settled,
                                .on_progress = share_progress,
                                .arg = m };
+    uint32_t wanted;
     int rc;
 
     m->shared_ns = clock_ns();
@@ -151,27 +170,36 @@ static int settle(struct replica *r, uint64_t held, struct ps_settled *settled, 
         s.source = read_initial;
     else if (m->loaded_step == held)
         s.folder = m->loaded;
+    wanted = m->route.n_holders;
     rc = ps_leader_settle(m->leader, &port, &m->route, &s, settled, err);
     free(m->loaded);
     m->loaded = NULL;
     close_initial(m);
     if (rc == 0)
         report_settled(t, settled);
+    if (rc == 0 && settled->room > 0)
+        warn_of_holders(t, wanted, settled);
     return rc;
 }
 
-/* In an asynchronous phase the servers can hold a later step than the tasks, which hold no parameter. */
+/* The coordinator decides how many servers hold each row, of the job and by the memory: ranks that computed different
+ * holders would send gradients to different servers. In an asynchronous phase the servers can hold a later step than the tasks, which hold no parameter. */
 static int adopt(struct replica *r, const struct settled_words *words, uint64_t *held,
                  struct err *err)
 {
     struct train *t = r->train;
 
+    if (words->n_holders < 1 || words->n_holders > PS_REPLICAS_MAX)
+        return err_set(err, ERR_PEER,
+                       "the coordinator states %" PRId64 " holders of each row, expected 1 to %d",
+                       words->n_holders, PS_REPLICAS_MAX);
     *held = (uint64_t)words->step;
     if (r->local == 0) {
         t->remote->reported = state_held(&t->state);
         t->remote->ahead = (uint64_t)words->version - *held;
         t->remote->unit.n = 0;
         t->remote->has_more = words->has_more != 0;
+        ps_route_make(&t->generation.opts.view, (uint32_t)words->n_holders, &t->remote->route);
         t->state.facts.step = *held;
         state_hold(&t->state, *held);
     }

@@ -43,19 +43,19 @@ class ControlGroup:
 
     def __init__(self, name="0"):
         self.folder, why = None, "no control groups that count memory are mounted"
-        for parent, name in candidates():
+        for parent, limit in candidates():
             folder = os.path.join(parent, "trainerd-test-%d-%s" % (os.getpid(), name))
             try:
                 os.mkdir(folder)
             except OSError as e:
                 why = "%s: %s" % (folder, e.strerror)
                 continue
-            self.limit = os.path.join(folder, name)
+            self.limit = os.path.join(folder, limit)
             if os.access(self.limit, os.W_OK):
                 self.folder = folder
                 break
             os.rmdir(folder)
-            why = "%s: no file %s" % (folder, name)
+            why = "%s: no file %s" % (folder, limit)
         if self.folder is None:
             raise Skip("no control group with a limit of memory for user %d: %s" % (os.geteuid(), why))
         self.procs = os.path.join(self.folder, "cgroup.procs")

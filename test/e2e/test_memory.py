@@ -143,6 +143,57 @@ def tables_of_a_ps_exceed_the_limit_they_are_refused():
         assert worker.wait() in (138, 143), job.logs()
 
 
+class ThreePs(Job):
+    """Three ps, each in a control group of its own, that hold two copies of the rows."""
+
+    def __init__(self, groups):
+        super().__init__(groups[0])
+        self.groups = groups
+        ports = free_ports(4)
+        self.cluster = {"worker": ["127.0.0.1:%d" % ports[0]], "ps": ["127.0.0.1:%d" % p for p in ports[1:]]}
+        with open(self.path) as f:
+            job = json.load(f)
+        job["parameter_server"]["replicas"] = 2
+        del job["checkpoint"]  # its files may be in memory, which would count
+        with open(self.path, "w") as f:
+            json.dump(job, f)
+
+    def start_ps(self, i):
+        name = "ps %d" % i
+        if name in self.tasks:
+            self.tasks[name].kill()
+        self.tasks[name] = Task(self.path, {"cluster": self.cluster, "task": {"type": "ps", "index": i}}, ("--devices", "cpu:1"), {}, name,
+                                prefix=self.groups[i].prefix)
+
+    def until_view(self, tasks):
+        wait_until(lambda: [r["tasks"] for r in self.tasks["worker"].events("view")][-1:] == [tasks], self.logs)
+        until_steps(self)
+
+
+@test
+def second_copy_does_not_fit_the_survivors_keep_one_and_no_step_is_lost():
+    """Each of three ps has 2/3 of the rows, and memory for less than all of them, which each of two would have."""
+    with ControlGroup("0") as a, ControlGroup("1") as b, ControlGroup("2") as c, ThreePs([a, b, c]) as job:
+        if int(re.search(r"SwapTotal: *(\d+) kB", read("/proc/meminfo")).group(1)) > 0:
+            raise Skip("this machine has swap space, in which the tables may fit")
+        for i, group in enumerate((a, b, c)):
+            group.set_limit(TABLES)
+            job.start_ps(i)
+        worker = job.start("worker")
+        job.until_view(4)
+        assert not warnings(worker, "parameter_server/replicas"), job.logs()
+        job.tasks["ps 1"].signal(signal.SIGKILL)
+        await_process(job.tasks["ps 1"].p)
+        job.until_view(3)
+        found = [r["message"] for r in list(worker.records) if "each row is on 1 of 2 parameter servers" in r.get("message", "")]
+        assert len(found) == 1 and "has room for" in found[0] and "start more ps tasks, or raise the limit" in found[0], job.logs()
+        job.start_ps(1)
+        job.until_view(4)
+        assert job.tasks["ps 0"].p.poll() is None and job.tasks["ps 2"].p.poll() is None, job.logs()
+        steps = [r["step"] for r in worker.events("step")]
+        assert steps == sorted(set(steps)) and len(worker.events("view")) == 3, job.logs()
+
+
 class GrowingJob(Job):
     """One dynamic table, to which each step adds 2000 rows of 1 KiB."""
 

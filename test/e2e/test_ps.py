@@ -217,6 +217,24 @@ def one_worker_or_workers_with_several_devices_all_files_are_equal():
     expect_equal(Group(2, 3, parameter_server={**PS, "replicas": 1}).finish(), reference())
 
 
+class OtherReplicas(Group):
+    """The job file of worker 1 has another number of replicas, which may differ between tasks."""
+
+    def start(self, name):
+        job = self.job
+        if name == "worker 1":
+            self.job = job_file(workdir(), checkpoint={"directory": os.path.join(self.folder, "checkpoints")}, parameter_server={**PS, "replicas": 1})
+        try:
+            return super().start(name)
+        finally:
+            self.job = job
+
+
+@test
+def replicas_of_a_worker_differ_those_of_the_coordinator_apply():
+    expect_equal(OtherReplicas(2, 3, train={"deadline_seconds": 10}).finish(), reference())
+
+
 @test
 def lanes_of_a_tree_all_files_are_equal():
     train = {"lanes": 6, "lane_tree": [2, 3], "global_batch_size": 48}

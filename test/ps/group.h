@@ -214,6 +214,26 @@ static inline void server_exchanges(void *arg, uint8_t **data, size_t *room)
     g->handled_room = given_room;
 }
 
+/* ps_server_opts.reserve: a ps of a real group would end itself beyond the limit. */
+static inline int server_reserves(void *arg, uint64_t bytes, uint64_t memory, struct err *err)
+{
+    struct end *e = arg;
+
+    (void)memory;
+    (void)err;
+    if (e->g->room[e->ps][e->thread] > 0 && bytes > e->g->room[e->ps][e->thread])
+        e->g->n_exceeded++;
+    return 0;
+}
+
+static inline uint64_t server_room(void *arg)
+{
+    const struct end *e = arg;
+    uint64_t room = e->g->room[e->ps][e->thread];
+
+    return room > 0 ? room : UINT64_MAX;
+}
+
 static inline void group_start_ps(struct group *g, uint32_t i)
 {
     struct ps_task *p = &g->ps[i];
@@ -225,6 +245,8 @@ static inline void group_start_ps(struct group *g, uint32_t i)
         struct ps_server_opts o = { .thread = t, .n_threads = threads_of[i], .send = server_sends,
                                     .batch_floats = g->batch_floats,
                                     .exchange = server_exchanges,
+                                    .reserve = server_reserves,
+                                    .room = server_room,
                                     .directory = g->checkpoints,
                                     .arg = &group_ends[i][t] };
 

@@ -380,14 +380,15 @@ static void add_answer(struct fake *f, const struct answer *a)
 /* Each byte of the set has these bits. */
 static void add_held_of(struct fake *f, uint32_t from, uint64_t step, uint32_t flag, uint8_t bits)
 {
-    struct ps_message m = { .kind = PS_HELD, .step = step, .flag = flag };
+    struct ps_message m = { .kind = PS_HELD, .step = step, .first = UINT64_MAX, .flag = flag };
     uint64_t set[PS_SET_WORDS];
 
     memset(set, bits, sizeof(set));
     f->from[f->n_answers] = from;
     ps_write_begin(&f->answers[f->n_answers], &m, 0);
     ps_write_set(&f->answers[f->n_answers], set);
-    write_step(&f->answers[f->n_answers++], step);
+    write_step(&f->answers[f->n_answers], step);
+    write_bytes(&f->answers[f->n_answers++], 1000);
 }
 
 /* Server 0 has the even shards, server 1 the odd ones. */

@@ -250,6 +250,53 @@ static void random_deaths_and_changes_of_the_group_change_no_bit(void **state)
     plain_close(&plain);
 }
 
+/* ---- memory ---- */
+
+/* A fifth more than what each server holds now. */
+static void limit_rooms(struct group *g)
+{
+    for (uint32_t i = 0; i < g->n_servers; i++)
+        if (lives(g, g->n_ranks + i)) {
+            struct ps_server_stats stats;
+
+            ps_server_stats(server_at(g, i), &stats);
+            g->room[g->owner[i]][g->thread[i]] = stats.bytes + stats.bytes / 5;
+        }
+}
+
+/* Three ps with two holders of each row have 2/3 of the rows each. Their memory has no room for all rows, as two of them
+ * would have. */
+static void second_copy_that_exceeds_the_memory_is_not_made_and_no_row_is_lost(void **state)
+{
+    (void)state;
+    for (int dynamic = 0; dynamic < 2; dynamic++) {
+        struct plain plain;
+        struct group *g;
+        bool from = false;
+
+        plain_open_tables(&plain, dynamic ? plain_dynamic : plain_tables, OPTIM_ADAM, 3, 8, 24, 0,
+                          0);
+        g = open_group(&plain, 3, 3, 2, 4);
+        g->n_kills = 1;
+        g->kills[0] = (struct kill){ 700, TRAINERS + 1 };
+        assert_false(group_generation(g, 0, &from));
+        assert_int_equal(g->route.n_holders, 2);
+        limit_rooms(g);
+        g->kills[0] = (struct kill){ g->n_events + 800, 0 };
+        assert_false(group_generation(g, 0, &from));
+        assert_int_equal(g->route.n_holders, 1);
+        start_first_absent_ps(g);
+        if (dynamic) /* the tables have grown */
+            limit_rooms(g);
+        g->n_kills = 0;
+        assert_true(group_generation(g, 0, &from));
+        assert_true(dynamic || g->route.n_holders == 2); /* shards that move away count, too */
+        assert_int_equal(g->n_exceeded + g->n_refused, 0);
+        close_group(g);
+        plain_close(&plain);
+    }
+}
+
 /* ---- dynamic tables ---- */
 
 static void groups_with_a_dynamic_table_train_to_the_bits_of_its_rules(void **state)
@@ -291,6 +338,7 @@ int main(void)
         cmocka_unit_test(death_of_any_task_at_any_event_changes_no_bit),
         cmocka_unit_test(death_of_any_task_at_any_event_changes_no_version_that_lanes_read),
         cmocka_unit_test(random_deaths_and_changes_of_the_group_change_no_bit),
+        cmocka_unit_test(second_copy_that_exceeds_the_memory_is_not_made_and_no_row_is_lost),
         cmocka_unit_test(groups_with_a_dynamic_table_train_to_the_bits_of_its_rules),
         cmocka_unit_test(deaths_and_copies_change_no_bit_of_a_dynamic_table),
     };

@@ -137,6 +137,8 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
         ps_write_set(w, set);
     if (kind == PS_HELD || kind == PS_BEGIN)
         write_step(w, 77);
+    if (kind == PS_HELD)
+        write_bytes(w, 4096);
     if (kind == PS_GO)
         ps_write_go(w, 6, facts, 2);
     if (kind == PS_SETUP)
@@ -230,6 +232,10 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
         memcpy(ps_write_room(w, sizeof(head)), head, sizeof(head));
         memcpy(ps_write_room(w, m->ledger_bytes), m->ledger, m->ledger_bytes);
     }
+    if (m->bytes != NULL) {
+        memcpy(ps_write_room(w, PS_SHARDS * sizeof(*m->bytes)), m->bytes,
+               PS_SHARDS * sizeof(*m->bytes));
+    }
     if (m->kind == PS_GO)
         ps_write_go(w, m->n_lanes, m->facts, m->n_facts);
     if (m->kind == PS_VOTE) {
@@ -287,6 +293,8 @@ static void every_kind_is_read_as_it_was_written(void **state)
                         m.bound == 3);
         if (kind == PS_HELD || kind == PS_BEGIN)
             assert_true(m.history[1] == 1 && m.ledger[0] == 77 && m.ledger_bytes == 16);
+        if (kind == PS_HELD)
+            assert_true(m.bytes[0] == 4096 && m.bytes[PS_SHARDS - 1] == 4096);
         if (kind == PS_GO)
             assert_true(m.n_lanes == 6 && m.n_facts == 2 && m.facts[1].n_skipped == 5);
         write_again(&again, &m);

@@ -1144,6 +1144,7 @@ static void kinds_that_only_servers_send_are_refused(void **state)
         if (kinds[i] == PS_HELD) {
             write_list(&b, empty);
             write_step(&b.w, 0);
+            write_bytes(&b.w, 0);
         }
         expect_refused(&b, give(&b, 0), "does not expect");
     }
