@@ -7,7 +7,7 @@ from kit import Task, checkpoint_names, digits_job, expect_codes, finish, free_p
 
 KILLED_AT = 10
 # No checkpoint is due before the last step.
-JOB = {"train": {"epochs": None, "steps": 24, "lanes": 2, "log_every_steps": 1, "deadline_seconds": 4, "eval_every_epochs": None},
+JOB = {"train": {"epochs": None, "steps": 24, "lanes": 2, "log_every_steps": 1, "deadline_seconds": 10, "eval_every_epochs": None},
        "optimizer": {"schedule": {"warmup_steps": 2}}, "data": {"eval": None}, "model": {"metrics": None}, "summary": None, "export": None,
        "checkpoint": {"directory": "run/checkpoints", "every_steps": 1000000, "every_seconds": 0, "max_to_keep": 3}}
 
