@@ -44,6 +44,7 @@ int ps_leader_open(const struct ps_leader_opts *opts, struct ps_leader **out, st
     l->hyper = *opts->hyper;
     l->average = opts->average;
     l->staleness = opts->staleness;
+    l->check_every = opts->check_every;
     rc = open_units(l, opts, err);
     if (rc < 0) {
         ps_leader_close(l);
@@ -142,6 +143,30 @@ static int compare(struct ps_leader *l, uint32_t server, const struct ps_message
     return 0;
 }
 
+/* Nobody knows which of two holders is right: the rows of both are invalid. */
+static int compare_states(struct ps_leader *l, uint32_t server, const struct ps_message *m,
+                          struct ps_votes *out, struct err *err)
+{
+    uint32_t first = ps_checked_shard(m->step, l->check_every);
+
+    for (uint32_t i = 0; first < PS_SHARDS && i < PS_CHECK_SHARDS; i++) {
+        if (m->states[i] != 0 && l->states[i] == 0) {
+            l->states[i] = m->states[i];
+            l->stated_by[i] = server;
+        }
+        if (m->states[i] == 0 || m->states[i] == l->states[i])
+            continue;
+        ps_set_add(l->suspects, first + i);
+        out->differ = true;
+        out->shard = first + i;
+        out->servers[0] = l->stated_by[i];
+        out->servers[1] = server;
+        return err_set(err, ERR_PEER, "servers %u and %u have different rows of shard %u before step %" PRIu64,
+                       l->stated_by[i], server, first + i, m->step);
+    }
+    return 0;
+}
+
 int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
                       uint64_t step, struct ps_votes *out, struct err *err)
 {
@@ -152,6 +177,7 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
         l->voter[s] = LEADER_NO_SERVER;
         l->squares[s] = 0;
     }
+    memset(l->states, 0, sizeof(l->states));
     *out = (struct ps_votes){ .is_finite = true };
     for (uint32_t i = 0; rc == 0 && i < route->n_servers; i++) {
         struct ps_message m;
@@ -163,6 +189,8 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
                          server, m.step, step);
         if (rc == 0)
             rc = compare(l, server, &m, err);
+        if (rc == 0)
+            rc = compare_states(l, server, &m, out, err);
         out->is_finite = out->is_finite && rc == 0 && m.flag == 1;
     }
     for (uint32_t s = 0; s < PS_SHARDS; s++)

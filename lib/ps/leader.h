@@ -40,6 +40,7 @@ struct ps_leader_opts {
     double average; /* decay; 0: none */
     uint32_t staleness;
     uint32_t n_lanes, bound; /* of asynchronous phases (units.h); 0: the job has none */
+    uint64_t check_every;    /* steps between two comparisons of rows by their holders; 0: none */
     /* [n_tables] how initial rows are generated; those of kind TABLE_FROM_FILE come from the source.
      * Borrowed during the call; NULL: all of that kind */
     const struct table_fill *fills;
@@ -98,11 +99,14 @@ int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, struct ps_
 struct ps_votes {
     bool is_finite;
     double squares; /* of the gradients of all remote tables */
+    bool differ;    /* out, also of an error: two servers have different rows of a shard before the step */
+    uint32_t shard, servers[2];
 };
 
-/* Waits for the vote of every server on the gradient of `step`. Compares the votes of the holders of
- * each shard. Errors: those of comm_receive(); ERR_DEVICE: two holders have different sums; the
- * text names them. */
+/* Waits for the vote of every server on the gradient of `step`. Compares the votes of the holders of each shard, and the
+ * rows of PS_CHECK_SHARDS shards every check_every steps, in turn: each row within PS_CHECKS * check_every steps.
+ * Errors: those of comm_receive(); ERR_DEVICE: two holders have different sums of gradients; the text names them;
+ * ERR_PEER with out->differ: different rows. The next settlement then takes these rows from a source alone. */
 int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const struct ps_route *route,
                       uint64_t step, struct ps_votes *out, struct err *err);
 

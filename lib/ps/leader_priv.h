@@ -34,6 +34,10 @@ struct ps_leader {
     double *squares;             /* owned [PS_SHARDS] */
     uint64_t *shard_bytes;       /* owned [PS_SHARDS]; memory of each, as servers reported it in the settlement */
     uint32_t *voter;             /* owned [PS_SHARDS]; server that voted first */
+    uint64_t check_every;
+    uint64_t states[PS_CHECK_SHARDS];  /* of a step, as in VOTE */
+    uint32_t stated_by[PS_CHECK_SHARDS];
+    uint64_t suspects[PS_SET_WORDS];   /* shards whose holders have different rows: none of these is valid */
     uint32_t *sources;           /* owned [PS_SHARDS]; server that others copy the shard from */
     uint32_t *readers;           /* owned [PS_SHARDS]; server that has all rows of the shard */
     bool is_copying;             /* the first holder of a shard may lack rows */

@@ -101,7 +101,8 @@ static int send_begins(struct ps_leader *l, const struct ps_settlement *s, const
         const struct held *h = &held[i];
         bool is_behind = h->is_valid && h->version + 1 == s->step;
         struct ps_message m = {
-            .kind = PS_BEGIN, .step = s->step, .flag = PS_DROP, .number = h->n_followers
+            .kind = PS_BEGIN, .step = s->step, .first = l->check_every, .flag = PS_DROP,
+            .number = h->n_followers
         };
 
         if (is_behind) {
@@ -324,8 +325,11 @@ static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struc
     if (rc < 0)
         return rc;
     limit_holders(l, route, held, out);
-    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
+    for (uint32_t shard = 0; shard < PS_SHARDS; shard++) {
+        for (uint32_t i = 0; ps_set_has(l->suspects, shard) && i < route->n_servers; i++)
+            ps_set_remove(held[i].shards, shard);
         l->sources[shard] = find_source(l, held, shard);
+    }
     if (is_lost(l, s))
         return err_set(err, ERR_REFUSED,
                        "no parameter server that is left holds all rows after step %" PRIu64,
@@ -346,6 +350,8 @@ static int settle(struct ps_leader *l, const struct ps_settlement *agreed, struc
         rc = fill_shards(l, s, held, &n_ready, out, err);
     if (rc == 0)
         rc = receive_ready(l, s, l->route->n_servers - n_ready, &n_ready, err);
+    if (rc == 0)
+        memset(l->suspects, 0, sizeof(l->suspects));
     return rc;
 }
 

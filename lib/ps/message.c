@@ -293,7 +293,8 @@ static int read_vote(struct reader *r, struct ps_message *m)
 {
     m->checksums = take(r, PS_SHARDS * sizeof(*m->checksums));
     m->squares = m->checksums != NULL ? take(r, PS_SHARDS * sizeof(*m->squares)) : NULL;
-    return m->squares != NULL ? 0 : ERR_PEER;
+    m->states = m->squares != NULL ? take(r, PS_CHECK_SHARDS * sizeof(*m->states)) : NULL;
+    return m->states != NULL ? 0 : ERR_PEER;
 }
 
 static int read_save_sizes(struct reader *r, struct ps_message *m)

@@ -28,6 +28,7 @@
  *                                     shards may occupy; history: generation of the newest update, and of the pending
  *                                     gradient; ledger; bytes u64 [PS_SHARDS] of each shard, 0 before SETUP
  *   BEGIN   coordinator  server       step: version; flag: enum ps_pending; number: FOLLOWs that will name this server;
+ *                                     first: steps between two comparisons of rows, 0: none;
  *                                     hyper; shards to hold; of these, shards that will be copied before READY; shards
  *                                     that will be copied later; history: generation of the newest update, and this
  *                                     generation; ledger
@@ -46,7 +47,9 @@
  *                                     sections with rows
  *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
  *   PUSH    rank         server       step; number: first leaf of its lanes; first: leaves (base/lane_tree.h); float: clip; sections with rows and values
- *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]
+ *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]; states u64
+ *                                     [PS_CHECK_SHARDS]: 1 + the checksum of the rows before the step of each shard that
+ *                                     is compared in this step, 0: no comparison, or the rows are not complete
  *   COMMIT  rank         server       step; flag: 1: the step is skipped; hyper
  *   END     rank         server       flag: 1: the job is complete
  *   COUNT   coordinator  server       step: version; shards whose rows of dynamic tables are counted
@@ -170,6 +173,9 @@ enum {
     PS_SET_WORDS = PS_SHARDS / 64, /* a set of shards: bit s % 64 of word s / 64 */
     PS_TABLES_MAX = 4096,
     PS_WIDTH_MAX = 1 << 20, /* floats of a row */
+    /* Holders compare the rows of so many shards at once: each row after PS_CHECKS comparisons. */
+    PS_CHECK_SHARDS = 16,
+    PS_CHECKS = PS_SHARDS / PS_CHECK_SHARDS,
     PS_PARTS_MAX = 6, /* of the state: weights, slots, average */
 };
 
@@ -221,6 +227,7 @@ struct ps_message {
     const struct ckpt_sizes *sizes; /* [number] COUNTS, SAVE */
     const uint32_t *checksums;   /* [PS_SHARDS] VOTE */
     const double *squares;       /* [PS_SHARDS] VOTE */
+    const uint64_t *states;      /* [PS_CHECK_SHARDS] VOTE */
     const uint64_t *last_steps, *counts; /* [n of the section] COPY_IDS */
     /* SETUP */
     uint32_t optimizer, n_tables, bound;
@@ -301,6 +308,14 @@ static inline uint64_t ps_copy_rows(uint32_t width, uint64_t left)
     uint64_t n = width < FLOATS ? FLOATS / width : 1;
 
     return n < left ? n : left;
+}
+
+/* Returns the first of the shards that holders compare in a step; PS_SHARDS: none. every: steps between two
+ * comparisons; 0: never. */
+static inline uint32_t ps_checked_shard(uint64_t step, uint64_t every)
+{
+    return every > 0 && step % every == 0 ? (uint32_t)(step / every % PS_CHECKS) * PS_CHECK_SHARDS
+                                          : PS_SHARDS;
 }
 
 static inline size_t ps_padded(uint64_t n_floats)

@@ -65,6 +65,7 @@
  *   ps.vote        the gradient is pending, the VOTE is not sent yet
  *   ps.commit      COMMIT of every rank has arrived, nothing is changed yet; ps.committed: the rows are
  *                  those of the next version
+ *   ps.flip        after a commit: a bit of a row of this server is wrong
  *   ps.go          before GO is sent
  *   ps.count       before the sizes of dynamic tables are sent; ps.list: before their rows are
  *   ps.poll        before each DONE is sent; saver.h and loader.h have those of the other thread

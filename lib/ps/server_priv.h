@@ -81,6 +81,8 @@ struct ps_server {
     uint64_t pending_step;             /* of the pending gradient */
     uint64_t generation;
     uint32_t staleness;
+    uint64_t check_every;                /* steps between two comparisons of rows; 0: none */
+    uint64_t states[PS_CHECK_SHARDS];    /* of the next VOTE */
     /* of the pending gradient, which is in the store */
     struct ps_verdict *verdict; /* owned */
 

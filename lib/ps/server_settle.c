@@ -257,6 +257,7 @@ int server_begin(struct ps_server *s, uint32_t from, const struct ps_message *m,
     if (rc < 0)
         return rc;
     s->n_followers = m->number;
+    s->check_every = m->first;
     rc = ps_units_read(&s->units, m->ledger, m->ledger_bytes, err);
     if (rc == 0)
         rc = settle_pending(s, m, err);

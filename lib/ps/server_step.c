@@ -233,6 +233,8 @@ int server_apply(struct ps_server *s, struct err *err)
         server_unit_applied(s);
     else
         step_applied(s);
+    if (fault_hit("ps.flip"))
+        ps_store_flip(s->store);
     rc = fault_error("ps.committed", err);
     if (rc == 0)
         rc = server_copies_commit(s, err);

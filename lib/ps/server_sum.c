@@ -66,6 +66,9 @@ static int vote(struct ps_server *s, uint32_t to, struct err *err)
     at = ps_write_room(&s->out, sizeof(s->verdict->squares));
     if (at != NULL)
         memcpy(at, s->verdict->squares, sizeof(s->verdict->squares));
+    at = ps_write_room(&s->out, sizeof(s->states));
+    if (at != NULL)
+        memcpy(at, s->states, sizeof(s->states));
     return server_send(s, to, err);
 }
 
@@ -78,6 +81,18 @@ static void drop_moved(struct ps_server *s)
             ps_store_drop_shard(s->store, i);
 }
 
+/* Computes the checksums of the shards that holders compare in this step, before it changes a row. Every holder has the
+ * same version then. Units of asynchronous phases are not compared: their order differs between servers. */
+static void sum_states(struct ps_server *s)
+{
+    uint32_t first = s->has_unit ? PS_SHARDS : ps_checked_shard(s->version + 1, s->check_every);
+
+    memset(s->states, 0, sizeof(s->states));
+    for (uint32_t i = 0; first < PS_SHARDS && i < PS_CHECK_SHARDS; i++)
+        if (ps_set_has(s->own, first + i) && server_has_shard(s, first + i))
+            s->states[i] = 1 + (uint64_t)ps_store_checksum(s->store, first + i);
+}
+
 int server_sum(struct ps_server *s, uint32_t first, uint32_t n_ranks, uint32_t voter,
                struct err *err)
 {
@@ -86,6 +101,7 @@ int server_sum(struct ps_server *s, uint32_t first, uint32_t n_ranks, uint32_t v
     int rc = list_parts(s, first, first + n_ranks, &n, &clip, err);
 
     drop_moved(s);
+    sum_states(s);
     if (rc == 0)
         rc = ps_store_reduce(s->store, s->parts, n, err);
     if (rc < 0)

@@ -491,3 +491,19 @@ uint32_t ps_store_checksum(const struct ps_store *s, uint32_t shard)
             sum = checksum_add(sum, store_dynamic_checksum(s, i, shard));
     return s->opts.staleness > 0 ? checksum_older(s, shard, sum) : sum;
 }
+
+void ps_store_flip(struct ps_store *s)
+{
+    for (uint32_t shard = 0; shard < PS_SHARDS; shard++)
+        for (uint32_t i = 0; store_holds(s, shard) && i < s->n_tables; i++) {
+            const struct store_table *t = &s->tables[i];
+            uint32_t bits;
+
+            if (store_is_dynamic(t) || ps_local_rows(t->is.rows, t->is.first_shard, shard) == 0)
+                continue;
+            memcpy(&bits, store_place(s, shard) + t->offset, sizeof(bits));
+            bits ^= 1;
+            memcpy(store_place(s, shard) + t->offset, &bits, sizeof(bits));
+            return;
+        }
+}

@@ -238,5 +238,7 @@ void ps_store_restart(struct ps_store *s, uint32_t shard);
 /* Returns the checksum of all parts of a shard that is held. Equal options give equal checksums of
  * equal states, in every store. */
 uint32_t ps_store_checksum(const struct ps_store *s, uint32_t shard);
+/* Inverts a bit of a weight in the first shard that is held and has rows of a table of fixed size: a fault, for tests. */
+void ps_store_flip(struct ps_store *s);
 
 #endif

@@ -2,6 +2,8 @@
 #include "train/remote.h"
 
 #include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -242,6 +244,8 @@ static int open_tables(struct remote *m, struct err *err)
                                                       .staleness = ps_staleness_of(o->ps),
                                                       .n_lanes = ps_bound_of(o->ps) > 0 ? o->lanes : 0,
                                                       .bound = ps_bound_of(o->ps),
+                                                      .check_every =
+                                                          o->health.check_weights_every_steps,
                                                       .fills = fills },
                             &m->leader, err);
     free(fills);
@@ -418,6 +422,16 @@ int remote_collect(struct replica *r, uint64_t step, float *control, struct err 
         return 0;
     rc = ps_leader_collect(t->remote->leader, &port, &t->remote->route, step + t->remote->ahead,
                            &votes, err);
+    if (rc < 0 && votes.differ) {
+        char first[64];
+
+        snprintf(first, sizeof(first), "%s", remote_name_server(t, votes.servers[0]));
+        return err_set(err, rc,
+                       "%s and %s have different rows of shard %u before step %" PRIu64
+                       ": a processor or memory of one of them stored a wrong value; all tasks return to "
+                       "the newest checkpoint",
+                       first, remote_name_server(t, votes.servers[1]), votes.shard, step);
+    }
     if (rc < 0)
         return err_wrap(err, rc, "votes of the parameter servers");
     control[CONTROL_REMOTE_BAD] = !votes.is_finite;

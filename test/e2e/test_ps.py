@@ -543,6 +543,15 @@ def worker_has_a_wrong_gradient_it_is_named_and_all_files_are_equal():
         expect_equal(group, reference(), repeated=True)
 
 
+@test
+def row_of_a_ps_has_a_flipped_bit_both_holders_are_named_and_all_files_are_equal():
+    """Holders compare 1/64 of the shards in each step; the group returns to the newest checkpoint."""
+    changes = {"health": {"check_weights_every_steps": 1}, "train": {"epochs": 8}}
+    group = Group(2, 2, lives={"ps 1": ["ps.flip@3"]}, checkpoint={"every_steps": 0}, **changes).finish()
+    assert "ps 0 and ps 1 have different rows of shard" in group.notes() or "ps 1 and ps 0 have different rows of shard" in group.notes(), group.logs()
+    assert last(group) == last(reference(checkpoint={"every_steps": 0}, **changes)), group.logs()
+
+
 def data_with_a_wrong_id(part):
     """Returns the pattern of arrays whose record 77 has row 1007 of 1000 in one column."""
     source, pattern = make_data(), os.path.join(workdir(), "wrong-{feature}.npy")

@@ -714,7 +714,8 @@ static inline void group_begin(struct group *g)
     struct ps_leader_opts o = { .tables = g->plain->tables, .n_tables = g->plain->n_tables,
                                 .optimizer = g->plain->type, .hyper = &g->plain->hyper,
                                 .average = g->plain->average,
-                                .staleness = g->plain->staleness, .fills = fills };
+                                .staleness = g->plain->staleness, .check_every = 1,
+                                .fills = fills };
 
     for (uint32_t i = 0; i < g->plain->n_tables; i++)
         fills[i] = plain_fill(&g->plain->tables[i]);

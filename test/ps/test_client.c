@@ -725,6 +725,7 @@ static void add_vote(struct fake *f, uint32_t from, uint64_t step, uint32_t flag
     all = ps_write_room(w, PS_SHARDS * sizeof(*all));
     for (uint32_t i = 0; i < PS_SHARDS; i++)
         all[i] = squares;
+    memset(ps_write_room(w, PS_CHECK_SHARDS * 8), 0, PS_CHECK_SHARDS * 8);
 }
 
 static int collect_from(struct fake *f, struct ps_votes *votes, struct err *err)

@@ -166,6 +166,7 @@ static void write_sample(struct ps_writer *w, enum ps_kind kind)
         squares = ps_write_room(w, PS_SHARDS * sizeof(*squares));
         for (uint32_t i = 0; i < PS_SHARDS; i++)
             squares[i] = i * 0.5;
+        memset(ps_write_room(w, PS_CHECK_SHARDS * 8), 9, PS_CHECK_SHARDS * 8);
     }
     assert_false(w->failed);
 }
@@ -241,6 +242,7 @@ static void write_again(struct ps_writer *w, const struct ps_message *m)
     if (m->kind == PS_VOTE) {
         memcpy(ps_write_room(w, PS_SHARDS * 4), m->checksums, PS_SHARDS * 4);
         memcpy(ps_write_room(w, PS_SHARDS * 8), m->squares, PS_SHARDS * 8);
+        memcpy(ps_write_room(w, PS_CHECK_SHARDS * 8), m->states, PS_CHECK_SHARDS * 8);
     }
     assert_false(w->failed);
 }
