@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "tensor/packed.h"
@@ -327,11 +328,29 @@ static void remove_identities(struct finder *f)
 
 /* ---- tables ---- */
 
+/* Does the node use the type or the shape of the input alone? Exporters write such nodes beside an embedding. */
+static bool reads_no_element(const struct graph_node *n, uint32_t input)
+{
+    static const struct {
+        const char *op;
+        uint32_t input;
+    } rows[] = { { "Shape", 0 },          { "Size", 0 },
+                 { "CastLike", 1 },       { "EyeLike", 0 },
+                 { "RandomNormalLike", 0 }, { "RandomUniformLike", 0 } };
+
+    for (size_t i = 0; n->def->domain == NULL && i < COUNT_OF(rows); i++)
+        if (input == rows[i].input && strcmp(n->def->name, rows[i].op) == 0)
+            return true;
+    return false;
+}
+
 static bool reads_rows(const struct graph *g, const struct graph_node *n, uint32_t input)
 {
     int64_t axis = 0;
     uint32_t i;
 
+    if (reads_no_element(n, input))
+        return true;
     if (n->def->domain != NULL || strcmp(n->def->name, "Gather") != 0 || input != 0)
         return false;
     for (i = 0; i < n->n_attrs; i++)

@@ -502,7 +502,18 @@ static void tables_follow_the_dense_parameters(void **state)
     model_node(m, "Gather", "along i", "g");
     model_int(m, "axis", 1);
     model_node(m, "Transpose", "g", "h");
-    model_node(m, "Sum", "a b c d e f h", "sum");
+    model_node(m, "Sum", "a b c d e f h", "all");
+    /* exporters write nodes that read the type, or the shape, beside an embedding */
+    model_node(m, "CastLike", "all early", "like");
+    model_node(m, "Size", "late", "size");
+    model_node(m, "Cast", "size", "number");
+    model_int(m, "to", 1);
+    model_node(m, "Shape", "twice", "shape");
+    model_node(m, "ReduceMax", "shape", "rows");
+    model_node(m, "Cast", "rows", "float_rows");
+    model_int(m, "to", 1);
+    model_node(m, "Add", "number float_rows", "factor");
+    model_node(m, "Mul", "like factor", "sum");
     model_node(m, "MatMul", "sum tied", "mixed");
     model_node(m, "MatMul", "mixed out.w", "logits");
     model_output(m, "logits");
