@@ -1,5 +1,6 @@
 #include "daemon/memory_watch.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -259,19 +260,28 @@ static uint64_t usable(const struct memory_limit *m)
     return m->bytes - m->bytes / GROWTH_MARGIN + m->swap;
 }
 
-/* The tables are not all of the memory, so their growth is compared with the use that is measured, from time to
+/* Reads how many bytes the tables may still grow by. */
+static void read_left(struct memory_watch *w)
+{
+    uint64_t room;
+
+    read_limit(w);
+    room = usable(&w->limit);
+    w->left = w->is_known && room > w->limit.used ? room - w->limit.used : 0;
+    w->grown_read = w->grown;
+    w->has_growth = true;
+}
+
+/* Arrays that grow leave holes in the heap, which count as used until they are returned to the kernel. The tables are
+ * not all of the memory, so their growth is compared with the use that is measured, from time to
  * time, and more often as less is left. */
 static int judge_growth(struct memory_watch *w, const struct ps_memory *p, struct err *err)
 {
-    if (!w->has_growth || p->grown - w->grown_read > w->left / GROWTH_READINGS) {
-        uint64_t room, used;
-
-        read_limit(w);
-        room = usable(&w->limit);
-        used = w->limit.used;
-        w->left = w->is_known && room > used ? room - used : 0;
-        w->grown_read = w->grown;
-        w->has_growth = true;
+    if (!w->has_growth || p->grown - w->grown_read > w->left / GROWTH_READINGS)
+        read_left(w);
+    if (w->is_known && p->grown - w->grown_read > w->left) {
+        (void)malloc_trim(0); /* whether it has returned memory does not matter: the use is read again */
+        read_left(w);
     }
     if (w->is_known && p->grown - w->grown_read > w->left)
         return refuse_growth(w, p, err);

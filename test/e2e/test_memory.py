@@ -219,7 +219,10 @@ def dynamic_table_grows_it_warns_and_is_refused_before_a_row_changes():
         end = ps.final_message()
         assert "with its new rows table 'emb' needs more than this task may use" in end and group.limit in end and \
             "set /model/tables/emb/max_rows or expire_steps, start more ps tasks, or raise the limit" in end, end
-        assert len(warnings(ps, " are in use (")) == 1, job.logs()
+        assert warnings(ps, " are in use ("), job.logs()
+        # holes in the heap are returned before rows are refused: most of the limit is rows
+        tables = float(re.search(r"the tables need ([\d.]+) MiB", end).group(1))
+        assert tables > 0.9 * 256, end
         assert max(worker.steps()) > 60, job.logs()
         worker.signal(signal.SIGTERM)
         assert worker.wait() in (138, 143), job.logs()
