@@ -95,6 +95,8 @@ static int restore_parameters(struct importer *im, struct err *err)
         return 0;
     rc = graph_metadata_collect(im->g, err);
     if (rc == 0)
+        rc = graph_lift_constants(im->g, err);
+    if (rc == 0)
         rc = graph_restore(im->g, &im->src, im->weights, err);
     return rc == 0 ? graph_tie_names(im->g, im->ties, im->n_ties, err) : rc;
 }
@@ -163,10 +165,10 @@ static int read_io(struct importer *im, const Onnx__ValueInfoProto *p, const cha
         const Onnx__TensorShapeProto__Dimension *d = t->shape->dim[i];
         bool is_fixed = d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
 
-        if (is_fixed && d->dim_value < 0)
+        if (is_fixed && d->dim_value < -1)
             return err_set(err, ERR_INPUT, "graph %s '%s': dimension %zu is %" PRId64, which,
                            out->name, i, d->dim_value);
-        out->shape.dim[i] = is_fixed ? d->dim_value : -1;
+        out->shape.dim[i] = is_fixed ? d->dim_value : -1; /* Paddle writes -1 for a dynamic one */
     }
     return 0;
 }

@@ -27,6 +27,9 @@ struct importer {
 };
 
 /* ---- import_value.c ---- */
+/* lift.c: converts Constant nodes that may be weights to initializers. Changes g->file.model, which
+ * must be the message as unpacked, after graph_metadata_collect(). Errors: ERR_NOMEM. */
+int graph_lift_constants(struct graph *g, struct err *err);
 const char *import_text(const char *s); /* never NULL */
 bool import_is_onnx(const char *domain);
 int import_no_memory(struct err *err);

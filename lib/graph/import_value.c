@@ -32,6 +32,9 @@ int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, 
     for (i = 0; i < n && rc == 0; i++) {
         const char *domain = import_is_onnx(list[i]->domain) ? "ai.onnx" : list[i]->domain;
 
+        if (map_get(&seen, domain, &first) && list[first]->version == list[i]->version &&
+            strcmp(import_text(list[first]->domain), import_text(list[i]->domain)) != 0)
+            continue; /* Paddle lists the default domain in both spellings */
         if (map_get(&seen, domain, &first))
             rc = err_set(err, ERR_INPUT,
                          "%s imports opset %" PRId64 " of %s and also %" PRId64

@@ -114,6 +114,130 @@ static void two_opsets_of_onnx_are_refused(void **state)
     model_free(m);
 }
 
+/* ---- files of Paddle ---- */
+
+static void opset_in_both_spellings_of_the_domain_is_accepted(void **state)
+{
+    Onnx__OperatorSetIdProto other = ONNX__OPERATOR_SET_ID_PROTO__INIT;
+    struct model *m = linear(17);
+    Onnx__ModelProto *p = model_proto(m);
+    Onnx__OperatorSetIdProto *both[] = { p->opset_import[0], &other };
+    Onnx__OperatorSetIdProto **one = p->opset_import;
+    struct err err = { 0 };
+    const uint8_t *bytes;
+    size_t n;
+
+    (void)state;
+    other.domain = (char *)"ai.onnx";
+    other.has_version = 1;
+    other.version = 17;
+    p->opset_import = both;
+    p->n_opset_import = 2;
+    bytes = model_bytes(m, &n);
+    if (import_bytes(bytes, n, &err) < 0)
+        fail_msg("%s", err.text);
+    p->opset_import = one;
+    p->n_opset_import = 1;
+    model_free(m);
+}
+
+static void dimension_of_minus_one_is_dynamic(void **state)
+{
+    struct model *m = linear(17);
+    Onnx__TensorShapeProto__Dimension *d =
+        model_proto(m)->graph->input[0]->type->tensor_type->shape->dim[0];
+    const struct graph_opts opts = { .path = "test.onnx" };
+    struct err err = { 0 };
+    struct graph *g;
+    const uint8_t *bytes;
+    uint32_t n_io;
+    size_t n;
+
+    (void)state;
+    d->value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+    d->dim_value = -1;
+    bytes = model_bytes(m, &n);
+    if (graph_import_bytes(&opts, bytes, n, &g, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(graph_inputs(g, &n_io)[0].shape.dim[0], -1);
+    graph_free(g);
+    d->dim_value = -2;
+    refused(m, ERR_INPUT, "graph input 'x': dimension 0 is -2", NULL);
+}
+
+/* x [batch, 4] -> MatMul with the Constant 'linear_0.w_0' -> Mul with the Constant 'scale'. */
+static struct model *with_constants(Onnx__TensorProto *tensors, Onnx__AttributeProto *attributes,
+                                    Onnx__AttributeProto **lists, const char *producer)
+{
+    static float weight[12] = { 1, 2, 3, 4 }, scale[1] = { 2 };
+    static int64_t dims[2] = { 4, 3 };
+    struct model *m = model_new(17);
+    size_t i;
+
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
+    model_node(m, "Constant", "", "linear_0.w_0");
+    model_node(m, "Constant", "", "scale");
+    for (i = 0; i < 2; i++) {
+        Onnx__NodeProto *node = model_proto(m)->graph->node[i];
+
+        onnx__tensor_proto__init(&tensors[i]);
+        tensors[i].has_data_type = tensors[i].has_raw_data = 1;
+        tensors[i].data_type = TENSOR_F32;
+        tensors[i].raw_data.data = (uint8_t *)(i == 0 ? weight : scale);
+        tensors[i].raw_data.len = i == 0 ? sizeof(weight) : sizeof(scale);
+        tensors[i].dims = dims;
+        tensors[i].n_dims = i == 0 ? 2 : 0;
+        onnx__attribute_proto__init(&attributes[i]);
+        attributes[i].name = (char *)"value";
+        attributes[i].has_type = 1;
+        attributes[i].type = 4; /* TENSOR */
+        attributes[i].t = &tensors[i];
+        lists[i] = &attributes[i];
+        node->attribute = &lists[i];
+        node->n_attribute = 1;
+    }
+    model_node(m, "MatMul", "x linear_0.w_0", "y");
+    model_node(m, "Mul", "y scale", "logits");
+    model_output(m, "logits");
+    model_proto(m)->producer_name = (char *)(uintptr_t)producer;
+    return m;
+}
+
+static void weights_that_are_constant_nodes_train(void **state)
+{
+    static const char *const producers[] = { "PaddlePaddle", "pytorch" };
+    const struct graph_opts opts = { .path = "test.onnx" };
+    size_t i, k, n;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        Onnx__TensorProto tensors[2];
+        Onnx__AttributeProto attributes[2], *lists[2];
+        struct model *m = with_constants(tensors, attributes, lists, producers[i]);
+        const uint8_t *bytes = model_bytes(m, &n);
+        const struct graph_param *p;
+        struct err err = { 0 };
+        struct graph *g;
+        uint32_t n_params;
+
+        if (graph_import_bytes(&opts, bytes, n, &g, &err) < 0)
+            fail_msg("%s", err.text);
+        p = graph_params(g, &n_params);
+        assert_int_equal(n_params, i == 0 ? 1 : 0);
+        if (i == 0) {
+            assert_string_equal(p[0].name, "linear_0.w_0");
+            assert_true(p[0].initial[1] == 2);
+        }
+        graph_free(g);
+        for (k = 0; k < 2; k++) {
+            model_proto(m)->graph->node[k]->attribute = NULL;
+            model_proto(m)->graph->node[k]->n_attribute = 0;
+        }
+        model_proto(m)->producer_name = NULL;
+        model_free(m);
+    }
+}
+
 static void two_opsets_of_another_domain_are_refused(void **state)
 {
     Onnx__OperatorSetIdProto other[2] = { ONNX__OPERATOR_SET_ID_PROTO__INIT, ONNX__OPERATOR_SET_ID_PROTO__INIT };
@@ -846,6 +970,9 @@ int main(void)
         cmocka_unit_test(supported_ops_are_listed_once_with_their_opsets),
         cmocka_unit_test(opsets_from_7_to_28_are_accepted),
         cmocka_unit_test(two_opsets_of_onnx_are_refused),
+        cmocka_unit_test(opset_in_both_spellings_of_the_domain_is_accepted),
+        cmocka_unit_test(dimension_of_minus_one_is_dynamic),
+        cmocka_unit_test(weights_that_are_constant_nodes_train),
         cmocka_unit_test(two_opsets_of_another_domain_are_refused),
         cmocka_unit_test(duplicate_function_and_attribute_names_are_refused),
         cmocka_unit_test(missing_file_and_folder_are_refused),
