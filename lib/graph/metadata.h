@@ -83,7 +83,8 @@ struct graph_metadata {
  * Errors: ERR_INPUT (metadata that no exporter writes), ERR_NOMEM. */
 int graph_metadata_collect(struct graph *g, struct err *err);
 /* mutation.c: adds a note about the buffers that the module changes in each call and the file does
- * not. `signature` is the text of the metadata, or NULL. Errors: ERR_NOMEM. */
+ * not. `signature` is the text of the metadata, or NULL. Errors: ERR_UNSUPPORTED (the module changes
+ * a parameter), ERR_NOMEM. */
 int graph_note_mutations(struct graph *g, const char *signature, struct err *err);
 /* Rewrites g->file.model, which must be the message as unpacked. `weights` (NULL: none) determine the
  * form of a parameter where the metadata does not. Errors: those of reading tensors. */

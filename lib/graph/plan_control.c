@@ -16,8 +16,11 @@ static int not_known(const struct graph_node *n, const char *what, struct err *e
 {
     return err_set(
         err, ERR_UNSUPPORTED,
-        "%s '%s': %s depends on the data; expected a value that is known once the shapes are",
-        n->def->name, n->name, what);
+        "%s '%s': %s depends on the data; expected a value that is known once the shapes are%s",
+        n->def->name, n->name, what,
+        strcmp(n->def->name, "If") == 0
+            ? ": compute both branches and select with Where (torch.where in place of torch.cond)"
+            : "");
 }
 
 /* Reads the single number of a value. Returns false if it is not known or has another type. */

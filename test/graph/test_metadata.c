@@ -126,6 +126,19 @@ static void signature_determines_trained_parameters(void **state)
     assert_non_null(strstr(err.text, "is used as a weight"));
 }
 
+static void module_that_changes_its_parameter_is_refused(void **state)
+{
+    static const char text[] = "# inputs\np_w: PARAMETER target='w'\n\n# outputs\n"
+                               "embedding_renorm: PARAMETER_MUTATION target='w'\nlogits: USER_OUTPUT\n";
+    struct err err = { 0 };
+    uint32_t n;
+
+    (void)state;
+    assert_int_equal(import_annotated(text, KIND, "PARAMETER", &n, &err), ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "the module changes its parameter 'w' in each call"));
+    assert_non_null(strstr(err.text, "max_norm=None"));
+}
+
 /* ---- the weights file of the job determines the form of a fold ---- */
 
 static struct graph_weight in_file; /* 'v' */
@@ -244,6 +257,7 @@ int main(void)
         cmocka_unit_test(fx_text_is_split_into_operator_and_arguments),
         cmocka_unit_test(fx_text_of_another_form_has_no_operator),
         cmocka_unit_test(signature_determines_trained_parameters),
+        cmocka_unit_test(module_that_changes_its_parameter_is_refused),
         cmocka_unit_test(weights_file_determines_the_form_of_a_fold),
         cmocka_unit_test(hostile_metadata_does_not_crash_the_import),
     };
