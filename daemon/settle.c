@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/cpu_quota.h"
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/text.h"
@@ -80,6 +81,24 @@ static uint32_t first_core(const struct cluster *c, uint32_t per_task)
     return 0;
 }
 
+/* Other jobs and other pods of the host are not known here, and two processes that pin by the same rule use the same cores
+ * while others are free. So by default a thread is pinned only if this task uses every core that it may use: then the cores are its
+ * own, or no choice is left. */
+static int settle_pins(const struct settled_args *args, struct settled *s, struct err *err)
+{
+    const char *pin = args->pin != NULL ? args->pin : "auto";
+    bool is_pinned = strcmp(pin, "on") == 0;
+    uint32_t n = s->is_ps ? s->n_servers : s->n_devices;
+
+    if (strcmp(pin, "auto") == 0)
+        is_pinned = n == device_mask();
+    else if (!is_pinned && strcmp(pin, "off") != 0)
+        return err_set(err, ERR_INPUT, "--pin: expected auto, on or off, found '%.80s'", pin);
+    for (uint32_t i = 0; !is_pinned && i < n; i++)
+        s->devices[i].core = -1;
+    return 0;
+}
+
 static bool is_auto(const struct settled_args *args)
 {
     return args->devices == NULL || strcmp(args->devices, "auto") == 0;
@@ -102,6 +121,28 @@ static int settle_devices(const struct settled_args *args, struct settled *s, st
                              : "--devices ",
              spec);
     return 0;
+}
+
+/* Logged or printed where the number of replicas follows from the quota, or exceeds it. */
+static void note_quota(const struct settled_args *args, struct settled *s)
+{
+    struct cpu_quota q;
+
+    if (s->devices[0].kind != DEVICE_CPU || settle_is_ps_task(s))
+        return;
+    cpu_quota_read("", &q);
+    if (q.processors <= 0 || q.processors >= device_mask())
+        return;
+    if (is_auto(args) || strcmp(args->devices, "cpu") == 0)
+        snprintf(s->devices_from, sizeof(s->devices_from),
+                 "%s: %u of %u cores, by the processor quota of %.3g in %.120s",
+                 is_auto(args) ? "auto" : "--devices cpu", s->n_devices, device_mask(),
+                 q.processors, q.source);
+    else if (s->n_devices > q.processors)
+        snprintf(s->over_quota, sizeof(s->over_quota),
+                 "--devices %.40s: %u replicas have a processor quota of %.3g (%.200s), so they are stopped for a part of each "
+                 "period; use cpu:%u, or raise the quota (limits.cpu, --cpus, CPUQuota)",
+                 args->devices, s->n_devices, q.processors, q.source, device_cores());
 }
 
 /* The number of cores is an accident of the host: of its own accord a task takes as many of them as
@@ -390,6 +431,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         cluster_task_name(s->cluster->self, s->task_name, sizeof(s->task_name));
     rc = settle_devices(args, s, err);
     if (rc == 0)
+        note_quota(args, s);
+    if (rc == 0)
         rc = settle_gpus(s, err);
     if (rc == 0)
         rc = settle_address(args, s, err);
@@ -415,13 +458,17 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = settle_ps(s, err);
     if (rc == 0 && s->is_ps) {
         settle_ps_options(s);
-        rc = settle_elastic(s, err);
+        rc = settle_pins(args, s, err);
+        if (rc == 0)
+            rc = settle_elastic(s, err);
         if (rc == 0)
             rc = settle_security(s, args->insecure, err);
     } else if (rc == 0 && s->conf != NULL) {
         rc = check_implementation(s, err);
         if (rc == 0 && is_auto(args) && s->devices[0].kind == DEVICE_CPU)
             fit_devices(s);
+        if (rc == 0)
+            rc = settle_pins(args, s, err);
         if (rc == 0)
             rc = settle_lanes(s, err);
         if (rc == 0)

@@ -21,7 +21,7 @@ struct cuda_gpu;
 struct err;
 
 struct settled_args { /* the flags of trainerd; borrowed */
-    const char *job, *cluster, *hosts, *port, *task, *devices, *profile, *ignore_jobs, *bind;
+    const char *job, *cluster, *hosts, *port, *task, *devices, *profile, *ignore_jobs, *bind, *pin;
     const char *trace, *trace_steps, *sample_log;
     bool require_cluster, allow_same_address, insecure;
 };
@@ -70,7 +70,8 @@ struct settled {
     char kernels[256];       /* libraries, versions and instruction set that decide the bits */
     char protocol[VERSIONS_PROTOCOL_BYTES];
     char nccl[32];           /* version; "": CPUs */
-    char devices_from[96];   /* reason: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
+    char devices_from[256];  /* reason: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
+    char over_quota[512];    /* more replicas than the processor quota keeps busy; "": none */
     bool is_chief;           /* rank 0: logs the steps */
     uint32_t replicas;       /* of the full cluster; 0 on a ps task */
     struct settled_lanes lanes;

@@ -164,6 +164,8 @@ static void log_plan(const struct settled *s)
         log_warn(
             "plan",
             "/parameter_server: the cluster has no ps task: the tables are in the memory of the training tasks");
+    if (s->over_quota[0] != '\0')
+        log_warn("plan", "%s", s->over_quota);
     device_name(&s->devices[0], name, sizeof(name));
     if (s->is_ps) {
         log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u training tasks and %u ps tasks (cluster from "
@@ -348,8 +350,12 @@ int main(int argc, char **argv)
         { "task", "TYPE:INDEX", "TRAINERD_TASK", "which task this is, whatever the cluster text says",
           &f.settle.task, NULL },
         { "devices", "SPEC", "TRAINERD_DEVICES",
-          "auto, cpu (a replica per core), cpu:N, cuda, cuda:0,2\n(auto: GPUs if there are, else every core); of a ps task cpu:N,\nN service threads (auto: 1)",
+          "auto, cpu (a replica per core), cpu:N, cuda, cuda:0,2\n(auto: GPUs if there are, else every core; a processor quota\nlimits auto and cpu); of a ps task cpu:N,\nN service threads (auto: 1)",
           &f.settle.devices, NULL },
+        { "pin", "WHAT", "TRAINERD_PIN",
+          "pin CPU replicas to cores: auto (default; if they are as many as\nthe cores that this process may use), on (tasks of one host in\n"
+          "the order of the cluster, one after another), off",
+          &f.settle.pin, NULL },
         { "profile", "NAME", "TRAINERD_PROFILE",
           "strict: refuse a doubtful cluster (default);\ntf: accept what TensorFlow accepts",
           &f.settle.profile, NULL },

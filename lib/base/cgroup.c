@@ -56,7 +56,7 @@ static bool has_word(const char *list, const char *word)
 
 /* Finds the path of the group inside its hierarchy. A line is "4:memory:/a/b", of version 2 "0::/a/b".
  * `text` is changed. Returns NULL if no line names the hierarchy. *is_malformed: a line has another form. */
-static const char *find_path(char *text, int version, bool *is_malformed)
+static const char *find_path(char *text, int version, const char *controller, bool *is_malformed)
 {
     char *rest = NULL;
 
@@ -70,7 +70,7 @@ static const char *find_path(char *text, int version, bool *is_malformed)
         }
         list++;
         *path++ = '\0';
-        if (version == 2 ? list[0] == '\0' : has_word(list, "memory"))
+        if (version == 2 ? list[0] == '\0' : has_word(list, controller))
             return path;
     }
     return NULL;
@@ -96,7 +96,7 @@ static void unescape(char *s)
 /* Finds the mount of the hierarchy. A line of proc(5) mountinfo is
  *     35 31 0:32 ROOT FOLDER OPTIONS ... - TYPE SOURCE SUPER_OPTIONS
  * `text` is changed. Returns false if the hierarchy is not mounted. */
-static bool find_mount(char *text, int version, char **shown, char **folder)
+static bool find_mount(char *text, int version, const char *controller, char **shown, char **folder)
 {
     char *rest = NULL;
 
@@ -118,7 +118,7 @@ static bool find_mount(char *text, int version, char **shown, char **folder)
             continue;
         if (version == 2
                 ? strcmp(type, "cgroup2") != 0
-                : strcmp(type, "cgroup") != 0 || options == NULL || !has_word(options, "memory"))
+                : strcmp(type, "cgroup") != 0 || options == NULL || !has_word(options, controller))
             continue;
         unescape(word[3]);
         unescape(word[4]);
@@ -142,8 +142,8 @@ static const char *path_below(const char *shown, const char *path)
     return strncmp(path, shown, n) == 0 && (path[n] == '/' || path[n] == '\0') ? path + n : "";
 }
 
-static int find(const char *root, int version, struct buf *groups, struct buf *mounts,
-                struct cgroup *out, struct err *err)
+static int find(const char *root, int version, const char *controller, struct buf *groups,
+                struct buf *mounts, struct cgroup *out, struct err *err)
 {
     char name[CGROUP_PATH_BYTES], *shown, *folder;
     bool is_malformed = false;
@@ -154,17 +154,18 @@ static int find(const char *root, int version, struct buf *groups, struct buf *m
     rc = cgroup_read_file(name, groups, err);
     if (rc < 0)
         return rc;
-    path = find_path(groups->data, version, &is_malformed);
+    path = find_path(groups->data, version, controller, &is_malformed);
     if (path == NULL && is_malformed)
         return err_set(err, ERR_INPUT, "'%s': expected lines such as '4:memory:/a' or '0::/a'",
                        name);
     if (path == NULL)
-        return err_set(err, ERR_NOENT, "'%s': no group of version %d counts memory", name, version);
+        return err_set(err, ERR_NOENT, "'%s': no group of version %d has the controller %s", name,
+                       version, controller);
     snprintf(name, sizeof(name), "%s/proc/self/mountinfo", root);
     rc = cgroup_read_file(name, mounts, err);
     if (rc < 0)
         return rc;
-    if (!find_mount(mounts->data, version, &shown, &folder))
+    if (!find_mount(mounts->data, version, controller, &shown, &folder))
         return err_set(err, ERR_NOENT, "'%s': no control groups of version %d are mounted", name,
                        version);
     if (strlen(root) + strlen(folder) + strlen(path) >= CGROUP_PATH_BYTES)
@@ -176,10 +177,11 @@ static int find(const char *root, int version, struct buf *groups, struct buf *m
     return 0;
 }
 
-int cgroup_find(const char *root, int version, struct cgroup *out, struct err *err)
+int cgroup_find(const char *root, int version, const char *controller, struct cgroup *out,
+                struct err *err)
 {
     struct buf groups = { 0 }, mounts = { 0 };
-    int rc = find(root, version, &groups, &mounts, out, err);
+    int rc = find(root, version, controller, &groups, &mounts, out, err);
 
     buf_fini(&groups);
     buf_fini(&mounts);

@@ -150,7 +150,7 @@ static void read_groups(struct reading *r, int version)
     char folder[CGROUP_PATH_BYTES];
     struct cgroup g;
     struct err err;
-    int rc = cgroup_find(r->root, version, &g, &err);
+    int rc = cgroup_find(r->root, version, "memory", &g, &err);
 
     if (rc < 0) {
         if (rc != ERR_NOENT)

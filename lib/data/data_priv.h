@@ -160,7 +160,7 @@ void data_pad(const struct data_feature *f, void *stored, size_t have, size_t n)
 /* ---- index.c ---- */
 /* Sets size, time and the positions of the records of every file whose path is set. */
 int data_index(const struct data_opts *opts, struct data_set *s, struct err *err);
-uint32_t data_cores(void); /* number of cores that this process may use */
+uint32_t data_cores(void); /* number of cores that affinity and processor quota allow to use */
 
 /* ---- scan.c ---- */
 /* The state of indexing one file with the index() of its format. */

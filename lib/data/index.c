@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/cancel.h"
 #include "base/clock.h"
+#include "base/cpu_quota.h"
 #include "base/crc32c.h"
 #include "base/digest.h"
 #include "base/err.h"
@@ -360,7 +361,8 @@ uint32_t data_cores(void)
 {
     cpu_set_t set;
 
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? cpu_quota_limit((uint32_t)CPU_COUNT(&set))
+                                                        : 1;
 }
 
 /* Runs work() on n_threads threads, of which the caller is one. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/cpu_quota.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/text.h"
@@ -37,11 +38,16 @@ static uint32_t cores_list(int32_t cores[CORES_MAX])
     return n;
 }
 
-uint32_t device_cores(void)
+uint32_t device_mask(void)
 {
     int32_t cores[CORES_MAX];
 
     return cores_list(cores);
+}
+
+uint32_t device_cores(void)
+{
+    return cpu_quota_limit(device_mask());
 }
 
 static void cpu_slots(uint32_t first_core, uint32_t want, struct device *out, uint32_t *n)
@@ -50,7 +56,7 @@ static void cpu_slots(uint32_t first_core, uint32_t want, struct device *out, ui
     uint32_t n_cores = cores_list(cores), i;
 
     if (want == 0)
-        want = n_cores < DEVICE_MAX ? n_cores : DEVICE_MAX;
+        want = cpu_quota_limit(n_cores < DEVICE_MAX ? n_cores : DEVICE_MAX);
     for (i = 0; i < want; i++)
         out[i] = (struct device){ .kind = DEVICE_CPU,
                                   .index = i,

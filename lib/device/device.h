@@ -1,6 +1,6 @@
 /* device.h - the devices of replicas, and host memory.
  *
- * A CPU slot is one core and one thread pinned to it. Host memory is allocated in large regions:
+ * A CPU slot is one thread, which may be pinned to a core. Host memory is allocated in large regions:
  * mapped once, with huge pages if available, and placed by the thread that first writes to it. A
  * shared region is a memfd, so other processes of the host can map the same bytes (lib/comm reduces
  * in place there). Threads: any; one owner per region. */
@@ -28,7 +28,7 @@ struct device {
 };
 
 /* Parses a list of devices: "auto", "cpu", "cpu:N", "cuda" or "cuda:0,2". auto: the GPUs if the
- * plugin finds any, else one CPU slot per core of the affinity mask. cpu: one slot per core. cpu:N:
+ * plugin finds any, else as for cpu. cpu: device_cores() slots. cpu:N:
  * N slots, assigned to the cores in turn (unpinned if N exceeds the number of cores). Writes at
  * most DEVICE_MAX entries. `first_core` rotates the assignment of cores, so that several tasks of a
  * host share cores only if necessary. Errors: ERR_INPUT (syntax), ERR_DEVICE (CUDA was requested
@@ -37,7 +37,8 @@ struct device {
 int device_parse(const char *spec, uint32_t first_core, struct device *out, uint32_t *n,
                  struct err *err);
 void device_name(const struct device *d, char *out, size_t n); /* writes "cpu:0" or "cuda:1" */
-uint32_t device_cores(void); /* number of cores in the affinity mask of the process */
+uint32_t device_mask(void);  /* number of cores in the affinity mask of the process */
+uint32_t device_cores(void); /* the same, at most as many as its processor quota allows (base/cpu_quota.h) */
 
 /* CPU: pins the calling thread to the core of the device; does nothing for core -1. GPU: makes it
  * the current GPU of the thread for later calls through the plugin. Errors: ERR_DEVICE. */

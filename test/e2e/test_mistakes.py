@@ -55,6 +55,7 @@ ROWS = [
      {"job": {"elastic": {"min_world": 1}, "checkpoint": None}, "cluster": worker(TWO)}, r"/elastic/min_world: .*lease", 2),
     ("gRPC does not know its own setting", {"cluster": worker(["127.0.0.1:{port}", "127.0.0.1:15992"]), "env": {"GRPC_POLL_STRATEGY": "epollex"}},
      r"gRPC ended the process: .*epollex.*; environment: .*GRPC_POLL_STRATEGY=epollex", -6),
+    ("pinning is a number", {"args": CHECK + ["--pin", "1"]}, r"--pin: expected auto, on or off, found '1'", 2),
     ("signals have an unknown effect", {"args": CHECK + ["--usr-signals", "save"]}, r"--usr-signals: expected stop or ignore, found 'save'", 2),
     # ---- files ----
     ("checkpoints are a URL", {"job": {"checkpoint": {"directory": "s3://bucket/run"}}},

@@ -2,9 +2,11 @@
 """Checks of the job against the cluster: requirements that the group cannot meet are refused before the task joins."""
 # san: yes
 import json
+import os
 import subprocess
 
-from kit import GUARD, TRAINERCTL, TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
+from control_group import ControlGroup
+from kit import GUARD, Skip, TRAINERCTL, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
 
 
 def check(n, env=None, **changes):
@@ -34,6 +36,47 @@ def location_is_that_of_the_environment_and_a_wrong_one_is_refused():
                        (slurm | {"SLURM_TOPOLOGY_ADDR": "root.n7"}, "does not describe SLURM_TOPOLOGY_ADDR 'root.n7'")):
         code, _, said = check(2, dict(env))
         assert code == 2 and words in said, said
+
+
+def devices(*args, env=None, prefix=()):
+    """Returns [core of each replica; -1: not pinned], the reason for their number, and stderr."""
+    p = subprocess.run([*prefix, TRAINERD, "--check", "--job", digits_job(workdir()), *args], env={**os.environ, **(env or {})},
+                       capture_output=True, text=True, timeout=GUARD)
+    assert p.returncode == 0, p.stderr
+    plan = json.loads(p.stdout)
+    return [d["core"] for d in plan["devices"]], plan["devices_from"], p.stderr
+
+
+@test
+def replicas_are_pinned_only_to_all_cores_of_the_task_or_on_request():
+    cores = sorted(os.sched_getaffinity(0))
+    one = ("taskset", "-c", str(cores[-1]))
+    assert devices("--devices", "cpu:1", prefix=one)[0] == [cores[-1]]
+    assert devices("--devices", "cpu:1", "--pin", "off", prefix=one)[0] == [-1]
+    assert devices("--devices", "cpu:2", "--pin", "on", prefix=one)[0] == [-1, -1]  # more replicas than cores
+    if len(cores) < 2:
+        raise Skip("this machine has one core")
+    two = {"TF_CONFIG": json.dumps(tf_config(free_ports(2), 1))}
+    for env in ({}, two):
+        assert devices("--devices", "cpu:1", env=env)[0] == [-1]  # other jobs of the host may be pinned to the same core
+    assert devices("--devices", "cpu:1", "--pin", "on")[0] == [cores[0]]
+    assert devices("--devices", "cpu:1", "--pin", "on", env=two)[0] == [cores[1]]  # the task before it has core 0
+
+
+@test
+def processor_quota_limits_the_replicas_that_are_not_given_by_number():
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skip("this machine has one core")
+    with ControlGroup(controller="cpu") as group:
+        group.set_processors(1.5)
+        for args in ((), ("--devices", "cpu")):
+            found, why, _ = devices(*args, prefix=group.prefix)
+            assert len(found) == 1 and "by the processor quota of 1.5 in /" in why, (found, why)
+        task = Task(digits_job(workdir(), train={"epochs": 1}), args=("--devices", "cpu:2"), prefix=group.prefix)
+        assert task.wait() == 0
+        assert "2 replicas have a processor quota of 1.5" in task.log() and "use cpu:1" in task.log(), task.log()
+        group.set_processors(len(os.sched_getaffinity(0)))
+        assert "quota" not in devices(prefix=group.prefix)[1]
 
 
 @test
