@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -100,4 +101,19 @@ int openssl_print_key(EVP_PKEY *key, struct buf *out, struct err *err)
     return append(to,
                   to != NULL && PEM_write_bio_PKCS8PrivateKey(to, key, NULL, NULL, 0, NULL, NULL),
                   out, err);
+}
+
+int openssl_verdict(struct err *err, int code, int verdict)
+{
+    const char *why = X509_verify_cert_error_string(verdict);
+    time_t now = time(NULL);
+    char text[32] = "an unknown time";
+    struct tm tm;
+
+    if (verdict != X509_V_ERR_CERT_NOT_YET_VALID && verdict != X509_V_ERR_CERT_HAS_EXPIRED)
+        return err_set(err, code, "%s", why);
+    if (gmtime_r(&now, &tm) != NULL)
+        strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return err_set(err, verdict == X509_V_ERR_CERT_NOT_YET_VALID ? ERR_IO : code,
+                   "%s; the clock of this host shows %s: set the clock, if that is wrong", why, text);
 }

@@ -25,4 +25,9 @@ STACK_OF(X509) *openssl_certificates(const char *pem);
 int openssl_print_certificate(X509 *x, struct buf *out, struct err *err);
 int openssl_print_key(EVP_PKEY *key, struct buf *out, struct err *err);
 
+/* Describes why a certificate was not accepted. Returns `code`, or ERR_IO if the certificate is not valid yet: then the
+ * clock of this host is probably wrong, as on a host without a battery, and time service corrects it. The text of a certificate that is not
+ * valid at this time has the time of the clock. */
+int openssl_verdict(struct err *err, int code, int verdict);
+
 #endif

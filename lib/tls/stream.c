@@ -145,8 +145,8 @@ static int rejected(struct tls_stream *s, struct err *err)
         return openssl_err(err, ERR_AUTH, "TLS: the other side does not use TLS");
     if (!s->has_key && reason < SSL_AD_REASON_OFFSET && verdict != X509_V_OK) {
         ERR_clear_error();
-        return err_set(err, ERR_AUTH, "TLS: the certificate of the other side is not accepted: %s",
-                       X509_verify_cert_error_string(verdict));
+        return err_wrap(err, openssl_verdict(err, ERR_AUTH, (int)verdict),
+                        "TLS: the certificate of the other side is not accepted");
     }
     if (reason >= SSL_AD_REASON_OFFSET)
         return openssl_err(err, ERR_AUTH, "TLS: the other side does not accept this %s",

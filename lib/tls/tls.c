@@ -145,9 +145,9 @@ static int verify_own(const struct tls *t, SSL_CTX *c, STACK_OF(X509) * chain, s
         X509_STORE_CTX_init(v, SSL_CTX_get_cert_store(c), sk_X509_value(chain, 0), chain) != 1)
         rc = openssl_err(err, ERR_NOMEM, "'%s'", name_of(t, CERTIFICATE));
     else if (X509_verify_cert(v) != 1)
-        rc = err_set(err, ERR_INPUT, "'%s': not valid under the authority '%s': %s",
-                     name_of(t, CERTIFICATE), name_of(t, AUTHORITY),
-                     X509_verify_cert_error_string(X509_STORE_CTX_get_error(v)));
+        rc = err_wrap(err, openssl_verdict(err, ERR_INPUT, X509_STORE_CTX_get_error(v)),
+                      "'%s': not valid under the authority '%s'", name_of(t, CERTIFICATE),
+                      name_of(t, AUTHORITY));
     X509_STORE_CTX_free(v);
     return rc;
 }
@@ -167,7 +167,12 @@ static int build(const struct tls *t, const struct buf texts[PARTS], SSL_CTX **o
     STACK_OF(X509) *chain = openssl_certificates(texts[CERTIFICATE].data);
     int rc = 0;
 
-    if (c == NULL || SSL_CTX_set_alpn_protos(c, protocols, sizeof(protocols) - 1) != 0)
+    if (c != NULL && SSL_CTX_get_max_proto_version(c) != 0 &&
+        SSL_CTX_get_max_proto_version(c) < TLS1_3_VERSION)
+        rc = err_set(err, ERR_INPUT,
+                     "TLS: the configuration of OpenSSL on this host (the file that OPENSSL_CONF names, else openssl.cnf) limits "
+                     "MaxProtocol to a version below TLS 1.3, which the tasks use; remove this limit for trainerd");
+    else if (c == NULL || SSL_CTX_set_alpn_protos(c, protocols, sizeof(protocols) - 1) != 0)
         rc = openssl_err(err, ERR_NOMEM, "TLS");
     else if (chain == NULL)
         rc = openssl_err(err, ERR_INPUT, "'%s': expected a certificate in PEM text",

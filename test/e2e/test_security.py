@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 from kit import (BUILD, GUARD, ROOT, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
                  test, tf_config, wait_until, workdir)
@@ -33,6 +34,28 @@ def keys(folder, *hosts):
     out = ctl("keys", "--out", folder, TF_CONFIG=cluster)
     assert out.returncode == 0, out
     return folder
+
+
+@test
+def clock_of_1970_is_named_and_the_task_may_be_started_again():
+    folder = workdir()
+    library = os.path.join(folder, "clock.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-DAHEAD_S=-%d" % (int(time.time()) - 86400), "-o", library,
+                    os.path.join(os.path.dirname(os.path.abspath(__file__)), "clock_ahead.c")], check=True)
+    files = keys(os.path.join(folder, "keys"), "127.0.0.1", "127.0.0.1")
+    for env in ({"TRAINERD_TOKEN": SECRET}, {"TRAINERD_TLS": os.path.join(files, "127.0.0.1")}):
+        task, = start(long_job(), 1, env={**env, "LD_PRELOAD": library})
+        assert task.wait() == 138, task.log()
+        assert "certificate is not yet valid; the clock of this host shows 1970-01-02T" in task.final_message(), task.log()
+
+
+@test
+def configuration_of_openssl_that_excludes_tls_1_3_is_named():
+    folder = workdir()
+    with open(os.path.join(folder, "openssl.cnf"), "w") as f:
+        f.write("openssl_conf = a\n[a]\nssl_conf = b\n[b]\nsystem_default = c\n[c]\nMaxProtocol = TLSv1.2\n")
+    task, = start(long_job(), 1, env={"TRAINERD_TOKEN": SECRET, "OPENSSL_CONF": os.path.join(folder, "openssl.cnf")})
+    assert task.wait() == 2 and "openssl.cnf) limits MaxProtocol to a version below TLS 1.3" in task.final_message(), task.log()
 
 
 @test
