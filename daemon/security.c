@@ -55,16 +55,17 @@ static int read_token(const char *file, char out[SECURITY_TOKEN_BYTES], struct e
     return rc < 0 ? err_wrap(err, rc, "/communication/token_file") : 0;
 }
 
-static int open_token(const struct security_opts *opts, struct security *s, struct err *err)
+int security_read_token(const char *token_file, char out[SECURITY_TOKEN_BYTES], struct err *err)
 {
     const char *env = getenv("TRAINERD_TOKEN");
     int rc;
 
-    if (opts->token_file != NULL)
-        return read_token(opts->token_file, s->token, err);
+    out[0] = '\0';
+    if (token_file != NULL)
+        return read_token(token_file, out, err);
     if (env == NULL || env[0] == '\0')
         return 0;
-    rc = store_token(env, s->token, err);
+    rc = store_token(env, out, err);
     return rc < 0 ? err_wrap(err, rc, "TRAINERD_TOKEN") : 0;
 }
 
@@ -89,7 +90,7 @@ int security_open(const struct security_opts *opts, struct security *out, struct
 {
     const char *env = getenv("TRAINERD_TLS");
     struct security s = { .tls = NULL };
-    int rc = open_token(opts, &s, err);
+    int rc = security_read_token(opts->token_file, s.token, err);
 
     if (rc < 0)
         return rc;

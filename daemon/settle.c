@@ -15,56 +15,10 @@
 #include "base/text.h"
 #include "conf/cluster_print.h"
 #include "conf/job_print.h"
+#include "daemon/meeting.h"
 #include "device/cuda.h"
 #include "optim/optim.h"
 #include "train/phases.h"
-
-static const char *environment(void *arg, const char *name)
-{
-    (void)arg;
-    return getenv(name);
-}
-
-/* --port: the control port of the first task of each host. */
-static int read_first_port(const char *text, uint32_t *out, struct err *err)
-{
-    uint64_t port = 0;
-
-    if (text != NULL && (!text_u64(text, UINT16_MAX, &port) || port == 0))
-        return err_set(err, ERR_INPUT, "--port: expected 1 to 65535, found '%.80s'", text);
-    *out = (uint32_t)port;
-    return 0;
-}
-
-static int settle_cluster(const struct settled_args *args, struct settled *s, struct err *err)
-{
-    char host[256] = "";
-    struct cluster_opts o = {
-        .profile = CLUSTER_STRICT,
-        .cluster_file = args->cluster,
-        .hosts = args->hosts,
-        .task = args->task,
-        .ignore_jobs = args->ignore_jobs,
-        .require_cluster = args->require_cluster,
-        .allow_same_address = args->allow_same_address,
-        .env = environment,
-        .hostname = host,
-    };
-
-    if (args->profile != NULL && strcmp(args->profile, "tf") == 0)
-        o.profile = CLUSTER_TF;
-    else if (args->profile != NULL && strcmp(args->profile, "strict") != 0)
-        return err_set(err, ERR_INPUT, "--profile: expected strict or tf, found '%.80s'",
-                       args->profile);
-    if (read_first_port(args->port, &o.first_port, err) < 0)
-        return ERR_INPUT;
-    /* The name of a machine ends in a number for many reasons; the name of a pod for one. */
-    if (getenv("KUBERNETES_SERVICE_HOST") == NULL && cluster_is_launched(&o))
-        o.hostname = NULL;
-    else if (gethostname(host, sizeof(host) - 1) != 0)
-        o.hostname = NULL;
-    return cluster_resolve(&o, &s->cluster, err);
-}
 
 /* Tasks of one host should not share a core while others idle: start where the tasks before us on the
  * same host name end. */
@@ -501,6 +455,7 @@ void settled_free(struct settled *s)
     security_close(&s->security);
     conf_free(s->conf);
     cluster_free(s->cluster);
+    meeting_close(s->meeting);
     free(s->gpus);
     free((void *)(uintptr_t)s->control_ports.at);
     free(s->arrays.frozen);

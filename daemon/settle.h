@@ -19,6 +19,7 @@
 struct buf;
 struct cuda_gpu;
 struct err;
+struct meeting;
 
 struct settled_args { /* the flags of trainerd; borrowed */
     const char *job, *cluster, *hosts, *port, *task, *devices, *profile, *ignore_jobs, *bind, *pin;
@@ -59,6 +60,7 @@ struct settled_evaluator {   /* an evaluator task; zeroed on other tasks */
 /* Constant after settle(); any thread may read it. */
 struct settled {
     struct cluster *cluster; /* owned */
+    struct meeting *meeting; /* owned; of rank 0 of tasks that met at MASTER_ADDR; NULL: none */
     struct conf *conf;       /* owned; NULL without a job */
     struct device devices[DEVICE_MAX]; /* of a ps task: [n_servers] cores of its service threads */
     uint32_t n_devices;                /* 0 on a ps task */
@@ -128,6 +130,9 @@ void settled_print_location(const struct settled *s, struct buf *out);
 /* settle_ports.c: the control ports that the other ports of this task leave free. Errors: ERR_NOMEM. */
 int settle_ports(struct settled *s, struct err *err);
 bool settled_is_loopback(const char *host); /* localhost, or a literal address of the loopback interface */
+
+/* settle_cluster.c: the cluster, for which the tasks may meet at MASTER_ADDR first. Errors: ERR_INPUT, ERR_IO, ERR_NOMEM. */
+int settle_cluster(const struct settled_args *args, struct settled *s, struct err *err);
 
 /* settle_loss.c: losses, metrics and their labels. */
 int settle_losses(struct settled *s, struct err *err);

@@ -58,7 +58,7 @@ static int read_source(struct cluster_draft *d, struct err *err)
     const char *variable = cluster_env(d, "TF_CONFIG");
 
     d->label = file != NULL    ? arena_strdup(&d->c->mem, file)
-               : hosts != NULL ? "--hosts"
+               : hosts != NULL ? d->opts->hosts_from != NULL ? d->opts->hosts_from : "--hosts"
                                : "TF_CONFIG";
     if (d->label == NULL)
         return cluster_nomem(err);
@@ -191,7 +191,7 @@ static int copy_notes(struct cluster_draft *d, struct err *err)
 
 int cluster_resolve(const struct cluster_opts *opts, struct cluster **out, struct err *err)
 {
-    struct cluster_draft d = { .opts = opts };
+    struct cluster_draft d = { .opts = opts, .rank_variable = opts->rank_variable };
     int rc;
 
     CHECK(opts->env != NULL);

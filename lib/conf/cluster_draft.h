@@ -11,6 +11,7 @@
  *   cluster_slurm_order.c  the node of each task of a Slurm step
  *   cluster_hosts.c    a list of hosts -> draft
  *   cluster_size.c     several tasks of a launcher without a cluster -> draft, or a refusal
+ *   cluster_master.c   the variables of torchrun -> where rank 0 collects the addresses
  *   cluster_print.c    canonical text, hash, --check
  *
  * cluster.c includes the headers of the steps; a step includes this header and never cluster.h. */
@@ -59,6 +60,7 @@ struct cluster_draft {
     const cJSON *self_at;
     /* the variable that alone has the index of this task, of the launcher whose tasks the cluster lists; NULL: any */
     const char *rank_variable;
+    uint32_t first_port; /* of the tasks of a launcher without --port; 0: CLUSTER_FIRST_PORT */
     VEC(const char *) notes;
     bool has_master_note; /* the note about the job name "master" was added */
     bool failed;          /* out of memory: a note is missing */

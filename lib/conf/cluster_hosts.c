@@ -13,7 +13,9 @@ enum { ADDRESS_BYTES = 288 };
 
 uint32_t cluster_first_port(const struct cluster_draft *d)
 {
-    return d->opts->first_port != 0 ? d->opts->first_port : CLUSTER_FIRST_PORT;
+    if (d->opts->first_port != 0)
+        return d->opts->first_port;
+    return d->first_port != 0 ? d->first_port : CLUSTER_FIRST_PORT;
 }
 
 int cluster_add_task_of_host(struct cluster_draft *d, const char *host, size_t host_bytes,

@@ -13,7 +13,8 @@ enum {
     CLUSTER_MAX_HOSTS = 4096,  /* entries of --hosts */
 };
 
-/* Returns the control port of the first task of each host: --port, else CLUSTER_FIRST_PORT. */
+/* Returns the control port of the first task of each host: --port, else that of the
+ * launcher, else CLUSTER_FIRST_PORT. */
 uint32_t cluster_first_port(const struct cluster_draft *d);
 /* Adds worker `index`, the task number `nth` (from 0) of `host`: its port is cluster_first_port() +
  * nth. Errors: ERR_INPUT (no such port), ERR_NOMEM. */

@@ -2,7 +2,7 @@
  *
  * Without this step each task would be a task without a cluster, and all of them would train the
  * whole job. A launcher whose variables have no addresses forms a cluster if all its tasks are on this
- * host; else the task is refused with the line to add. */
+ * host; tasks that know the address of rank 0 meet before (cluster_master.c); else the task is refused with the line to add. */
 #include "conf/cluster_size.h"
 
 #include <inttypes.h>
@@ -13,9 +13,12 @@
 #include "base/text.h"
 #include "conf/cluster_draft.h"
 #include "conf/cluster_hosts.h"
+#include "conf/cluster_master.h"
 #include "conf/cluster_slurm.h"
 
 #define EACH "give every task the same --hosts HOST,HOST,... (a host for each rank) or TF_CONFIG"
+#define MASTER(addr_, port_, rank_, size_) \
+    "add to the environment of every task: MASTER_ADDR=" addr_ " MASTER_PORT=" port_ " RANK=" rank_ " WORLD_SIZE=" size_
 #define HOSTS(hosts_, rank_) \
     "add to the environment of every task: TRAINERD_HOSTS=" hosts_ " TRAINERD_TASK=worker:" rank_
 #define WITH(word_) EACH ", or start the job with " word_
@@ -33,7 +36,8 @@ static const struct launcher {
 } launchers[] = {
     /* torchrun and what has its variables: Kubeflow's PyTorchJob and XGBoostJob, DeepSpeed, Accelerate */
     { .name = "torchrun", .size = "WORLD_SIZE", .local_size = "LOCAL_WORLD_SIZE", .rank = "RANK",
-      .remedy = EACH ", and TRAINERD_TASK=worker:$RANK" },
+      .remedy = "add MASTER_ADDR=HOST (of rank 0) and MASTER_PORT=PORT to the environment of every task, which has "
+                "RANK and WORLD_SIZE; rank 0 then collects the addresses" },
     { .name = "Open MPI", .size = "OMPI_COMM_WORLD_SIZE", .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
       .rank = "OMPI_COMM_WORLD_RANK", .remedy = WITH("trainerd-mpirun") },
     { .name = "MVAPICH2", .size = "MV2_COMM_WORLD_SIZE", .local_size = "MV2_COMM_WORLD_LOCAL_SIZE",
@@ -54,11 +58,12 @@ static const struct launcher {
       .remedy = "this is an allocation without a step: start the tasks with `srun trainerd ...` or trainerd-srun" },
     /* Kubeflow's TrainJob: a node is a task, which has all devices of the node */
     { .name = "TrainJob", .size = "PET_NNODES", .rank = "PET_NODE_RANK",
-      .remedy = EACH ", and TRAINERD_TASK=worker:$PET_NODE_RANK" },
+      .remedy = MASTER("$PET_MASTER_ADDR", "$PET_MASTER_PORT", "$PET_NODE_RANK", "$PET_NNODES") },
     { .name = "AWS Batch", .size = "AWS_BATCH_JOB_NUM_NODES", .rank = "AWS_BATCH_JOB_NODE_INDEX",
-      .remedy = EACH ", and TRAINERD_TASK=worker:$AWS_BATCH_JOB_NODE_INDEX" },
+      .remedy = MASTER("${AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS:-localhost}", "29500", "$AWS_BATCH_JOB_NODE_INDEX",
+                       "$AWS_BATCH_JOB_NUM_NODES") },
     { .name = "SageMaker", .size = "SM_HOST_COUNT", .rank = "SM_CURRENT_HOST_RANK",
-      .remedy = EACH ", and TRAINERD_TASK=worker:$SM_CURRENT_HOST_RANK" },
+      .remedy = MASTER("$SM_MASTER_ADDR", "$SM_MASTER_PORT", "$SM_CURRENT_HOST_RANK", "$SM_HOST_COUNT") },
     { .name = "Volcano", .size = "VC_WORKER_NUM", .rank = "VC_TASK_INDEX",
       .remedy = HOSTS("$VC_WORKER_HOSTS", "$VC_TASK_INDEX") },
     { .name = "TPU", .size = "TPU_WORKER_HOSTNAMES", .rank = "TPU_WORKER_ID", .is_list = true,
@@ -66,7 +71,7 @@ static const struct launcher {
     { .name = "Paddle", .size = "PADDLE_TRAINERS_NUM", .rank = "PADDLE_TRAINER_ID",
       .remedy = HOSTS("$PADDLE_TRAINER_ENDPOINTS", "$PADDLE_TRAINER_ID") },
     { .name = "DMLC", .size = "DMLC_NUM_WORKER", .rank = "DMLC_TASK_ID",
-      .remedy = EACH ", and TRAINERD_TASK=worker:$DMLC_TASK_ID" },
+      .remedy = MASTER("$DMLC_PS_ROOT_URI", "29500", "$DMLC_TASK_ID", "$DMLC_NUM_WORKER") },
     { .name = "PBS", .size = "PBS_NUM_NODES", .rank = "PBS_NODENUM",
       .remedy = "start a task on each host with `trainerd-mpirun JOB $(sort -u $PBS_NODEFILE)`" },
     { .name = "Grid Engine", .size = "NHOSTS", .rank = "PE_HOSTFILE",
@@ -174,6 +179,7 @@ int cluster_form_from_launcher(struct cluster_draft *d, struct err *err)
 {
     const struct launcher *l = find_launcher(d);
     char seen[256] = "";
+    uint16_t meeting_port;
     uint32_t size;
 
     if (l == NULL)
@@ -194,6 +200,8 @@ int cluster_form_from_launcher(struct cluster_draft *d, struct err *err)
         return refuse(d, l, seen, err);
     d->label = d->c->source = l->name;
     d->rank_variable = l->rank;
+    if (strcmp(l->rank, "RANK") == 0 && cluster_master_port(d->opts, &meeting_port))
+        d->first_port = meeting_port + 1U; /* two jobs of torchrun on this host have other ports */
     cluster_note(d,
                  "no cluster is given: it is formed on this host, with the ports from %" PRIu32
                  ", because all tasks of %s are here (%s)",

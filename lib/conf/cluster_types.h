@@ -29,6 +29,8 @@ struct cluster_opts {
      * workers). "none": no cluster, also below a launcher of several tasks. NULL: TF_CONFIG. */
     const char *cluster_file;
     const char *hosts;   /* --hosts, used in place of TF_CONFIG: HOST or HOST:PORT,... by rank */
+    const char *hosts_from;    /* the source of `hosts`, for messages; NULL: --hosts */
+    const char *rank_variable; /* the only variable that has the index; NULL: any of a launcher */
     uint32_t first_port; /* --port: of the hosts of a launcher or of `hosts`; 0: 8888 */
     const char *task;        /* --task TYPE:INDEX, takes precedence over the text; NULL: not given */
     const char *ignore_jobs; /* --ignore-jobs a,b; NULL: none */

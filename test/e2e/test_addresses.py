@@ -43,7 +43,7 @@ class Pair:
 
     def __init__(self, addresses, lines="", env=None, **job):
         self.folder = workdir()
-        self.job = digits_job(self.folder, train={**STEPS, **job})
+        self.job = digits_job(self.folder, train={**STEPS, **job, **({"global_batch_size": 66} if job.get("lanes") == 3 else {})})
         self.config = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}} for i in (0, 1)]
         for i, name in enumerate(HOSTS):
             self.write(name, "127.0.0.1 localhost\n::1 localhost\n" + (lines if isinstance(lines, str) else lines[i]))
@@ -117,6 +117,22 @@ def certificates_for_host_names_above_64_characters_are_accepted():
                              env={**os.environ, "TRAINERD_TLS": folder + "/operator"})
     assert stopped.returncode == 0, stopped
     expect_codes(tasks, [143, 143])
+
+
+@test
+def tasks_of_two_hosts_that_know_rank_0_alone_meet_and_train():
+    """The environment of a PyTorchJob, with two tasks on the host of rank 0, which knows itself as localhost. Without a token the list
+    has addresses that other hosts reach, and no task starts."""
+    set_addresses(4)
+    for env, code in (({"TRAINERD_TOKEN": TOKEN}, 0), ({}, 2)):
+        pair = Pair([], ["", "10.78.0.1 job-master-0\n"], lanes=3)
+        tasks = []
+        for rank, (host, master, local) in enumerate((("h1", "localhost", 0), ("h1", "localhost", 1), ("h2", "job-master-0", 0))):
+            e = {"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(local), "MASTER_ADDR": master, "MASTER_PORT": "23456", **env}
+            tasks.append(Task(pair.job, None, ("--devices", "cpu:1"), e, "worker %d" % rank, prefix=pair.prefix(host)))
+        expect_codes(tasks, [code] * 3)
+        if code == 2:
+            assert [t.final_message().split(":")[0] for t in tasks] == ["control port 10.78.0.1"] * 2 + ["control port 10.78.0.2"], tasks[0].log()
 
 
 @test
