@@ -161,7 +161,8 @@ static int compare_states(struct ps_leader *l, uint32_t server, const struct ps_
         out->shard = first + i;
         out->servers[0] = l->stated_by[i];
         out->servers[1] = server;
-        return err_set(err, ERR_PEER, "servers %u and %u have different rows of shard %u before step %" PRIu64,
+        return err_set(err, ERR_PEER,
+                       "servers %u and %u have different rows of shard %u before step %" PRIu64,
                        l->stated_by[i], server, first + i, m->step);
     }
     return 0;

@@ -115,5 +115,6 @@ int openssl_verdict(struct err *err, int code, int verdict)
     if (gmtime_r(&now, &tm) != NULL)
         strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &tm);
     return err_set(err, verdict == X509_V_ERR_CERT_NOT_YET_VALID ? ERR_IO : code,
-                   "%s; the clock of this host shows %s: set the clock, if that is wrong", why, text);
+                   "%s; the clock of this host shows %s: set the clock, if that is wrong", why,
+                   text);
 }
