@@ -37,13 +37,16 @@ static int try_one(const char *key, const char *path,
     CHECK(t != NULL);
     memcpy(t->path, path, n);
     t->probe = probe;
-    if (!limited_run(run_try, t, ms)) {
+    rc = limited_call(run_try, t, ms, err);
+    if (rc == ERR_TIMEOUT) {
         log_warn(
             "storage",
             "%s: '%s' does not answer within %u ms; training begins, and saves are tried later",
             key, path, ms);
         return 0;
     }
+    if (rc < 0)
+        return rc;
     if (t->rc == ERR_INPUT)
         rc = err_set(err, ERR_INPUT, "%s: this task cannot write to '%s': %s", key, path,
                      t->err.text);

@@ -16,7 +16,7 @@ static int open_train(struct run *r, void **out, struct err *err)
     int rc = settled_is_evaluator(r->s) ? 0 : outputs_check(r->s, err);
 
     *out = NULL;
-    if (rc < 0 && r->s->cluster->is_local)
+    if (rc < 0 && (rc != ERR_INPUT || r->s->cluster->is_local))
         return rc;
     if (rc < 0) /* another task of the group may be able to write */
         snprintf(r->opening.refused, sizeof(r->opening.refused), "%s", err->text);

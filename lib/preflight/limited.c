@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/thread.h"
 
 struct call {
@@ -40,24 +41,26 @@ static void *run(void *arg)
     return NULL;
 }
 
-bool limited_run(void (*fn)(void *arg), void *arg, uint32_t ms)
+int limited_call(void (*fn)(void *arg), void *arg, uint32_t ms, struct err *err)
 {
     struct call *c = calloc(1, sizeof(*c));
     struct timespec until;
     pthread_t thread;
     bool is_done;
+    int rc;
 
     if (c == NULL) {
         free(arg);
-        return false;
+        return err_set(err, ERR_NOMEM, "a call with a deadline: out of memory");
     }
     *c = (struct call){ .fn = fn, .arg = arg };
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
-    if (thread_start(&thread, "runs a call with a deadline", run, c, NULL) < 0) {
+    rc = thread_start(&thread, "runs a call with a deadline", run, c, err);
+    if (rc < 0) {
         free(arg);
         free_call(c);
-        return false;
+        return rc;
     }
     pthread_detach(thread);
     until = clock_after_ms(ms);
@@ -68,7 +71,13 @@ bool limited_run(void (*fn)(void *arg), void *arg, uint32_t ms)
     is_done = c->is_done;
     c->is_abandoned = !is_done;
     pthread_mutex_unlock(&c->lock);
-    if (is_done)
-        free_call(c);
-    return is_done;
+    if (!is_done)
+        return err_set(err, ERR_TIMEOUT, "no answer within %u ms", ms);
+    free_call(c);
+    return 0;
+}
+
+bool limited_run(void (*fn)(void *arg), void *arg, uint32_t ms)
+{
+    return limited_call(fn, arg, ms, NULL) == 0;
 }

@@ -6,9 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct err;
+
 /* Runs fn(arg) on a thread of its own and waits at most `ms`. Returns true: fn has returned, and the
  * caller owns `arg`. false: fn still runs, or no thread could be started; `arg`, which must come from
  * malloc(), is freed when fn has returned. */
 bool limited_run(void (*fn)(void *arg), void *arg, uint32_t ms);
+/* The same. Returns 0 where limited_run() returns true. Errors: ERR_TIMEOUT (fn still runs), those of thread_start(). */
+int limited_call(void (*fn)(void *arg), void *arg, uint32_t ms, struct err *err);
 
 #endif
