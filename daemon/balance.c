@@ -28,16 +28,19 @@ static double saving(const struct balance *b, uint32_t window, const struct bala
            pieces_seconds(to->pieces, to->n, w->shares, seconds, w->world, w->lanes);
 }
 
-/* Seconds of the measured step that a division saves in a window. Spare lanes may make a step shorter than the
- * lanes of its slowest task; the division cannot save the time that the spare lanes save already. */
-static double step_saving(const struct balance *b, uint32_t window, const struct balance_window *w,
-                          const struct balance_division *to)
+/* Seconds of a step after the move, as predicted. Spare lanes make a step shorter than the lanes of its slowest task, so the
+ * difference of two divisions can be more than a step has: a step takes at least as long as the lanes of its slowest task. */
+static double predicted(const struct balance *b, const struct balance_window *w,
+                        const struct balance_move *m, double saved)
 {
-    double least =
-               pieces_seconds(to->pieces, to->n, w->shares, b->seconds[window], w->world, w->lanes),
-           most = b->trial.step_seconds[window] - least, saves = saving(b, window, w, to);
+    double least[TRIAL_WINDOWS], lanes, after = m->before - saved;
 
-    return saves < most ? saves : most;
+    for (uint32_t i = 0; i < TRIAL_WINDOWS; i++)
+        least[i] =
+            pieces_seconds(m->to.pieces, m->to.n, w->shares, b->seconds[i], w->world, w->lanes);
+    lanes = trial_median(least);
+    after = after > lanes ? after : lanes;
+    return after < m->before ? after : m->before;
 }
 
 /* Plans a division. Returns true if it saves enough in every window. */
@@ -50,13 +53,13 @@ static bool plan(const struct balance *b, const struct balance_limits *limits,
         seconds[r] = trial_median((double[]){ b->seconds[0][r], b->seconds[1][r], b->seconds[2][r] });
     out->to.n = pieces_plan(seconds, w->world, w->lanes, w->most, out->to.pieces);
     for (uint32_t i = 0; i < TRIAL_WINDOWS; i++) {
-        saved[i] = step_saving(b, i, w, &out->to);
-        if (saved[i] <= 0 || saved[i] < limits->gain * b->trial.step_seconds[i])
+        saved[i] = saving(b, i, w, &out->to);
+        if (saved[i] < limits->gain * b->trial.step_seconds[i])
             return false;
     }
     out->returns = false;
     out->before = trial_step(&b->trial);
-    out->after = out->before - trial_median(saved);
+    out->after = predicted(b, w, out, trial_median(saved));
     return true;
 }
 

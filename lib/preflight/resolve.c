@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/err.h"
 #include "preflight/limited.h"
 
 struct forward {
@@ -42,6 +43,8 @@ static void look_up(void *arg)
 void resolve_host(const char *host, uint16_t port, uint32_t ms, struct resolved *out)
 {
     struct forward *f = calloc(1, sizeof(*f));
+    struct err err;
+    int rc = 0;
 
     *out = (struct resolved){ .n = 0 };
     snprintf(out->why, sizeof(out->why), "no answer within %u ms", ms);
@@ -50,7 +53,13 @@ void resolve_host(const char *host, uint16_t port, uint32_t ms, struct resolved 
     f->is_any = host == NULL;
     f->port = port;
     snprintf(f->host, sizeof(f->host), "%s", host != NULL ? host : "");
-    if (!limited_run(look_up, f, ms))
+    if (f->is_any || resolve_is_literal(host)) /* asks no name service */
+        look_up(f);
+    else
+        rc = limited_call(look_up, f, ms, &err);
+    if (rc < 0 && rc != ERR_TIMEOUT)
+        snprintf(out->why, sizeof(out->why), "%.100s", err.text);
+    if (rc < 0)
         return;
     *out = f->found;
     free(f);
