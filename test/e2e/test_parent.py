@@ -16,7 +16,7 @@ def below(program, variable, shell=RUNS, inner=()):
     launcher = os.path.join(folder, program)
     shutil.copy("/bin/sh", launcher)
     job = digits_job(folder, checkpoint={"directory": folder + "/ck", "every_steps": 0})
-    task = Task(job, args=("--devices", "cpu:1"), env={**SLOWLY, variable: "0", "PID_FILE": folder + "/pid"},
+    task = Task(job, args=("--devices", "cpu:1", "--cluster", "none"), env={**SLOWLY, variable: "0", "PID_FILE": folder + "/pid"},
                 prefix=(launcher, "-c", shell, "sh", *inner))
     task.until_step(20)
     with open(folder + "/pid") as f:

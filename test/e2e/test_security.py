@@ -90,7 +90,8 @@ def tokens_that_differ_name_the_variable():
              for i in range(2)]
     expect_codes(tasks, [138, 138])  # the other process may be a stranger
     for t in tasks:
-        assert "compare TRAINERD_TOKEN" in t.final_message(), t.final_message()
+        # in its last message, too, unless the other task has ended before
+        assert any("compare TRAINERD_TOKEN" in r["message"] for r in t.records if r.get("event") == "group"), t.log()
         assert any("connections were refused" in r["message"] for r in t.records if r.get("level") == "warn"), t.log()
 
 
