@@ -149,17 +149,54 @@ static struct part find_part(const struct jpeg *j, const struct image_rect *rect
     return p;
 }
 
+static bool has_four_colors(const struct jpeg *j)
+{
+    return j->d.jpeg_color_space == JCS_CMYK || j->d.jpeg_color_space == JCS_YCCK;
+}
+
+/* a * b / 255, rounded */
+static uint32_t scaled(uint32_t a, uint32_t b)
+{
+    uint32_t x = a * b + 128;
+
+    return ((x >> 8) + x) >> 8;
+}
+
+/* Converts a row of cyan, magenta, yellow, black, as Pillow does. Files with the marker of Adobe have the complements. The grey
+ * value has the weights of libjpeg. */
+static void convert_four_colors(const uint8_t *from, uint32_t w, bool is_complement,
+                                uint32_t channels, uint8_t *to)
+{
+    uint32_t flip = is_complement ? 0 : 255;
+
+    for (uint32_t x = 0; x < w; x++, from += 4, to += channels) {
+        uint32_t light = from[3] ^ flip;
+        uint32_t red = scaled(from[0] ^ flip, light), green = scaled(from[1] ^ flip, light),
+                 blue = scaled(from[2] ^ flip, light);
+
+        if (channels == 1) {
+            to[0] = (uint8_t)((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16);
+            continue;
+        }
+        to[0] = (uint8_t)red;
+        to[1] = (uint8_t)green;
+        to[2] = (uint8_t)blue;
+    }
+}
+
 int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, uint32_t w,
               uint32_t h, struct image_buffer *room, struct image_pixels *pixels, double at[4],
               struct err *err)
 {
+    bool four = has_four_colors(j);
     struct part p;
     uint8_t *bytes;
+    size_t n;
 
     j->by = reduction(rect, w, h);
     if (setjmp(j->jump) != 0)
         return failed(j, err);
-    j->d.out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    j->d.out_color_space = four ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     j->d.scale_num = 1;
     j->d.scale_denom = j->by;
     j->d.dct_method = JDCT_ISLOW;       /* bit-identical in its scalar and vector versions */
@@ -167,7 +204,8 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
     p = find_part(j, rect, j->by);
     if (p.w < j->d.output_width)
         jpeg_crop_scanline(&j->d, &p.x, &p.w); /* may move x left to the boundary of a block */
-    bytes = image_buffer_reserve(room, (size_t)p.w * p.h * channels);
+    n = (size_t)p.w * p.h * channels;
+    bytes = image_buffer_reserve(room, n + (four ? (size_t)p.w * 4 : 0)); /* and a row of four colors */
     if (bytes == NULL) {
         jpeg_abort_decompress(&j->d);
         return err_set(err, ERR_NOMEM, "an image: out of memory");
@@ -175,9 +213,12 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
     if (p.y > 0)
         (void)jpeg_skip_scanlines(&j->d, p.y);
     for (JDIMENSION y = 0; y < p.h;) {
-        JSAMPROW row = bytes + (size_t)y * p.w * channels;
+        uint8_t *to = bytes + (size_t)y * p.w * channels;
+        JSAMPROW row = four ? bytes + n : to;
 
         y += jpeg_read_scanlines(&j->d, &row, 1);
+        if (four)
+            convert_four_colors(row, p.w, j->d.saw_Adobe_marker, channels, to);
     }
     jpeg_abort_decompress(&j->d); /* the rest is not needed */
     if (j->cut_off)

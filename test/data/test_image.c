@@ -1,6 +1,7 @@
 /* Image preprocessing: decoding, cropping, resizing, colours, batch layout. The JPEG and PNG files
  * are written with the libraries' encoders; resampling is compared with an independent
  * implementation in double. */
+#include "base/check.h"
 #include "data/kit.h"
 
 #include <math.h>
@@ -31,7 +32,7 @@ static uint8_t *make_picture(uint32_t w, uint32_t h, uint32_t c)
     return p;
 }
 
-enum { BASELINE = 0, PROGRESSIVE = 1, FULL_COLOR = 2 }; /* without FULL_COLOR: 4:2:0 subsampling */
+enum { BASELINE = 0, PROGRESSIVE = 1, FULL_COLOR = 2, YCCK = 4, NO_MARKER = 8 }; /* without FULL_COLOR: 4:2:0 subsampling */
 
 static void make_jpeg(const uint8_t *p, uint32_t w, uint32_t h, uint32_t c, unsigned form,
                       struct buf *out)
@@ -47,8 +48,12 @@ static void make_jpeg(const uint8_t *p, uint32_t w, uint32_t h, uint32_t c, unsi
     j.image_width = w;
     j.image_height = h;
     j.input_components = (int)c;
-    j.in_color_space = c == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    j.in_color_space = c == 1 ? JCS_GRAYSCALE : c == 4 ? JCS_CMYK : JCS_RGB;
     jpeg_set_defaults(&j);
+    if (form & YCCK)
+        jpeg_set_colorspace(&j, JCS_YCCK);
+    if (form & NO_MARKER)
+        j.write_Adobe_marker = FALSE;
     jpeg_set_quality(&j, 98, TRUE);
     if (form & FULL_COLOR)
         j.comp_info[0].h_samp_factor = j.comp_info[0].v_samp_factor = 1;
@@ -231,6 +236,54 @@ static void resample_equals_the_weighted_mean(void **state)
         free(p);
     }
     resample_free(&r);
+}
+
+/* Cyan, magenta, yellow and black absorb light: each leaves a share of it. */
+static void jpeg_of_four_colors_is_decoded_to_rgb_and_grey(void **state)
+{
+    enum { W = 64, H = 48 };
+    static const unsigned forms[] = { FULL_COLOR, FULL_COLOR | YCCK, FULL_COLOR | NO_MARKER, FULL_COLOR | PROGRESSIVE };
+    uint8_t *p = make_picture(W, H, 4);
+    struct image_rect all = { 0, 0, W, H };
+    struct image_buffer room = { NULL, 0 };
+    struct jpeg *j;
+
+    (void)state;
+    assert_int_equal(jpeg_new(&j, NULL), 0);
+    for (size_t f = 0; f < COUNT_OF(forms); f++) {
+        struct buf image = { 0 };
+
+        make_jpeg(p, W, H, 4, forms[f], &image);
+        for (uint32_t channels = 1; channels <= 3; channels += 2) {
+            struct image_pixels got;
+            uint32_t w, h;
+            double at[4];
+            struct err err;
+
+            assert_int_equal(jpeg_begin(j, image.data, image.len, &w, &h, NULL), 0);
+            if (jpeg_read(j, channels, &all, W, H, &room, &got, at, &err) < 0)
+                fail_msg("%s", err.text);
+            for (size_t i = 0; i < (size_t)W * H; i++) {
+                double rgb[3], grey;
+
+                for (uint32_t k = 0; k < 3; k++) {
+                    double color = p[i * 4 + k] / 255.0, light = p[i * 4 + 3] / 255.0;
+
+                    rgb[k] = forms[f] & NO_MARKER ? 255 * (1 - color) * (1 - light)
+                                                  : 255 * color * light;
+                }
+                grey = 0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2];
+                for (uint32_t k = 0; k < channels; k++)
+                    if (fabs(got.at[i * channels + k] - (channels == 1 ? grey : rgb[k])) > 8)
+                        fail_msg("form %u, pixel %zu, channel %u: %u, expected %g", forms[f], i, k,
+                                 got.at[i * channels + k], channels == 1 ? grey : rgb[k]);
+            }
+        }
+        buf_fini(&image);
+    }
+    jpeg_free(j);
+    free(room.at);
+    free(p);
 }
 
 /* Every part of a JPEG that is downscaled while decoding equals the part of the whole image. */
@@ -690,6 +743,7 @@ int main(void)
         cmocka_unit_test(image_of_the_batch_size_is_unchanged),
         cmocka_unit_test(resample_equals_the_weighted_mean),
         cmocka_unit_test(jpeg_part_decodes_the_requested_part),
+        cmocka_unit_test(jpeg_of_four_colors_is_decoded_to_rgb_and_grey),
         cmocka_unit_test(image_augmentation_is_a_function_of_seed_epoch_and_record),
         cmocka_unit_test(image_augmentation_is_independent_of_threads_and_cache),
         cmocka_unit_test(random_resized_crop_has_the_requested_area_and_ratio),
