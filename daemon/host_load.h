@@ -26,7 +26,7 @@ bool host_load_read(struct host_load *out);
 /* Parses the text of /proc/thread-self/schedstat: returns the nanoseconds for which the thread was ready and waited for a
  * processor, also because of a quota; 0 if the text has another form. */
 uint64_t host_load_parse_delay(const char *text);
-/* The same of the calling thread; 0 where the kernel does not count it. */
+/* Returns these nanoseconds of the calling thread; 0 where the kernel does not count them. */
 uint64_t host_load_read_delay(void);
 /* Returns the parts between two readings. */
 struct host_load_parts host_load_between(const struct host_load *from, const struct host_load *to);

@@ -188,7 +188,7 @@ struct run_mode {
     void (*saved)(struct run *r, int rc, const char *text);
     /* A checkpoint was written and verified. */
     void (*stored)(struct run *r);
-    /* As struct run_stop. */
+    /* Called when a stop is requested (struct run_stop). */
     void (*stop)(struct run *r);
     void (*tick)(struct run *r);
     /* Sets the fields of *p that only the group knows: the state of the lease. */

@@ -30,7 +30,7 @@ struct security_opts {
  * characters that are not printable, a file is invalid), ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int security_open(const struct security_opts *opts, struct security *out, struct err *err);
 
-/* Reads the token alone, "" if there is none. Errors: as above. */
+/* Reads only the token; writes "" if the task has no token. Errors: those of security_open(). */
 int security_read_token(const char *token_file, char out[SECURITY_TOKEN_BYTES], struct err *err);
 
 void security_close(struct security *s);

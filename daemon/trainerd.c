@@ -49,7 +49,7 @@ static void print_help(const struct arg *table, size_t n)
            "usage: trainerd --job FILE [flags]\n"
            "       trainerd --check [--job FILE] [flags]\n\n"
            "The cluster comes from TF_CONFIG in the environment, from --cluster or --hosts, from a Slurm step,\n"
-           "from MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE as torchrun sets them, or there is none: then\n"
+           "from MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE as torchrun sets them. Without a cluster\n"
            "this process trains alone. A task of type evaluator follows the checkpoints of the job.\n\n");
     args_help(table, n, stdout);
     printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"

@@ -14,8 +14,8 @@ struct err;
  * Errors: ERR_INPUT (a permission is missing, or the file system lacks a call: a retry fails in the same way; the text
  * names the call, the errno and a remedy); ERR_IO, ERR_FULL, ERR_NOENT, ERR_NOMEM, which may pass. */
 int fs_probe_folder(const char *path, struct err *err);
-/* The same for a file that will be replaced, as by fs_replace(): tries its folder. Errors: also ERR_INPUT (`path` is a
- * folder). */
+/* Tries the calls of fs_replace() in the folder of a file that will be replaced. Errors: those of fs_probe_folder(), and
+ * ERR_INPUT (`path` is a folder). */
 int fs_probe_file(const char *path, struct err *err);
 
 #endif

@@ -242,7 +242,7 @@ static int acquire(struct lease *l, struct err *err)
 
 /* ---- reporting ---- */
 
-/* Prints the first failure of a step. ERR_EXISTS is none: another task holds the lease. */
+/* Prints the first failure of a step. ERR_EXISTS is not a failure: another task holds the lease. */
 static void print_error(int rc, const struct err *trouble, char out[LEASE_TEXT_BYTES])
 {
     size_t n = rc < 0 && rc != ERR_EXISTS

@@ -67,7 +67,7 @@ struct cluster {
     const char *ps_note; /* that of `notes` which says that ps tasks are not used; NULL: none */
 };
 
-/* Whether the environment has an index from a launcher, so that a number in the name of this machine is none. */
+/* Returns whether a launcher has set an index in the environment. Then a number in the name of this host is not an index. */
 bool cluster_is_launched(const struct cluster_opts *opts);
 /* Returns "chief", "worker", "ps" or "evaluator". */
 const char *cluster_type_name(enum cluster_type t);

@@ -19,7 +19,7 @@ struct plan;
 int refused_place(const struct engine_replica *r, struct plan *plan, const struct data_set *set,
                   const struct data_batch *b, const struct op_invalid *found, int rc,
                   struct err *err);
-/* The same of lane found->lane of a step, whose samples are read again. */
+/* Names the place in lane found->lane of a step as refused_place() does; reads the samples of the lane again. */
 int refused_place_lane(struct engine_replica *r, uint64_t step, const struct op_invalid *found,
                        int rc, struct err *err);
 

@@ -12,7 +12,8 @@ struct err;
  * caller owns `arg`. false: fn still runs, or no thread could be started; `arg`, which must come from
  * malloc(), is freed when fn has returned. */
 bool limited_run(void (*fn)(void *arg), void *arg, uint32_t ms);
-/* The same. Returns 0 where limited_run() returns true. Errors: ERR_TIMEOUT (fn still runs), those of thread_start(). */
+/* Runs fn(arg) as limited_run() does. Returns 0 if fn has returned. Errors: ERR_TIMEOUT (fn still runs), those of
+ * thread_start(). */
 int limited_call(void (*fn)(void *arg), void *arg, uint32_t ms, struct err *err);
 
 #endif

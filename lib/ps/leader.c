@@ -143,7 +143,8 @@ static int compare(struct ps_leader *l, uint32_t server, const struct ps_message
     return 0;
 }
 
-/* Nobody knows which of two holders is right: the rows of both are invalid. */
+/* Compares the checksums of the rows of two holders. If they differ, nothing shows which holder is right, so the rows of both
+ * become invalid. */
 static int compare_states(struct ps_leader *l, uint32_t server, const struct ps_message *m,
                           struct ps_votes *out, struct err *err)
 {

@@ -188,8 +188,8 @@ static void relay_open(struct cast *k)
     snprintf(k->addresses[0], sizeof(k->addresses[0]), "127.0.0.1:%u", relay.port);
 }
 
-/* After the processes have been forked: AddressSanitizer of gcc 12 has locks that a forked process inherits as another thread
- * holds them. Until then connections wait in the queue of the socket. */
+/* Starts the thread of the relay. The processes must be forked before: a forked process inherits the locks of AddressSanitizer
+ * (gcc 12) in the state in which other threads hold them. Connections wait in the queue of the socket until the thread runs. */
 static void relay_start(void)
 {
     assert_int_equal(pthread_create(&relay.thread, NULL, relay_main, NULL), 0);
