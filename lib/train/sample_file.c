@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/fs.h"
@@ -50,21 +51,10 @@ static void free_file(struct sample_file *f)
     free(f);
 }
 
-static uint64_t now_ms(void)
+/* Returns false at the time `until` of clock_after_ms(). */
+static bool wait_written(struct sample_file *f, const struct timespec *until)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-/* Returns false at the time `until_ms`. */
-static bool wait_written(struct sample_file *f, uint64_t until_ms)
-{
-    struct timespec t = { .tv_sec = (time_t)(until_ms / 1000),
-                          .tv_nsec = (long)(until_ms % 1000) * 1000000 };
-
-    return pthread_cond_timedwait(&f->written, &f->lock, &t) == 0;
+    return pthread_cond_timedwait(&f->written, &f->lock, until) == 0;
 }
 
 static uint64_t n_lines(const char *text, size_t n)
@@ -83,7 +73,7 @@ static void write_queue(struct sample_file *f)
 {
     struct buf taken = f->queue;
     struct err err;
-    uint64_t begin_ms = now_ms();
+    uint64_t begin_ms = clock_ms();
     int rc;
 
     f->queue = f->writing;
@@ -96,7 +86,7 @@ static void write_queue(struct sample_file *f)
     pthread_mutex_lock(&f->lock);
     f->is_writing = false;
     f->n_written += f->writing.len;
-    f->is_slow = now_ms() - begin_ms >= SAMPLE_FILE_WAIT_MS;
+    f->is_slow = clock_ms() - begin_ms >= SAMPLE_FILE_WAIT_MS;
     if (rc < 0) {
         f->rc = rc;
         f->err = err;
@@ -191,7 +181,8 @@ static bool add(struct sample_file *f, const char *text, size_t n)
 
 int sample_file_append(struct sample_file *f, const char *text, size_t n, struct err *err)
 {
-    uint64_t until_ms = now_ms() + SAMPLE_FILE_WAIT_MS, target;
+    struct timespec until = clock_after_ms(SAMPLE_FILE_WAIT_MS);
+    uint64_t target;
     bool is_loss = false;
     int rc;
 
@@ -200,7 +191,7 @@ int sample_file_append(struct sample_file *f, const char *text, size_t n, struct
         is_loss = add(f, text, n);
     target = f->n_queued;
     while (f->rc == 0 && !f->is_slow && f->n_written < target)
-        f->is_slow = !wait_written(f, until_ms) && f->n_written < target;
+        f->is_slow = !wait_written(f, &until) && f->n_written < target;
     rc = f->rc;
     if (rc < 0 && err != NULL)
         *err = f->err;
@@ -214,7 +205,8 @@ int sample_file_append(struct sample_file *f, const char *text, size_t n, struct
 
 void sample_file_close(struct sample_file *f)
 {
-    uint64_t until_ms = now_ms() + SAMPLE_FILE_CLOSE_MS, left;
+    struct timespec until = clock_after_ms(SAMPLE_FILE_CLOSE_MS);
+    uint64_t left;
     char what[96];
 
     if (f == NULL)
@@ -224,7 +216,7 @@ void sample_file_close(struct sample_file *f)
     if (f->n_lost > 0)
         buf_printf(&f->queue, "lost %llu\n", (unsigned long long)f->n_lost);
     pthread_cond_signal(&f->queued);
-    while (!f->has_ended && wait_written(f, until_ms))
+    while (!f->has_ended && wait_written(f, &until))
         ;
     if (f->has_ended) {
         pthread_mutex_unlock(&f->lock);
