@@ -87,6 +87,16 @@ def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json",), seconds=16
               kinds=None):
     """Runs the command on the hosts of the tasks `ranks`; returns {rank: Result}. `env`, `prefix`, `devices`, `addresses`
     (the hosts of the cluster text) `ends` (the seconds) and `kinds` (of the task) hold what differs for a rank."""
+    results = measure(job, ranks, hosts, args, seconds, env, prefix, devices, addresses, ends, kinds)
+    results.again = lambda: measure(job, ranks, hosts, args, seconds, env, prefix, devices, addresses, ends, kinds)
+    return results
+
+
+class Results(dict):
+    """{rank: Result} of one measurement; again() repeats it."""
+
+
+def measure(job, ranks, hosts, args, seconds, env, prefix, devices, addresses, ends, kinds):
     started = {}
     for i in ranks:
         cluster = {}
@@ -100,11 +110,20 @@ def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json",), seconds=16
         command = ["ip", "netns", "exec", "host%d" % i, *(prefix or {}).get(i, ()), TRAINERCTL, "preflight", job,
                    "--devices", (devices or {}).get(i, "cpu:1"), *args, "--seconds", str((ends or {}).get(i, seconds))]
         started[i] = subprocess.Popen(command, env=e, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return {i: Result(p) for i, p in started.items()}
+    return Results((i, Result(p)) for i, p in started.items())
+
+
+MEASURED = {"bandwidth", "latency", "control port", "data port", "time"}  # a busy machine can make any task an outlier in one measurement
 
 
 def expect(results, *faults):
-    """Checks that every task has found exactly these faults."""
+    """Checks that every task has found exactly these faults. A measurement with other outliers is repeated, up to three times: only
+    a fault of the host or of the network is found again."""
+    for _ in range(3):
+        others = {f[0] for r in results.values() if r.json is not None for f in r.faults() - set(faults)}
+        if not others or not others <= MEASURED:
+            break
+        results = results.again()
     for i, r in results.items():
         assert r.json is not None, r
         assert r.faults() == set(faults), (i, r.faults(), r)
@@ -186,7 +205,7 @@ def host_that_drops_its_control_port_is_named_with_the_direction():
     job, _ = make_job()
     with dropped(2, "-p", "tcp", "--dport", str(CONTROL)):
         results = preflight(job)
-    expect(results, ("control port", 2, None))
+        expect(results, ("control port", 2, None))
     text = results[2].json["findings"][0]["text"]
     assert "connections to worker 2 (10.79.0.3:2222) get no answer" in text, text
     assert "firewall" in results[0].json["findings"][0]["remedy"]
@@ -215,7 +234,7 @@ def host_behind_an_mtu_black_hole_is_named():
     large = ("-p", "tcp", "-m", "length", "--length", "1000:65535")
     with dropped(1, *large), dropped(0, *large, "-s", ADDRESSES[1]), dropped(2, *large, "-s", ADDRESSES[1]):
         results = preflight(job)
-    expect(results, ("large packets", 1, None))
+        expect(results, ("large packets", 1, None))
     assert "MTU" in results[0].json["findings"][0]["remedy"]
 
 
@@ -225,7 +244,7 @@ def large_packets_lost_in_one_direction_name_the_pair_and_the_direction():
     job, _ = make_job()
     with dropped(1, "-s", ADDRESSES[0], "-m", "length", "--length", "1000:65535"):
         results = preflight(job)
-    expect(results, ("large packets", 0, 1))
+        expect(results, ("large packets", 0, 1))
     assert "from worker 0 to worker 1" in results[2].json["findings"][0]["text"], results[2]
 
 
