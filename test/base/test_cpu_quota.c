@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/cpu_quota.h"
 #include "base/fs.h"
+#include "harness/tree.h"
 
 static char root[64];
 
@@ -30,14 +31,7 @@ static int remove_root(void **state)
 
 static void add(const char *name, const char *text)
 {
-    char path[512], *folder;
-
-    snprintf(path, sizeof(path), "%s/%s", root, name);
-    folder = fs_dirname(path);
-    assert_non_null(folder);
-    assert_int_equal(fs_mkdirs(folder, NULL), 0);
-    assert_int_equal(fs_replace(path, text, strlen(text), NULL), 0);
-    free(folder);
+    tree_add(root, name, text);
 }
 
 static void expect(double processors, const char *source)

@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/memory_limit.h"
+#include "harness/tree.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -25,14 +26,7 @@ static struct err err;
 
 static void add(const char *name, const char *text)
 {
-    char path[512], *folder;
-
-    snprintf(path, sizeof(path), "%s/%s", root, name);
-    folder = fs_dirname(path);
-    assert_non_null(folder);
-    assert_int_equal(fs_mkdirs(folder, NULL), 0);
-    assert_int_equal(fs_replace(path, text, strlen(text), NULL), 0);
-    free(folder);
+    tree_add(root, name, text);
 }
 
 static void add_bytes(const char *name, uint64_t bytes)

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "daemon/memory_watch.h"
+#include "harness/tree.h"
 #include "ps/budget.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -25,14 +26,7 @@ static uint64_t now_ms;
 
 static void add(const char *name, const char *text)
 {
-    char path[512], *folder;
-
-    snprintf(path, sizeof(path), "%s/%s", root, name);
-    folder = fs_dirname(path);
-    assert_non_null(folder);
-    assert_int_equal(fs_mkdirs(folder, NULL), 0);
-    assert_int_equal(fs_replace(path, text, strlen(text), NULL), 0);
-    free(folder);
+    tree_add(root, name, text);
 }
 
 static void set_used(uint64_t bytes)
