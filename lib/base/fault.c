@@ -2,6 +2,7 @@
  * reads the table only if `state` is not OFF. */
 #include "base/fault.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,20 +23,20 @@ enum { SPEC_BYTES = 2 * NAME_BYTES + PATH_BYTES, DELAY_MS_MAX = 3600 * 1000, WAI
 /* The exit code of a temporary failure, after which a supervisor restarts the process. */
 enum { EXIT_CODE = 138 };
 
-enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG, HOLD, WAIT };
+enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG, HOLD, TOUCH, WAIT };
 
 static const struct {
     const char *name;
     enum action action;
 } actions[] = { { "fail", FAIL }, { "exit", EXIT },   { "kill", KILL },
                 { "stop", STOP }, { "delay", DELAY }, { "hang", HANG }, { "hold", HOLD },
-                { "wait", WAIT } };
+                { "touch", TOUCH }, { "wait", WAIT } };
 
 struct spec {
     char name[NAME_BYTES]; /* of the fault point; "*": any point */
     enum action action;
     uint64_t delay_ms;
-    char path[PATH_BYTES]; /* WAIT: the file that ends the wait */
+    char path[PATH_BYTES]; /* TOUCH: the file to create; WAIT: the file that ends the wait */
     uint64_t first, last; /* the passages that fire, from 1 */
     uint64_t passed;      /* passages so far */
     uint64_t armed;       /* `n_armed` after it was armed */
@@ -55,7 +56,7 @@ static int bad_spec(struct err *err, const char *text, const char *why)
 {
     return err_set(err, ERR_INPUT,
                    "fault '%s': %s; expected name[=action][@n[+|-m]] with action fail, exit, kill, "
-                   "stop, delay:MS, wait:FILE, hang or hold",
+                   "stop, delay:MS, touch:FILE, wait:FILE, hang or hold",
                    text, why);
 }
 
@@ -63,20 +64,23 @@ static int parse_action(const char *text, const char *word, struct spec *out, st
 {
     char name[NAME_BYTES];
     size_t n = strcspn(word, ":");
+    bool takes_file;
 
     snprintf(name, sizeof(name), "%.*s", (int)n, word);
     for (size_t i = 0; i < COUNT_OF(actions); i++) {
         if (strcmp(actions[i].name, name) != 0)
             continue;
         out->action = actions[i].action;
-        if ((word[n] == ':') != (out->action == DELAY || out->action == WAIT))
-            return bad_spec(err, text,
-                            "delay takes milliseconds, wait a file, other actions nothing");
+        takes_file = out->action == TOUCH || out->action == WAIT;
+        if ((word[n] == ':') != (out->action == DELAY || takes_file))
+            return bad_spec(
+                err, text,
+                "delay takes milliseconds, touch and wait a file, other actions nothing");
         if (out->action == DELAY && !text_u64(word + n + 1, DELAY_MS_MAX, &out->delay_ms))
             return bad_spec(err, text, "a delay is a number of milliseconds up to 3600000");
-        if (out->action == WAIT && (word[n + 1] == '\0' || strlen(word + n + 1) >= PATH_BYTES))
+        if (takes_file && (word[n + 1] == '\0' || strlen(word + n + 1) >= PATH_BYTES))
             return bad_spec(err, text, "the path of a file has 1 to 255 characters");
-        if (out->action == WAIT)
+        if (takes_file)
             strcpy(out->path, word + n + 1);
         return 0;
     }
@@ -217,6 +221,9 @@ static bool perform(const struct spec *spec)
     case HANG:
         for (;;)
             pause();
+    case TOUCH:
+        close(open(spec->path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+        break;
     case WAIT:
         while (access(spec->path, F_OK) != 0)
             sleep_ms(WAIT_MS);

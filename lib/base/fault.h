@@ -5,8 +5,8 @@
  *
  *     TRAINERD_FAULT="name[=action][@n[+|-m]],..."
  *
- * Actions: fail (default), exit, kill, stop, delay:MS, wait:FILE (until the file exists: a
- * test orders several processes), hang (for ever), hold (until fault_arm() is
+ * Actions: fail (default), exit, kill, stop, delay:MS, touch:FILE (creates the file), wait:FILE (until the file
+ * exists: with touch, a test orders several processes or threads), hang (for ever), hold (until fault_arm() is
  * called again: a unit test orders two threads). The fault fires at the n-th passage of
  * its point (default 1); with + also at every later passage, with -m also at those up to the m-th. A process with an invalid
  * TRAINERD_FAULT exits with code 2 at its first fault point; `exit` exits with code 138 without

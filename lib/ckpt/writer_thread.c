@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fs.h"
 
 enum { RETRY_DOUBLINGS = 5 };
@@ -244,7 +245,7 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
     return 0;
 }
 
-/* Saves the state, in WRITER_WRITING. Caller holds the lock, which is released during the save. */
+/* Saves the state, in WRITER_WRITING. Caller holds the lock, which is released during the save and at the fault point. */
 static void save(struct ckpt_writer *w)
 {
     struct ckpt_meta meta = w->pending.meta;
@@ -267,6 +268,9 @@ static void save(struct ckpt_writer *w)
     if (rc < 0)
         w->pending.last = err;
     pthread_cond_broadcast(&w->thread.changed);
+    pthread_mutex_unlock(&w->thread.lock);
+    (void)fault_hit("ckpt.saved"); /* from here on the writer takes the next state */
+    pthread_mutex_lock(&w->thread.lock);
 }
 
 static uint64_t retry_delay_ms(const struct ckpt_writer *w)

@@ -153,6 +153,8 @@ static void fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing(void *
         "a=delay:99999999999",
         "a=wait",
         "a=wait:",
+        "a=touch",
+        "a=touch:",
         "a=hangs",
         "a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a",
         "name_that_is_longer_than_sixty_three_characters_which_is_all_that_fits",
@@ -243,6 +245,23 @@ static void fault_wait_ends_when_the_file_exists(void **state)
     rmdir(folder);
 }
 
+static void fault_touch_creates_the_file(void **state)
+{
+    char folder[] = "/tmp/trainerd-fault-XXXXXX", path[64], spec[80];
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/saved", folder);
+    snprintf(spec, sizeof(spec), "point=touch:%s@2", path);
+    assert_int_equal(fault_arm(spec, NULL), 0);
+    assert_false(fault_hit("point"));
+    assert_int_not_equal(access(path, F_OK), 0);
+    assert_false(fault_hit("point"));
+    assert_int_equal(access(path, F_OK), 0);
+    unlink(path);
+    rmdir(folder);
+}
+
 /* Runs this program again with TRAINERD_FAULT set; its exit code is 10 + the two results of
  * main(). */
 static int run_with(const char *spec)
@@ -287,6 +306,7 @@ int main(int argc, char **argv)
                                   disarm),
         cmocka_unit_test_teardown(fault_actions_end_stop_or_hang_the_process, disarm),
         cmocka_unit_test_teardown(fault_wait_ends_when_the_file_exists, disarm),
+        cmocka_unit_test_teardown(fault_touch_creates_the_file, disarm),
         cmocka_unit_test_teardown(fault_in_the_environment_is_armed, disarm),
     };
 

@@ -5,6 +5,7 @@ with @test; main() runs them, prints a line for each test ("ok - ...", "not ok -
 "N passed, N failed" at the end, followed by ", N skipped" if a test raised Skip. No library of the project is used: logs
 are parsed as JSON lines, and files have independent readers.
 """
+import collections
 import json
 import os
 import random
@@ -52,7 +53,7 @@ class Guard:
 def wait_until(what, explain=lambda: "", seconds=GUARD, progress=lambda: None):
     """Waits until what() is true and returns its value; raises AssertionError with the text of explain() if it never is. The
     time of the guard begins again whenever the value of progress() changes."""
-    guard, seen = Guard(seconds), None
+    guard, seen, pause = Guard(seconds), None, 0.01
     while True:
         value = what()
         if value:
@@ -63,7 +64,8 @@ def wait_until(what, explain=lambda: "", seconds=GUARD, progress=lambda: None):
             guard.renew()
         if guard.expired():
             raise AssertionError("did not happen within %.1f s: %s" % (guard.allowed, explain()))
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.02, 0.05)  # a long wait must not use the processor that its tasks need
     return value
 
 
@@ -162,6 +164,7 @@ class Task:
         e.update(env or {})
         self.name = name
         self.records, self.lines = [], []
+        self.by_event = collections.defaultdict(list)
         self.started = time.monotonic()
         cmd = list(prefix) + [TRAINERD, "--job", job, "--log-format", "json", *args]
         self.p = subprocess.Popen(cmd, env=e, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -176,6 +179,7 @@ class Task:
             try:
                 record = json.loads(line)
                 record["_at"] = time.monotonic()
+                self.by_event[record.get("event")].append(record)
                 self.records.append(record)
             except ValueError:
                 pass
@@ -192,7 +196,7 @@ class Task:
 
     def events(self, event, since=0):
         """Returns the records of an event; `since`: without the first `since` records of any event."""
-        return [r for r in self.records[since:] if r.get("event") == event]
+        return [r for r in self.records[since:] if r.get("event") == event] if since else list(self.by_event.get(event, ()))
 
     def steps(self):
         return {r["step"]: r for r in self.events("step")}
@@ -289,16 +293,12 @@ class Gate:
         self.open()
 
 
-def awaits_checkpoint(folder, step, before):
-    """Returns a fault that holds step `before` at its commit, until the checkpoint of step `step` of a job of digits_job() is
-    written. The writer receives a step in the next one, before its commit."""
-    return "train.commit=wait:%s@%d" % (os.path.join(folder, "run", "checkpoints", "step-%08d" % step), before)
-
-
 def writes_every_checkpoint(folder, steps):
     """Returns the environment of a job that writes a checkpoint after each of a few steps; others are left out while the writer
-    is busy."""
-    return with_faults(None, *[awaits_checkpoint(folder, k, k + 1) for k in range(1, steps)])
+    is busy. The writer receives step k in step k + 1, whose commit waits until the writer is ready for the next one."""
+    saved = os.path.join(folder, "saved-%d")
+    return with_faults(None, *[f for k in range(1, steps) for f in ("ckpt.saved=touch:%s@%d" % (saved % k, k),
+                                                                  "train.commit=wait:%s@%d" % (saved % k, k + 1))])
 
 
 def start(job, n, devices="cpu:1", args=(), env=None, ports=None, faults=None, together=False, prefix=()):

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from kit import (GUARD, ROOT, TRAINERCTL, TRAINERD, Gate, Task, awaits_checkpoint, digits_job, expect_codes, free_ports, main,
+from kit import (GUARD, ROOT, TRAINERCTL, TRAINERD, Gate, Task, digits_job, expect_codes, free_ports, main,
                  read_tree, sample, start, test, tf_config, with_faults, workdir, writes_every_checkpoint)
 from random_net import random_net
 
@@ -455,8 +455,8 @@ def all_tasks_killed_continue_from_the_checkpoint():
         folder = workdir()
         path = digits_job(folder, **over_tcp(job))
         ports = free_ports(2)
-        # step 11 ends when the checkpoint of step 5 is written
-        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "%s,train.forward=hang@14" % awaits_checkpoint(folder, 5, 11)}
+        first = os.path.join(folder, "run", "checkpoints", "step-00000005")  # is written when step 11 ends
+        env = {"TRAINERD_LOG_LEVEL": "debug", "TRAINERD_FAULT": "train.commit=wait:%s@11,train.forward=hang@14" % first}
         tasks = [Task(path, tf_config(ports, i), ALONE, env, "worker %d" % i) for i in range(2)]
         tasks[0].until_step(13)
         for t in tasks:

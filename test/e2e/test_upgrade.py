@@ -60,6 +60,8 @@ def next_patch_version_replaces_the_tasks_one_by_one():
     expect_codes([Task(job_in(quiet), None, ("--devices", "cpu:2"))], [0])
     job, ports, program = job_in(folder, min_world=2, rejoin_seconds=0), free_ports(3), next_release(2)
     tasks = [task(job, ports, i) for i in range(3)]
+    for t in tasks:
+        t.until(lambda t: any(r["tasks"] == 3 for r in t.events("view")))
     tasks[0].until_step(3)
     ended = []
     for i in (2, 1, 0):  # the chief last
