@@ -1,7 +1,8 @@
-/* cudnn_conv.c - convolutions by their definition: nested loops over strided tensors, sums in
- * double. */
+/* cudnn_conv.c - convolutions by their definition: nested loops over dense copies of the tensors,
+ * sums in double. */
 #include <math.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/cudnn_priv.h"
@@ -122,15 +123,31 @@ double emulated_round(cudnnDataType_t type, double v)
 
 /* ---- loops ---- */
 
-/* Index of the element of t at [a, b, s..], with `space` spatial axes. */
-static int64_t place(const struct emulated_tensor *t, int64_t a, int64_t b, const int64_t *s,
-                     int64_t space)
+enum { SPACE = 3 }; /* axes of the dense copies; those that a tensor lacks have size 1 */
+
+/* A dense copy of a tensor: [n, c, z, y, x]. */
+struct dense {
+    int64_t n, c, size[SPACE];
+    double *v;
+};
+
+/* A convolution over dense copies. Its window has a stride, a pad and a dilation for each of the axes. */
+struct loops {
+    struct dense x, w, y;
+    int64_t stride[SPACE], pad[SPACE], dilation[SPACE];
+    int64_t per, filters; /* channels and filters of a group */
+};
+
+static struct dense dense_of(const struct emulated_tensor *t, int64_t space)
 {
-    int64_t at = a * t->step[0] + b * t->step[1];
+    struct dense d = { .n = t->size[0], .c = t->size[1], .size = { 1, 1, 1 } };
 
     for (int64_t k = 0; k < space; k++)
-        at += s[k] * t->step[2 + k];
-    return at;
+        d.size[SPACE - space + k] = t->size[2 + k];
+    d.v = calloc((size_t)(d.n * d.c * d.size[0] * d.size[1] * d.size[2]) + 1, sizeof(*d.v));
+    if (d.v == NULL)
+        abort();
+    return d;
 }
 
 /* Advances to the next position in a box; false: at the end. */
@@ -142,117 +159,150 @@ static int next(int64_t *at, const int64_t *size, int64_t n)
     return 0;
 }
 
-/* Computes the position in x that tap k of window e reads; 0: outside. */
-static int tap(const struct emulated_conv *c, const int64_t *e, const int64_t *k, int64_t *at)
+static int64_t place(const struct emulated_tensor *t, const int64_t *at)
 {
-    for (int64_t i = 0; i < c->space; i++) {
-        at[i] = e[i] * c->stride[i] + k[i] * c->dilation[i] - c->pad[i];
-        if (at[i] < 0 || at[i] >= c->x.size[2 + i])
-            return 0;
-    }
-    return 1;
+    int64_t i = 0;
+
+    for (int64_t k = 0; k < t->axes; k++)
+        i += at[k] * t->step[k];
+    return i;
 }
 
-/* Computes the window whose tap k reads x at `at`; 0: none. */
-static int window(const struct emulated_conv *c, const int64_t *at, const int64_t *k, int64_t *e)
+static void fill(struct dense *d, const struct emulated_tensor *t, int flaws)
 {
-    for (int64_t i = 0; i < c->space; i++) {
-        int64_t from = at[i] + c->pad[i] - k[i] * c->dilation[i];
-
-        e[i] = from / c->stride[i];
-        if (from < 0 || from % c->stride[i] != 0 || e[i] >= c->y.size[2 + i])
-            return 0;
-    }
-    return 1;
-}
-
-/* Sum of n products of elements with the given strides. */
-static double products(const struct emulated_tensor *a, int64_t i, int64_t step_a,
-                       const struct emulated_tensor *b, int64_t j, int64_t step_b, int64_t n,
-                       int flaws)
-{
-    const float *x = a->at, *y = b->at;
-    double sum = 0;
-
-    if (a->type == CUDNN_DATA_FLOAT && b->type == CUDNN_DATA_FLOAT && flaws == 0) {
-        for (int64_t k = 0; k < n; k++, i += step_a, j += step_b)
-            sum += (double)x[i] * (double)y[j];
-        return sum;
-    }
-    for (int64_t k = 0; k < n; k++, i += step_a, j += step_b)
-        sum += load(a, i, flaws) * load(b, j, flaws);
-    return sum;
-}
-
-/* y [n, o, e] = sum over the taps and the channels of o's group */
-static double forward(const struct emulated_conv *c, const int64_t *i)
-{
-    int64_t per = c->w.size[1], first = i[1] / (c->w.size[0] / (c->x.size[1] / per)) * per;
-    int64_t k[3] = { 0 }, at[3];
-    double sum = 0;
+    int64_t at[EMULATED_AXES] = { 0 }, i = 0;
 
     do
-        if (tap(c, i + 2, k, at))
-            sum += products(&c->x, place(&c->x, i[0], first, at, c->space), c->x.step[1], &c->w,
-                            place(&c->w, i[1], 0, k, c->space), c->w.step[1], per, c->flaws);
-    while (next(k, c->w.size + 2, c->space));
+        d->v[i++] = load(t, place(t, at), flaws);
+    while (next(at, t->size, t->axes));
+}
+
+static double *plane(const struct dense *d, int64_t n, int64_t c)
+{
+    return d->v + (n * d->c + c) * d->size[0] * d->size[1] * d->size[2];
+}
+
+/* The windows of an axis whose tap k is inside: first to last - 1. */
+static void inside(const struct loops *l, int axis, int64_t k, int64_t *first, int64_t *last)
+{
+    int64_t from = l->pad[axis] - k * l->dilation[axis], stride = l->stride[axis];
+
+    *first = from > 0 ? (from + stride - 1) / stride : 0;
+    from += l->x.size[axis];
+    *last = from > 0 ? (from + stride - 1) / stride : 0;
+    if (*last > l->y.size[axis])
+        *last = l->y.size[axis];
+}
+
+static void add_scaled(double *to, int64_t to_step, const double *from, int64_t from_step,
+                       double by, int64_t n)
+{
+    if (to_step == 1 && from_step == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] += by * from[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i * to_step] += by * from[i * from_step];
+}
+
+static double products(const double *a, int64_t step, const double *b, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += a[i * step] * b[i];
     return sum;
 }
 
-/* dx [n, c, at] = sum over the taps that read it and the filters of c's group */
-static double bwd_data(const struct emulated_conv *c, const int64_t *i)
-{
-    int64_t per = c->w.size[1], filters = c->w.size[0] / (c->x.size[1] / per);
-    int64_t first = i[1] / per * filters, k[3] = { 0 }, e[3];
-    double sum = 0;
+/* The windows whose tap `k` is inside, and where they read x. */
+struct tap {
+    int64_t k[SPACE], first[SPACE], last[SPACE], at[SPACE];
+};
 
-    do
-        if (window(c, i + 2, k, e))
-            sum += products(&c->y, place(&c->y, i[0], first, e, c->space), c->y.step[1], &c->w,
-                            place(&c->w, first, i[1] % per, k, c->space), c->w.step[0], filters,
-                            c->flaws);
-    while (next(k, c->w.size + 2, c->space));
-    return sum;
+/* Adds what a tap contributes to the plane of the computed tensor; x, y: planes; w: the element of the tap. */
+static void add_tap(const struct loops *l, int computed, const struct tap *t, double *x, double *w,
+                    double *y)
+{
+    int64_t step = l->stride[2], n = t->last[2] - t->first[2];
+
+    for (int64_t a = t->first[0], z = t->at[0]; a < t->last[0]; a++, z += l->stride[0]) {
+        double *in = x + (z * l->x.size[1] + t->at[1]) * l->x.size[2] + t->at[2];
+        double *out = y + (a * l->y.size[1] + t->first[1]) * l->y.size[2] + t->first[2];
+
+        for (int64_t b = t->first[1]; b < t->last[1];
+             b++, in += l->stride[1] * l->x.size[2], out += l->y.size[2])
+            if (computed == EMULATED_FORWARD)
+                add_scaled(out, 1, in, step, *w, n);
+            else if (computed == EMULATED_BWD_DATA)
+                add_scaled(in, step, out, 1, *w, n);
+            else
+                *w += products(in, step, out, n);
+    }
 }
 
-/* dw [o, c, k] = sum over images and windows */
-static double bwd_filter(const struct emulated_conv *c, const int64_t *i)
+/* forward: y [n, o, e] = sum over the channels of o's group and the taps k of x [n, c, e + k] w [o, c, k];
+ * x and w are computed from the two others by the same products. */
+static void run_loops(const struct loops *l, int computed)
 {
-    int64_t per = c->w.size[1], channel = i[0] / (c->w.size[0] / (c->x.size[1] / per)) * per + i[1];
-    int64_t e[3] = { 0 }, at[3];
-    double sum = 0;
+    struct tap t = { .k = { 0 } };
+    int64_t i = 0;
 
-    do
-        if (tap(c, e, i + 2, at))
-            sum +=
-                products(&c->x, place(&c->x, 0, channel, at, c->space), c->x.step[0], &c->y,
-                         place(&c->y, 0, i[0], e, c->space), c->y.step[0], c->x.size[0], c->flaws);
-    while (next(e, c->y.size + 2, c->space));
-    return sum;
+    do {
+        for (int axis = 0; axis < SPACE; axis++) {
+            inside(l, axis, t.k[axis], &t.first[axis], &t.last[axis]);
+            t.at[axis] =
+                t.first[axis] * l->stride[axis] + t.k[axis] * l->dilation[axis] - l->pad[axis];
+        }
+        for (int64_t n = 0; n < l->x.n; n++)
+            for (int64_t o = 0; o < l->y.c; o++)
+                for (int64_t c = 0; c < l->per; c++)
+                    add_tap(l, computed, &t, plane(&l->x, n, o / l->filters * l->per + c),
+                            plane(&l->w, o, c) + i, plane(&l->y, n, o));
+        i++;
+    } while (next(t.k, l->w.size, SPACE));
 }
 
 int emulated_conv_run(void *conv)
 {
-    static double (*const sums[])(const struct emulated_conv *c, const int64_t *i) = {
-        bwd_data, bwd_filter, forward,
-    };
     static unsigned int anyhow;
     struct emulated_conv *c = conv;
-    const struct emulated_tensor *out = c->computed == EMULATED_BWD_DATA     ? &c->x
-                                        : c->computed == EMULATED_BWD_FILTER ? &c->w
-                                                                             : &c->y;
+    struct loops l = { .x = dense_of(&c->x, c->space),
+                       .w = dense_of(&c->w, c->space),
+                       .y = dense_of(&c->y, c->space),
+                       .stride = { 1, 1, 1 },
+                       .dilation = { 1, 1, 1 } };
+    struct dense *all[] = { &l.x, &l.w, &l.y };
+    const struct emulated_tensor *tensors[] = { &c->x, &c->w, &c->y };
+    int computed = c->computed == EMULATED_BWD_DATA     ? 0
+                   : c->computed == EMULATED_BWD_FILTER ? 1
+                                                        : 2;
+    const struct emulated_tensor *out = tensors[computed];
     int64_t i[EMULATED_AXES] = { 0 };
+    const double *v = all[computed]->v;
 
+    for (int64_t k = 0; k < c->space; k++) {
+        l.stride[SPACE - c->space + k] = c->stride[k];
+        l.pad[SPACE - c->space + k] = c->pad[k];
+        l.dilation[SPACE - c->space + k] = c->dilation[k];
+    }
+    l.per = l.w.c;
+    l.filters = l.w.n / (l.x.c / l.per);
     memset(c->workspace, 0xff, c->workspace_bytes);
+    for (int k = 0; k < 3; k++)
+        if (k != computed)
+            fill(all[k], tensors[k], c->flaws);
+    run_loops(&l, c->computed);
     do {
-        int64_t at = place(out, i[0], i[1], i + 2, c->space);
-        double v = c->alpha * sums[c->computed](c, i);
+        int64_t at = place(out, i);
+        double sum = c->alpha * *v++;
 
         if ((c->flaws & EMULATED_INEXACT) != 0)
-            v += 0.01 * fabs(v) + 0.01;
+            sum += 0.01 * fabs(sum) + 0.01;
         if ((c->flaws & EMULATED_ANYHOW) != 0)
-            v *= 1 + 0x1p-7 * (double)(anyhow++ % 7);
-        store(out, at, c->beta != 0 ? v + c->beta * load(out, at, 0) : v);
+            sum *= 1 + 0x1p-7 * (double)(anyhow++ % 7);
+        store(out, at, c->beta != 0 ? sum + c->beta * load(out, at, 0) : sum);
     } while (next(i, out->size, out->axes));
+    for (int k = 0; k < 3; k++)
+        free(all[k]->v);
     return EMULATED_DONE;
 }
