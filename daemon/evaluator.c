@@ -169,9 +169,12 @@ static void on_ended(struct run *r, const struct run_ended *m)
     switch (m->end) {
     case TRAIN_COMPLETE:
     case TRAIN_PAUSED:
-        r->evaluator->is_evaluated = true;
-        start_worker(r);
-        break;
+        if (!r->stop.is_requested) {
+            r->evaluator->is_evaluated = true;
+            start_worker(r);
+            break;
+        } /* the stop came after the last batch */
+        /* fall through */
     case TRAIN_ABORTED:
         run_end(r, EXIT_STOPPED,
                 "stopped; the checkpoint in progress is evaluated after the next start");

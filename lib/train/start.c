@@ -47,6 +47,7 @@ static void end_generation(struct train *t)
     pthread_mutex_unlock(&g->lock);
     if (failed)
         copies_return(t);
+    (void)fault_hit("train.ended");
     held = state_held(&t->state);
     if (!failed) {
         g->on_end(t->opts->arg, held == t->model.total_steps ? TRAIN_COMPLETE : TRAIN_PAUSED, held,

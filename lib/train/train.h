@@ -60,7 +60,8 @@
  *   health.flip_weight   a bit in its weights, after an update; of several GPUs, of the last one
  *   train.save           before a copy of the state is handed to the writer of checkpoints
  *   train.save_rest      at rest, before the held state is saved: the task leaves, or ends at the deadline
- *   train.export         before the model is written */
+ *   train.export         before the model is written
+ *   train.ended          the outcome of the generation is decided, and not reported yet */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 

@@ -248,6 +248,21 @@ def status_of_an_evaluator_has_its_last_evaluation_and_lanes():
 
 
 @test
+def evaluator_that_is_stopped_as_its_evaluation_ends_leaves_with_143():
+    """The stop arrives when the outcome of the evaluation is decided, so the evaluation is complete in spite of it."""
+    folder, gate = workdir(), Gate()
+    path, ports = job(folder), free_ports(1)
+    expect_codes([Task(path, args=("--devices", "cpu:1"))], [0])
+    reached = os.path.join(folder, "reached")
+    t = evaluator(path, ports, env=with_faults(None, "train.ended=touch:" + reached, gate.fault("train.ended")))
+    t.until(lambda t: os.path.exists(reached))
+    t.signal(signal.SIGTERM)
+    t.until(lambda t: t.events("signal"))
+    gate.open()
+    assert t.wait() == 143, t.log()
+
+
+@test
 def evaluator_waits_for_the_first_checkpoint_with_metrics_and_leaves_with_143():
     folder = workdir()
     (port,) = free_ports(1)
