@@ -151,7 +151,11 @@ def package_has_all_files_and_states_that_no_licence_is_chosen():
         assert "The owner has not chosen a licence yet." in f.read()
     depends = sh("dpkg-deb", "-f", deb, "Depends")
     assert "libgrpc" in depends and "libdnnl" in depends and "systemd" in depends, depends
-    p = subprocess.run([need_program("lintian"), "--allow-root", "--fail-on", "error,warning", deb], capture_output=True, text=True, timeout=300)
+
+
+@test
+def package_has_no_error_and_no_warning_of_lintian():
+    p = subprocess.run([need_program("lintian"), "--allow-root", "--fail-on", "error,warning", packages("0.1.0")[0]], capture_output=True, text=True, timeout=300)
     assert p.returncode == 0, p.stdout + p.stderr
 
 

@@ -216,7 +216,8 @@ def nightly_list_names_existing_tests_with_a_reason():
     for line in lines:
         m = re.fullmatch(r"(test/\S+)(?: on gpu)? (\S+) .+\n", line)
         assert m, "expected PROGRAM TEST REASON: " + line
-        with open(os.path.join(ROOT, m[1] if m[1].startswith("test/e2e/") else m[1] + ".c")) as f:
+        suffix = {"e2e": "", "true": ".cu"}.get(m[1].split("/")[1], ".c")
+        with open(os.path.join(ROOT, m[1] + suffix)) as f:
             assert m[2] == "*" or m[2] in f.read() or m[1].endswith(("test_examples.py", "test_exporters.py")), "no such test: " + line
 
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "harness/ring.h"
 #include "sim/sim.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -53,13 +54,13 @@ static void run_seeds(scenario_fn *scenario, uint64_t n)
 static void random_faults_tasks_regroup_or_log_the_reason(void **state)
 {
     (void)state;
-    run_seeds(sim_random_scenario, asked("SEEDS", SEEDS));
+    run_seeds(sim_random_scenario, asked("SEEDS", ring_count(SEEDS / 3, SEEDS)));
 }
 
 static void random_faults_with_parameter_servers_tasks_regroup_or_log_the_reason(void **state)
 {
     (void)state;
-    run_seeds(sim_ps_scenario, asked("SEEDS", SEEDS) / 2);
+    run_seeds(sim_ps_scenario, asked("SEEDS", ring_count(SEEDS / 3, SEEDS)) / 2);
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "harness/ring.h"
 #include "harness/sanitized.h"
 #include "ps/group.h"
 
@@ -184,9 +185,9 @@ static void death_of_any_task_at_any_event_changes_no_bit(void **state)
 
     (void)state;
     plain_open(&plain, OPTIM_ADAM, 3, 8, 4, 0.9, 0);
-    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 97 : 7);
-    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 113 : 9);
-    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 179 : 17);
+    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 97 : (uint32_t)ring_count(41, 7));
+    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 113 : (uint32_t)ring_count(53, 9));
+    every_boundary(&plain, 3, 3, 3, SANITIZED_ADDRESS ? 179 : (uint32_t)ring_count(83, 17));
     plain_close(&plain);
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "ckpt/shard_files.h"
+#include "harness/ring.h"
 #include "opts/graph.h"
 #include "ps/ledger.h"
 #include "ps/message.h"
@@ -395,7 +396,8 @@ static void every_damaged_byte_is_refused_or_another_value(void **state)
     for (enum ps_kind kind = PS_SETUP; kind < PS_KINDS; kind++) {
         write_sample(&w, kind);
         for (size_t at = 0; at < w.n; at++)
-            for (uint32_t flip = 1; flip < 256; flip += at < 1024 ? 1 : 127) {
+            for (uint32_t flip = 1; flip < 256;
+                 flip += at < 1024 ? (uint32_t)ring_count(7, 1) : 127) {
                 struct ps_message m;
                 struct err err = { 0 };
                 uint8_t *copy;

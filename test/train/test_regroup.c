@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "comm/pieces.h"
+#include "harness/ring.h"
 #include "train/regroup.h"
 
 /* Slow steps, so that a request of the test precedes the end of the job even if it is late. */
@@ -115,7 +116,7 @@ static void task_with_pieces_killed_in_an_all_reduce_loses_no_bit(void **state)
     uint32_t at = 1000;
 
     (void)state;
-    for (size_t i = 0; i < 2 * COUNT_OF(faults) && !fixture_on_gpus(); i += EVERY) {
+    for (size_t i = 0; i < 2 * COUNT_OF(faults) && !fixture_on_gpus(); i += ring_count(3, EVERY)) {
         struct troupe *k = new_troupe(layouts[i % 2], 1);
 
         divide(k, &at);

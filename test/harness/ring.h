@@ -1,0 +1,17 @@
+/* ring.h - how much a test that repeats something does in `make test`, and in `make nightly` (scripts/test --ring). A program that is
+ * started by hand does all. */
+#ifndef TEST_HARNESS_RING_H
+#define TEST_HARNESS_RING_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static inline uint64_t ring_count(uint64_t in_test, uint64_t in_nightly)
+{
+    const char *ring = getenv("TEST_RING");
+
+    return ring != NULL && strcmp(ring, "test") == 0 ? in_test : in_nightly;
+}
+
+#endif
