@@ -71,9 +71,11 @@ void group_lease_acquire(struct run *r, const struct rdzv_action *a)
 
 void group_lease_release(struct run *r, const struct rdzv_action *a)
 {
+    bool is_end = member_node_state(rdzv_node(r->group->rdzv)) == MEMBER_ENDED;
+
     (void)a;
-    /* after a failure, the other tasks wait until the lease expires */
-    (void)lease_release(r->lock.lease, RELEASE_MS);
+    /* the loop of a task that goes on does not wait; after a failure, the other tasks wait until the lease expires */
+    (void)lease_release(r->lock.lease, is_end ? RELEASE_MS : 0);
 }
 
 /* ---- training ---- */

@@ -52,6 +52,12 @@ static int open_data_port(struct run *r, struct err *err)
     return 0;
 }
 
+/* The rows of a job whose tables all stay on the training tasks are not lost with ps tasks. */
+static bool has_rows_on_ps(const struct settled *s)
+{
+    return s->ps != NULL && (s->ps->tables != PS_TABLES_NONE || ps_wants_dense(s->ps));
+}
+
 static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct err *err)
 {
     const struct settled *s = r->s;
@@ -88,6 +94,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
         .location = s->location,
         .min_world = s->min_world,
         .min_ps = s->ps != NULL ? s->ps->min_ps : 0,
+        .replicas = has_rows_on_ps(s) ? s->ps->replicas : 0,
         .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),
         .deadline_ms = run_deadline_ms(r),
         .grace_ms = run_grace_ms(r),

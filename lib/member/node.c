@@ -180,6 +180,7 @@ static void node_connected(struct member_node *n, const struct member_event *e, 
     if (!n->is_alive || e->generation != n->view.generation || n->own.training <= NODE_STOPPED)
         return;
     n->own.is_connected = true;
+    node_note_group(n);
     n->clock.heartbeat_ms = 0; /* sends the progress at the next tick */
 }
 

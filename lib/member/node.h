@@ -70,6 +70,14 @@
  * - A coordinator steps only while its lease was renewed within MEMBER_HOLD_MS, or if the view is
  *   the whole cluster (member_node_needs_lease()). No other group can exist beside the whole
  *   cluster, so slow storage does not delay it.
+ * - A leader whose parameter servers lack rows leaves the lease to absent tasks that may have all of them.
+ *   Each row is on `replicas` parameter servers of the last group that was connected. If fewer of these are
+ *   absent, all rows are present. Otherwise, if absent tasks may have all rows, and if these tasks may be a
+ *   group, because none of them is known to be dead and at least one is a training task, the leader
+ *   publishes no view for MEMBER_ROWS_MS, or until three quarters of the deadline have passed, and
+ *   releases the lease, so that those tasks can take it without a majority. If none takes it in that
+ *   time, the leader goes on, and training begins again at the newest checkpoint. A leader with too few
+ *   tasks for a view releases the lease, too, if the absent ones may be enough.
  * No rule needs a persistent vote: a process that starts again was in no view that still trains.
  *
  * A firewall that REJECTs. A refused connection is evidence of a death, because the kernel of a host whose
@@ -190,6 +198,9 @@ enum {
     MEMBER_LOG_MS = 2000,        /* interval of the log lines about missing tasks */
     MEMBER_PS_PATIENCE_MS = 5000, /* a parameter server joins another leader that probes it, if its
                                      own leader has published no view for this long */
+    MEMBER_ROWS_MS = 6000,       /* a leader whose parameter servers lack rows that absent ones may have
+                                    leaves the lease to a group of these for this time: longer than
+                                    MEMBER_EXPIRY_MS and the search for a leader take */
     MEMBER_MINORITY_MS = 2000,   /* longer than the detection of a loss and a redirection take */
     MEMBER_HOLD_MS = 3000,       /* a lease that was not renewed for this long is not held any
                                     more */
@@ -348,6 +359,8 @@ struct member_node_opts { /* copied */
     uint32_t n_servers;   /* service threads of this task; 0: a training task */
     uint32_t min_world;   /* fewest training tasks of a view, 1..world - n_ps */
     uint32_t min_ps;      /* fewest parameter servers of a view, 1..n_ps; 0 if n_ps is 0 */
+    uint32_t replicas;    /* parameter servers that hold the same row, if the view has so many; 0: they
+                             hold no rows */
     uint64_t rejoin_ms;   /* wait for a lost task, and at the start for the first view */
     uint64_t deadline_ms; /* exit code 138 after this time without progress outside a connected
                              view. A leader that holds a state saves it before: at most

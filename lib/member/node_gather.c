@@ -101,8 +101,10 @@ void member_node_probed(struct member_node *n, uint32_t rank, const struct membe
         !is_credible_status(n, rank, theirs, now_ms))
         return;
     n->peers[rank].absence.is_dead = n->peers[rank].absence.is_silent = false;
-    if (!n->peers[rank].is_joined)
+    if (!n->peers[rank].is_joined) {
         n->peers[rank].incarnation = theirs->incarnation;
+        node_note_process(n, rank, theirs->incarnation);
+    }
     if (node_is_ps(n, n->opts.self))
         follow_prober(n, rank, theirs, now_ms);
     else
@@ -121,6 +123,7 @@ void node_probe_answered(struct member_node *n, const struct member_event *e, ui
     p->absence.is_dead = p->absence.is_silent = p->absence.is_unproven = false;
     p->incarnation = w->incarnation;
     node_note_incarnation(n, rank, w->incarnation);
+    node_note_process(n, rank, w->incarnation);
     if (n->seek.refusals == 0) /* else the reason of the refusal stays */
         snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s",
                  w->has_view || w->leader == n->opts.self ? "" : "it runs and has not joined yet");
@@ -425,9 +428,12 @@ void node_gather(struct member_node *n, uint64_t now_ms)
     n_trainers = node_n_present_trainers(n);
     n_ps = node_n_present(n) - n_trainers;
     n->lead.blocked = NULL;
-    if (n_trainers + n_ps < n->opts.world &&
-        (!node_is_large_enough(n, n_trainers, n_ps) || is_task_expected(n, now_ms)))
+    if (n_trainers + n_ps < n->opts.world && is_task_expected(n, now_ms))
         return;
+    if (!node_is_large_enough(n, n_trainers, n_ps)) {
+        node_leave_lease(n);
+        return;
+    }
     if (node_storage_is_refused(n))
         end_refused(n, n_trainers);
     else if (!node_may_publish(n, now_ms))

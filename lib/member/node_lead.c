@@ -132,6 +132,7 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
     p->is_in_view = p->is_in_view && m->is_attaching;
     p->absence.has_lost_leader = false;
     p->incarnation = m->incarnation;
+    node_note_process(n, rank, m->incarnation);
     p->n_servers = m->n_servers;
     p->joined_ms = now_ms;
     p->absence.last_error[0] = '\0';

@@ -9,6 +9,7 @@
  *   node_hand_over.c   hands leadership over to another task
  *   node_reach.c       dead data paths: reports, tests, quarantine
  *   node_view_end.c    the end of a view, and of the job
+ *   node_rows.c        whether a group of absent tasks shall train instead of the present ones
  *   node_quorum.c      whether a view may be published: majority and lease
  *   node_view_begin.c  the beginning of a view
  *   node_gather.c      leading without a view: leaving tasks, probes, publication of the next view
@@ -208,6 +209,18 @@ void node_request_lease(struct member_node *n, uint64_t now_ms);
 /* Notes the incarnation that a call or probe found at the address of `rank`; 0: no process listens
  * there. */
 void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarnation);
+
+/* ---- node_rows.c ---- */
+
+/* The present view is connected: its tasks have the rows and the newest state from now on. */
+void node_note_group(struct member_node *n);
+/* A process that runs as the task was seen. */
+void node_note_process(struct member_node *n, uint32_t rank, uint64_t incarnation);
+/* The present tasks are too few for a view: releases the lease if the absent ones may be enough. */
+void node_leave_lease(struct member_node *n);
+/* Returns true while this leader, which may publish a view of the present tasks, leaves the lease to a
+ * group of absent tasks that may have rows which the present tasks lack. Releases the lease. */
+bool node_waits_for_rows(struct member_node *n, uint64_t now_ms);
 
 /* ---- node_view_begin.c ---- */
 

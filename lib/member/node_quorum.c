@@ -103,6 +103,8 @@ static bool may_take(struct member_node *n, uint64_t now_ms)
 
 bool node_may_publish(struct member_node *n, uint64_t now_ms)
 {
+    bool is_holder;
+
     if (node_n_present_trainers(n) == node_n_trainers(n))
         return true;
     if (!n->opts.has_lease) {
@@ -122,14 +124,15 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
         n->lead.blocked = "the previous holder of the lease may not have stopped yet";
         return false;
     }
-    if (node_holds_lease(n) && has_majority(n))
-        return true;
-    if (may_take(n, now_ms)) {
-        n->lead.blocked = "the lease is being taken";
-        node_take_lease(n, node_present_view(n));
-    } else {
+    is_holder = node_holds_lease(n) && has_majority(n);
+    if ((!is_holder && !may_take(n, now_ms)) || node_waits_for_rows(n, now_ms)) {
         node_poll_lease(n, now_ms);
+        return false;
     }
+    if (is_holder)
+        return true;
+    n->lead.blocked = "the lease is being taken";
+    node_take_lease(n, node_present_view(n));
     return false;
 }
 

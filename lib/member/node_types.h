@@ -1,6 +1,6 @@
 /* node_types.h - the state of a node, by topic. node_priv.h declares the functions that share it.
  *
- *   in every state      node_actions, node_clock, node_deadline, node_own, node_leave,
+ *   in every state      node_actions, node_clock, node_deadline, node_own, node_rows, node_leave,
  *                       node_storage_state
  *   while not leading   node_out, node_seek
  *   while leading       peer (one for each task), node_lead, node_trouble, node_straggler, node_save,
@@ -89,6 +89,12 @@ struct peer_progress {
     char phase[NODE_PHASE_BYTES];
 };
 
+/* Its process in the last group that was connected. */
+struct peer_rows {
+    uint64_t incarnation; /* 0: it was not in that group */
+    bool is_gone;         /* another process was seen since: the rows of that one are lost */
+};
+
 struct peer { /* the entry of this task is used, too */
     /* link in */
     bool is_joined;       /* its link in is open and its JOIN was accepted */
@@ -112,6 +118,7 @@ struct peer { /* the entry of this task is used, too */
     struct peer_trouble trouble;
     struct peer_quarantine quarantine;
     struct peer_progress progress;
+    struct peer_rows rows; /* known to every task */
 };
 
 /* ---- every task ---- */
@@ -199,6 +206,7 @@ struct node_lead {
     uint64_t settle_until, rejoin_until; /* GATHERING waits for known tasks; for lost tasks */
     uint64_t probe_ms;                   /* time of the next round of probes */
     uint32_t probe_at;                   /* rank at which the next round begins */
+    uint64_t rows_ms;                    /* begin of the wait for rows (node_rows.c); 0: none */
     const char *blocked; /* why no view may be published although enough tasks are present; static
                             or NULL */
 };
@@ -255,6 +263,14 @@ struct node_lease_state {
     struct node_prior prior;
 };
 
+/* ---- every task ---- */
+
+/* The last group that was connected: its parameter servers have the rows of the newest step. */
+struct node_rows {
+    bool is_known;   /* there was such a group */
+    bool has_waited; /* this leader has waited for the rows of that group */
+};
+
 /* ---- the node ---- */
 
 struct member_node {
@@ -273,6 +289,7 @@ struct member_node {
 
     struct node_deadline deadline;
     struct node_own own;
+    struct node_rows rows;
     struct node_leave leave;
     struct node_storage_state storage;
     struct node_out out;

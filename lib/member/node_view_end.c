@@ -6,6 +6,7 @@ void node_start_gathering(struct member_node *n, uint64_t now_ms)
     n->lead.phase = NODE_GATHERING;
     n->lead.began_ms = n->lead.probe_ms = now_ms;
     n->lead.settle_until = n->lead.rejoin_until = now_ms;
+    n->lead.rows_ms = 0;
     n->save.is_open = n->save.is_done = false;
     n->save.began_ms = n->save.again_ms = 0;
     n->save.failures = 0;

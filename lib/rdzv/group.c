@@ -220,6 +220,7 @@ struct rdzv_group *rdzv_group_new(struct rdzv *r, rdzv_perform_fn *perform)
                                                           .n_servers = o->n_servers,
                                                           .min_world = o->min_world,
                                                           .min_ps = o->min_ps,
+                                                          .replicas = o->replicas,
                                                           .rejoin_ms = o->rejoin_ms,
                                                           .deadline_ms = o->deadline_ms,
                                                           .grace_ms = o->grace_ms,

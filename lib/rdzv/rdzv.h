@@ -153,7 +153,7 @@ struct rdzv_opts {
     const char *data_address, *host_key;
     const char *location; /* of this task (base/location.h); "" or NULL: not known */
     /* as in struct member_node_opts */
-    uint32_t min_world, min_ps;
+    uint32_t min_world, min_ps, replicas;
     uint64_t rejoin_ms, deadline_ms, grace_ms, silent_ms;
     bool has_lease, saves;
     const struct rdzv_progress *progress; /* borrowed, read on the loop */

@@ -67,14 +67,14 @@ def last(group):
 
 class Group:
     """The tasks of a job. `lives`: {task: [fault of each process in order]}, as {"ps 0": ["ps.vote=kill@3"]}; `fault`: of all
-    processes of the workers; `hosts`: {kind: (address, words in front of the command)}."""
+    processes of the workers; `hosts`: {task or kind: (address, words in front of the command)}."""
 
     def __init__(self, workers, ps, lives=None, devices=None, env=None, fault="", folder=None, hosts=None, **changes):
         self.folder = folder or workdir()
         self.job = self.make_job(ps > 0, changes)
         ports = free_ports(workers + ps)
         self.hosts = hosts or {"worker": ("127.0.0.1", ()), "ps": ("127.0.0.1", ())}
-        self.cluster = {kind: ["%s:%d" % (self.hosts[kind][0], p) for p in some]
+        self.cluster = {kind: ["%s:%d" % (self.host("%s %d" % (kind, i))[0], p) for i, p in enumerate(some)]
                         for kind, some in (("worker", ports[:workers]), ("ps", ports[workers:]))}
         self.cluster = {kind: addresses for kind, addresses in self.cluster.items() if addresses}
         self.names = ["%s %d" % (kind, i) for kind, addresses in self.cluster.items() for i in range(len(addresses))]
@@ -87,6 +87,9 @@ class Group:
     def make_job(self, with_ps, changes):
         return job_file(self.folder, **{**({"parameter_server": PS} if with_ps else {}), **changes})
 
+    def host(self, name):
+        return self.hosts.get(name) or self.hosts[name.split()[0]]
+
     def address(self, name):
         kind, index = name.split()
         return self.cluster[kind][int(index)]
@@ -97,7 +100,7 @@ class Group:
         faults = ",".join(f for f in (life, self.fault if kind == "worker" else "") if f)
         env = {"TRAINERD_LOG_LEVEL": "debug", **self.env, **({"TRAINERD_FAULT": faults} if faults else {})}
         task = Task(self.job, {"cluster": self.cluster, "task": {"type": kind, "index": int(index)}},
-                    ("--devices", self.devices.get(kind, "cpu:1")), env, "%s (%s)" % (name, life), prefix=self.hosts[kind][1])
+                    ("--devices", self.devices.get(kind, "cpu:1")), env, "%s (%s)" % (name, life), prefix=self.host(name)[1])
         task.life = life
         self.tasks[name].append(task)
         return task
@@ -532,6 +535,27 @@ def ps_are_on_another_host_and_its_cable_is_unplugged_the_group_continues_later(
     wait_until(lambda: newest(group) > before + 5, group.logs)
     assert all(len(tasks) == 1 for tasks in group.tasks.values())
     expect_no_rollback(group)  # the ps still have the rows
+    expect_part(group)
+
+
+@test
+def coordinator_is_cut_off_from_two_of_three_ps_the_side_with_every_row_trains():
+    """Two of three ps have every row, because each row is on two."""
+    need_namespaces()
+    east, west = (("10.78.0.%d" % i, ("ip", "netns", "exec", name)) for i, name in ((1, "east"), (2, "west")))
+    hosts = {"worker 0": east, "ps 0": east, "worker": west, "ps": west}
+    group = Group(2, 3, hosts=hosts, fault=SLOWLY, **LONG, **GOES_ON)
+    until_steps(group)
+    ip("-n", "west", "link", "set", "cable", "down")
+    try:
+        wait_until(lambda: "leaving the lease to another group" in group.notes(), group.logs)
+        held = newest(group)
+        group.now("worker 1").until_step(held + 5)
+    finally:
+        ip("-n", "west", "link", "set", "cable", "up")
+    until_view(group, "worker 1", 5)
+    assert all(len(tasks) == 1 for tasks in group.tasks.values())
+    expect_no_rollback(group)
     expect_part(group)
 
 

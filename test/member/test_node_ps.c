@@ -436,9 +436,100 @@ static void leader_without_workers_keeps_the_parameter_server_it_joins_the_major
     sim_free(s);
 }
 
+/* Runs until `rank` trains alone with the tasks of its side, a mask, and checks that the others took no
+ * step. */
+static void expect_side(struct sim *s, uint32_t rank, uint64_t side, uint64_t limit_ms)
+{
+    uint64_t held = sim_newest(s), until = sim_now(s) + limit_ms;
+
+    while (sim_held(s, rank) < held + 3 && sim_now(s) < until)
+        sim_advance(s, 10);
+    EXPECT(s, sim_held(s, rank) >= held + 3);
+    for (uint32_t i = 0; i < FIRST_PS; i++)
+        EXPECT(s, side >> i & 1 || sim_held(s, i) <= held + 1);
+}
+
+/* Two of three parameter servers have every row, if each row is on two. */
+static void majority_of_workers_lacks_rows_the_side_with_every_row_trains(void **state)
+{
+    (void)state;
+    for (uint32_t with_chief = 0; with_chief < 2; with_chief++) {
+        struct sim *s = START(3, .replicas = 2);
+        uint64_t side = with_chief ? 1 << 0 | 1 << 4 | 1 << 5 : 1 << 2 | 1 << 4 | 1 << 5;
+
+        sim_partition(s, side);
+        expect_side(s, with_chief ? 0 : 2, side, MEMBER_SILENCE_MS + MEMBER_MINORITY_MS + 2000);
+        if (!with_chief)
+            expect_said(s, 0,
+                        "the absent parameter servers may have rows that the present ones lack");
+        sim_heal(s);
+        EXPECT(s, sim_until_together(s, 6, 8000));
+        sim_free(s);
+    }
+}
+
+static void majority_of_workers_has_no_parameter_server_the_other_side_trains(void **state)
+{
+    struct sim *s = START(3, .replicas = 2);
+    uint64_t side = 1 << 2 | 7 << FIRST_PS;
+
+    (void)state;
+    sim_partition(s, side);
+    expect_side(s, 2, side, MEMBER_SILENCE_MS + 2000);
+    sim_heal(s);
+    EXPECT(s, sim_until_together(s, 6, 8000));
+    sim_free(s);
+}
+
+/* Hosts that fall silent look like another side. */
+static void all_holders_of_rows_and_a_worker_fall_silent_the_others_go_on_after_a_while(
+    void **state)
+{
+    struct sim *s = START(3, .replicas = 2);
+
+    (void)state;
+    sim_power_off(s, 2);
+    sim_power_off(s, 4);
+    sim_power_off(s, 5);
+    sim_advance(s, MEMBER_SILENCE_MS + 2000);
+    expect_said(s, 0, "may train elsewhere");
+    expect_group(s, 3, 0, MEMBER_ROWS_MS);
+    sim_free(s);
+}
+
+/* No process listens there, so that no other side has the rows: the others do not wait for it. */
+static void all_holders_of_rows_and_a_worker_die_the_others_go_on_at_once(void **state)
+{
+    struct sim *s = START(3, .replicas = 2);
+
+    (void)state;
+    sim_kill(s, 2);
+    sim_kill(s, 4);
+    sim_kill(s, 5);
+    expect_group(s, 3, 0, 500);
+    sim_free(s);
+}
+
+/* Without a worker on the other side no group can train there. */
+static void all_holders_of_rows_fall_silent_the_others_go_on_at_once(void **state)
+{
+    struct sim *s = START(3, .replicas = 2);
+
+    (void)state;
+    sim_power_off(s, 4);
+    sim_power_off(s, 5);
+    expect_group(s, 4, 0, MEMBER_SILENCE_MS + 500);
+    sim_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(majority_of_workers_lacks_rows_the_side_with_every_row_trains),
+        cmocka_unit_test(majority_of_workers_has_no_parameter_server_the_other_side_trains),
+        cmocka_unit_test(all_holders_of_rows_and_a_worker_fall_silent_the_others_go_on_after_a_while),
+        cmocka_unit_test(all_holders_of_rows_and_a_worker_die_the_others_go_on_at_once),
+        cmocka_unit_test(all_holders_of_rows_fall_silent_the_others_go_on_at_once),
         cmocka_unit_test(cluster_with_parameter_servers_trains_and_all_tasks_end_complete),
         cmocka_unit_test(parameter_server_starts_first_it_joins_soon_after_the_workers_start),
         cmocka_unit_test(parameter_server_dies_at_any_moment_the_group_forms_again),

@@ -1,6 +1,7 @@
 /* test_node_random.c - thousands of small clusters with random faults; sim/sim_scenario.c states
  * the expected outcome. SEEDS=n runs n seeds from FIRST on, until FINDINGS of them fail; SEED=n
- * runs one and prints its log, PS_SEED=n one with parameter servers. test/sim/mutate shows that the scenarios find injected errors. */
+ * runs one and prints its log, PS_SEED=n one with parameter servers, DIVISION_SEED=n one of a
+ * divided cluster with parameter servers. test/sim/mutate shows that the scenarios find injected errors. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -63,15 +64,24 @@ static void random_faults_with_parameter_servers_tasks_regroup_or_log_the_reason
     run_seeds(sim_ps_scenario, asked("SEEDS", ring_count(SEEDS / 3, SEEDS)) / 2);
 }
 
+static void divided_cluster_with_parameter_servers_the_side_with_every_row_trains(void **state)
+{
+    (void)state;
+    run_seeds(sim_division_scenario, asked("SEEDS", SEEDS) / 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(divided_cluster_with_parameter_servers_the_side_with_every_row_trains),
         cmocka_unit_test(random_faults_tasks_regroup_or_log_the_reason),
         cmocka_unit_test(random_faults_with_parameter_servers_tasks_regroup_or_log_the_reason),
     };
 
     if (getenv("PS_SEED") != NULL)
         return sim_ps_scenario(asked("PS_SEED", 0), true) != NULL;
+    if (getenv("DIVISION_SEED") != NULL)
+        return sim_division_scenario(asked("DIVISION_SEED", 0), true) != NULL;
     if (getenv("SEED") != NULL)
         return sim_random_scenario(asked("SEED", 0), true) != NULL;
     return cmocka_run_group_tests_name("member/node_random", tests, NULL, NULL);

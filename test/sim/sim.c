@@ -273,6 +273,7 @@ static void start(struct sim *s, uint32_t rank)
         .n_servers = sim_is_ps(s, rank) ? 1 + rank % 2 : 0,
         .min_world = s->opts.min_world,
         .min_ps = s->opts.min_ps,
+        .replicas = s->opts.replicas,
         .rejoin_ms = s->opts.rejoin_ms,
         .deadline_ms = s->opts.deadline_ms,
         .grace_ms = s->opts.grace_ms,

@@ -32,6 +32,7 @@ struct sim_opts {
     uint32_t n_ps;      /* the tasks with the highest ranks, this many, are parameter servers */
     uint32_t min_world; /* training tasks; 0: 1 */
     uint32_t min_ps;    /* parameter servers; 0: 1, if there are any */
+    uint32_t replicas;  /* parameter servers that hold the same row; 0: they hold no rows */
     uint64_t rejoin_ms, deadline_ms, grace_ms; /* as in member_node_opts; 0: 500, 30000, 5000 */
     bool no_lease;                             /* no shared storage */
     uint64_t steps;                            /* length of the job; 0: no end */
@@ -137,5 +138,7 @@ const char *sim_random_scenario(uint64_t seed, bool tell);
 const char *sim_ps_scenario(uint64_t seed, bool tell);
 /* The same for scenarios in which the storage fails (sim_storage.c). */
 const char *sim_storage_scenario(uint64_t seed, bool tell);
+/* The same for divided clusters with parameter servers (sim_division.c). */
+const char *sim_division_scenario(uint64_t seed, bool tell);
 
 #endif

@@ -7,7 +7,8 @@
  *   sim_store.c  the shared storage: lease and checkpoints
  *   sim_judge.c  the invariants
  *   sim_scenario.c  random scenarios
- *   sim_storage.c  random scenarios in which the storage fails */
+ *   sim_storage.c  random scenarios in which the storage fails
+ *   sim_division.c  random divisions of a cluster with parameter servers */
 #ifndef SIM_SIM_PRIV_H
 #define SIM_SIM_PRIV_H
 

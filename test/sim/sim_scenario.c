@@ -493,6 +493,7 @@ const char *sim_ps_scenario(uint64_t seed, bool tell)
 
     o.n_ps = 1 + (uint32_t)(seed % 3);
     o.min_ps = 1 + (uint32_t)(seed / 3 % o.n_ps);
+    o.replicas = (uint32_t)(seed / 9 % 3);
     o.world += o.n_ps;
     return run(&o);
 }
