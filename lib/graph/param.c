@@ -359,6 +359,22 @@ static bool reads_rows(const struct graph *g, const struct graph_node *n, uint32
     return axis == 0 || axis == -(int64_t)g->values[n->in[0]].tensor.shape.rank;
 }
 
+/* A body that is executed several times may read all rows. */
+static void find_uses_of_body(struct finder *f, const struct graph_body *body)
+{
+    for (uint32_t i = 0; i < body->n_out; i++)
+        f->use[body->out[i]] |= USE_WHOLE;
+    for (uint32_t i = 0; i < body->n_nodes; i++) {
+        const struct graph_node *n = &body->nodes[i];
+
+        for (uint32_t k = 0; k < n->n_in; k++)
+            if (n->in[k] != GRAPH_NONE && !reads_no_element(n, k))
+                f->use[n->in[k]] |= USE_WHOLE;
+        for (uint32_t k = 0; k < n->n_bodies; k++)
+            find_uses_of_body(f, &n->bodies[k]);
+    }
+}
+
 static void find_whole_uses(struct finder *f)
 {
     const struct graph *g = f->g;
@@ -372,8 +388,8 @@ static void find_whole_uses(struct finder *f)
         for (k = 0; k < n->n_in; k++)
             if (n->in[k] != GRAPH_NONE && !reads_rows(g, n, k))
                 f->use[n->in[k]] |= USE_WHOLE;
-        for (k = 0; k < n->n_captured; k++)
-            f->use[n->captured[k]] |= USE_WHOLE;
+        for (k = 0; k < n->n_bodies; k++)
+            find_uses_of_body(f, &n->bodies[k]);
     }
 }
 

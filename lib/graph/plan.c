@@ -100,6 +100,7 @@ void plan_free(struct plan *p)
     plan_device_close(p);
     VEC_FINI(p->values);
     VEC_FINI(p->building.sequences);
+    VEC_FINI(p->building.selections);
     VEC_FINI(p->nodes);
     VEC_FINI(p->memory.blocks);
     for (i = 0; i < PLAN_BASES; i++)

@@ -333,7 +333,9 @@ static int build(struct plan_builder *b, struct err *err)
                         " samples, and the graph requires the fixed batch (export it with a dynamic batch, "
                         "dynamic_axes={'%s': {0: 'batch'}}, or give each lane %" PRId64 " samples)",
                         b->fixed_input, b->file_batch, b->p->batch, b->fixed_input, b->file_batch);
-    return rc == 0 ? remove_dead(b->p, err) : rc;
+    if (rc == 0)
+        rc = remove_dead(b->p, err);
+    return rc == 0 ? plan_check_selections(b->p, err) : rc;
 }
 
 int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err)

@@ -235,9 +235,12 @@ static int unroll_loop(struct plan_builder *b, const struct graph_node *from, st
 {
     struct iterations t = { 0 };
     int64_t trips = INT64_MAX;
+    bool done;
     uint32_t i;
-    int rc;
+    int rc = plan_padded_bag(b, from, &done, err);
 
+    if (done)
+        return rc;
     if (from->n_in > 0 && from->in[0] != GRAPH_NONE &&
         !known(b->p, mapped(b, from->in[0]), TENSOR_I64, &trips))
         return not_known(from, "its trip count", err);

@@ -9,7 +9,15 @@
  *     Reduce(Gather(t, Slice(x, i w, ...)))     ->  Reduce(Gather(t, Reshape(x, [n, w])), 1)
  *
  * ReduceSum divided by the constant w is ReduceMean: exporters write the last bag in this form. The
- * nodes of the iterations then have no reader and are removed. */
+ * nodes of the iterations then have no reader and are removed.
+ *
+ * With padding_idx a bag is Reduce(Gather(x, positions)), where a selection has the ids of the positions
+ * (plan_padded_bags.c). The rows of the padding are replaced before the reduction, in x [n, w, ...]:
+ *
+ *     sum    ReduceSum(Where(ids = padding, 0, x), 1)
+ *     mean   the same, divided by the number of other rows, or by 1 if there is none
+ *     max    ReduceMax(Where(ids = padding, -FLT_MAX, x), 1), or 0 if there is no other row */
+#include <float.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -19,8 +27,18 @@ struct bag {
     uint32_t rows;          /* the sliced value */
     uint32_t table;         /* the gathered value; GRAPH_NONE: the rows themselves are sliced */
     const char *reduction;  /* "ReduceSum", "ReduceMean", "ReduceMax" */
+    const struct plan_selection *selection; /* NULL: the bag has no padding */
     int64_t first, end;     /* range of the slice */
 };
+
+/* NULL: the value is no selection. */
+static const struct plan_selection *selection_of(const struct plan *p, uint32_t positions)
+{
+    for (size_t i = p->building.selections.n; i-- > 0;)
+        if (p->building.selections.at[i].positions == positions)
+            return &p->building.selections.at[i];
+    return NULL;
+}
 
 /* The node that computes a value, if it is this op of ONNX with output 0; else NULL. */
 static const struct plan_node *made_by(const struct plan *p, uint32_t value, const char *op)
@@ -114,7 +132,14 @@ static bool read_bag(const struct plan *p, uint32_t value, struct bag *b)
     if (n == NULL || !reduces_axis_0(p, n))
         return false;
     b->table = GRAPH_NONE;
+    b->selection = NULL;
     gather = made_by(p, n->in[0], "Gather");
+    if (gather != NULL && (b->selection = selection_of(p, gather->in[1])) != NULL) {
+        b->rows = gather->in[0];
+        b->first = b->selection->first;
+        b->end = b->selection->end;
+        return divisor == 0;
+    }
     if (gather != NULL) {
         for (i = 0; i < (int)gather->n_attrs; i++)
             if (strcmp(gather->attrs[i].name, "axis") == 0 && gather->attrs[i].i != 0)
@@ -133,6 +158,13 @@ static bool read_bag(const struct plan *p, uint32_t value, struct bag *b)
     return true;
 }
 
+static bool are_alike(const struct plan_selection *a, const struct plan_selection *b)
+{
+    return a == NULL || b == NULL
+               ? a == b
+               : a->ids == b->ids && a->padding == b->padding && a->from_end == b->from_end;
+}
+
 /* Returns whether all bags have one kind and size, are in order, and cover all rows. */
 static bool are_bags(const struct plan *p, const uint32_t *items, uint32_t n, struct bag *b)
 {
@@ -140,7 +172,7 @@ static bool are_bags(const struct plan *p, const uint32_t *items, uint32_t n, st
     int64_t width;
     uint32_t i;
 
-    if (n < 2 || !read_bag(p, items[0], b) || b->first != 0)
+    if (!read_bag(p, items[0], b) || b->first != 0 || (n < 2 && b->selection == NULL))
         return false;
     width = b->end;
     if (p->values.at[b->rows].tensor.shape.rank >= TENSOR_MAX_RANK ||
@@ -149,9 +181,11 @@ static bool are_bags(const struct plan *p, const uint32_t *items, uint32_t n, st
     for (i = 1; i < n; i++)
         if (!read_bag(p, items[i], &other) || other.rows != b->rows || other.table != b->table ||
             strcmp(other.reduction, b->reduction) != 0 || other.first != (int64_t)i * width ||
-            other.end != other.first + width)
+            other.end != other.first + width || !are_alike(other.selection, b->selection))
             return false;
-    return true;
+    return b->selection == NULL ||
+           (p->values.at[b->rows].tensor.dtype == TENSOR_F32 &&
+            p->values.at[b->selection->ids].tensor.shape.dim[0] == width * (int64_t)n);
 }
 
 /* [n w, ...] -> [n, w, ...] */
@@ -169,6 +203,103 @@ static int reshape_rows(struct plan *p, const char *name, uint32_t n, uint32_t *
     return in[1] != GRAPH_NONE ? plan_add_op(p, "Reshape", name, NULL, 0, in, 2, value, 1, err)
                                : plan_no_memory(err);
 }
+
+/* ---- bags with padding ---- */
+
+/* Adds nodes to a plan; after a failure the calls do nothing. */
+struct adder {
+    struct plan *p;
+    const char *name;
+    struct err *err;
+    int rc;
+};
+
+static uint32_t add(struct adder *a, const char *op, const struct op_attr *attr, uint32_t x,
+                    uint32_t y, uint32_t z)
+{
+    const uint32_t in[3] = { x, y, z };
+    uint32_t out = GRAPH_NONE, n = z != GRAPH_NONE ? 3 : y != GRAPH_NONE ? 2 : 1;
+
+    if (a->rc == 0)
+        a->rc = plan_add_op(a->p, op, a->name, attr, attr != NULL, in, n, &out, 1, a->err);
+    return out;
+}
+
+static uint32_t add_constant(struct adder *a, const struct tensor *t)
+{
+    uint32_t value = a->rc == 0 ? plan_add_value(a->p, "(padding)", PLAN_CONST, 0, t) : GRAPH_NONE;
+
+    if (a->rc == 0 && value == GRAPH_NONE)
+        a->rc = plan_no_memory(a->err);
+    return value;
+}
+
+static uint32_t add_float(struct adder *a, const float *x)
+{
+    return add_constant(a, &(struct tensor){ .dtype = TENSOR_F32, .data = (void *)x });
+}
+
+static uint32_t add_int(struct adder *a, const int64_t *x)
+{
+    return add_constant(a, &(struct tensor){ .dtype = TENSOR_I64, .data = (void *)x });
+}
+
+/* Reduces axis 1, without that axis. */
+static uint32_t add_reduction(struct adder *a, const char *op, uint32_t x)
+{
+    static const int64_t one = 1;
+    const struct op_attr keepdims = { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 };
+    uint32_t axes = a->rc == 0 ? plan_add_ints(a->p, "(axes)", &one, 1) : GRAPH_NONE;
+
+    return add(a, op, &keepdims, x, axes, GRAPH_NONE);
+}
+
+/* Returns whether each id is the padding: [n w] -> [n, w, 1, ...], of the rank of the rows [n, w, ...]. */
+static uint32_t add_mask(struct adder *a, const struct plan_selection *s, uint32_t n, uint32_t rank)
+{
+    int64_t dim[TENSOR_MAX_RANK] = { n, (int64_t)(s->end - s->first) };
+    uint32_t shape, ids, mask;
+
+    for (uint32_t i = 2; i < rank; i++)
+        dim[i] = 1;
+    shape = plan_add_ints(a->p, "(shape)", dim, rank);
+    if (shape == GRAPH_NONE)
+        a->rc = plan_no_memory(a->err);
+    ids = add(a, "Reshape", NULL, s->ids, shape, GRAPH_NONE);
+    mask = add(a, "Equal", NULL, ids, add_int(a, &s->padding), GRAPH_NONE);
+    return add(a, "Or", NULL, mask,
+               add(a, "Equal", NULL, ids, add_int(a, &s->from_end), GRAPH_NONE), GRAPH_NONE);
+}
+
+/* x [n, w, ...]: the rows of the bags. */
+static int reduce_padded(struct plan *p, const char *name, const struct bag *b, uint32_t n,
+                         uint32_t x, uint32_t *out, struct err *err)
+{
+    static const float zero = 0, one = 1, least = -FLT_MAX, half = 0.5f;
+    struct adder a = { .p = p, .name = name, .err = err };
+    bool is_max = strcmp(b->reduction, "ReduceMax") == 0;
+    uint32_t mask = add_mask(&a, b->selection, n, p->values.at[x].tensor.shape.rank), count, result;
+
+    x = add(&a, "Where", NULL, mask, add_float(&a, is_max ? &least : &zero), x);
+    result = add_reduction(&a, is_max ? "ReduceMax" : "ReduceSum", x);
+    if (a.rc == 0 && strcmp(b->reduction, "ReduceSum") != 0) {
+        count =
+            add_reduction(&a, "ReduceSum",
+                          add(&a, "Where", NULL, mask, add_float(&a, &zero), add_float(&a, &one)));
+        if (is_max)
+            result = add(&a, "Where", NULL,
+                         add(&a, "Less", NULL, count, add_float(&a, &half), GRAPH_NONE),
+                         add_float(&a, &zero), result);
+        else
+            result = add(&a, "Div", NULL, result,
+                         add(&a, "Max", NULL, count, add_float(&a, &one), GRAPH_NONE), GRAPH_NONE);
+    }
+    if (a.rc == 0)
+        *out = result;
+    return a.rc;
+}
+
+/* ---- all bags ---- */
 
 int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n,
                         bool stacks, uint32_t *out, bool *done, struct err *err)
@@ -188,8 +319,16 @@ int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items,
     if (p->values.at[items[0]].tensor.shape.rank + stacks !=
         p->values.at[b.table != GRAPH_NONE ? b.table : b.rows].tensor.shape.rank)
         return 0;
+    if (b.selection != NULL && p->g->opset < 18) /* reductions have axes as attributes */
+        return 0;
     value = b.rows;
     rc = reshape_rows(p, name, n, &value, err);
+    if (rc == 0 && b.selection != NULL)
+        rc = reduce_padded(p, name, &b, n, value, out, err);
+    if (b.selection != NULL) {
+        *done = rc == 0;
+        return rc;
+    }
     if (rc == 0 && b.table != GRAPH_NONE) {
         in[0] = b.table;
         in[1] = value;
@@ -205,4 +344,20 @@ int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items,
                      err);
     *done = rc == 0;
     return rc;
+}
+
+int plan_check_selections(const struct plan *p, struct err *err)
+{
+    for (size_t i = 0; i < p->nodes.n && p->building.selections.n > 0; i++)
+        for (uint32_t k = 0; k < p->nodes.at[i].n_in; k++) {
+            const struct plan_selection *s = selection_of(p, p->nodes.at[i].in[k]);
+
+            if (s != NULL)
+                return err_set(err, ERR_UNSUPPORTED,
+                               "Loop '%s': an EmbeddingBag with padding_idx whose bags are not all of one size, or that "
+                               "is computed in another way than PyTorch's exporter writes: use nn.Embedding, and "
+                               "multiply its rows by a mask before the sum",
+                               s->name);
+        }
+    return 0;
 }

@@ -5,7 +5,7 @@
  *                  without kernels). plan_feeds.c: inputs; plan_control.c: expands If, Loop and
  *                  Scan; plan_batch.c: batch sizes that an export wrote into shapes;
  *                  plan_measure.c: losses and metrics; plan_sequence.c: sequences of tensors;
- *                  plan_embedding_bags.c: EmbeddingBag. Finally, nodes without a reader are removed
+ *                  plan_embedding_bags.c: EmbeddingBag, plan_padded_bags.c: with padding. Finally, nodes without a reader are removed
  *   plan_fuse.c    replaces chains that one kernel computes by one node; the patterns: fuse_*.c
  *   plan_precision.c  selects float32 or 16 bits for each value; adds `Convert` nodes
  *   plan_layout.c  selects a layout for each value; adds `Reorder` nodes
@@ -198,10 +198,20 @@ struct plan_loss {
                                 memory */
 };
 
+/* Positions of a bag, without those whose id is the padding (plan_padded_bags.c). */
+struct plan_selection {
+    const char *name;          /* of the Loop, for messages */
+    uint32_t positions;        /* the constant that replaces them: [first, end) */
+    uint32_t ids;              /* value [n] */
+    int64_t first, end;
+    int64_t padding, from_end; /* the id of the padding, and the same counted from the end */
+};
+
 struct plan_building {   /* used while the plan is made */
     uint32_t n_expanded; /* number of bodies expanded so far */
     VEC(struct plan_sequence) sequences;
     uint32_t sequence_items; /* total capacity of their lists, in elements */
+    VEC(struct plan_selection) selections;
     size_t folded_bytes;
     VEC(struct plan_fold) folds; /* plan_fold.c: large folds only */
 };
@@ -306,11 +316,18 @@ int plan_sequence(struct plan_builder *b, const struct graph_node *from, struct 
 bool plan_is_sequence(uint32_t value);
 /* The error of a node that reads the sequence `name` but requires tensors. */
 int plan_refuse_sequence(const struct graph_node *n, const char *name, struct err *err);
+/* ---- plan_padded_bags.c ---- */
+/* If the Loop collects the positions of a bag without padding, its outputs get values, and *done is set
+ * to true. */
+int plan_padded_bag(struct plan_builder *b, const struct graph_node *from, bool *done,
+                    struct err *err);
 /* ---- plan_embedding_bags.c ---- */
 /* If the items [n] are reduced rows of bags of one size, *out receives one tensor [n, ...] and
  * *done is set to true. stacks: the items lack the leading axis. */
 int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n,
                         bool stacks, uint32_t *out, bool *done, struct err *err);
+/* Refuses a plan in which a node reads a selection as if it had no padding. */
+int plan_check_selections(const struct plan *p, struct err *err);
 /* Returns whether the node is a pool with more spatial axes than the kernels support
  * (lower_pool.c). */
 bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *from);
