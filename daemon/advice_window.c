@@ -20,7 +20,7 @@ static const double FIRST_MS = 1e-3;
 struct sums {
     uint64_t begin_ns; /* clock_ns(); 0: no window is open */
     uint64_t delay_ns; /* of the thread that reports the steps, at begin_ns */
-    uint64_t steps, ns, data_ns, reduce_ns, copy_ns;
+    uint64_t steps, ns, data_ns, reduce_ns, copy_ns, spare_ns;
     uint64_t lanes, own_lanes; /* over all steps; of the task, of its first replica */
     double idle;               /* over n_idle devices and steps */
     uint64_t n_idle;
@@ -117,6 +117,7 @@ static void add(struct advice_window *w, const struct train_step_report *s)
     x->data_ns += s->data_ns;
     x->reduce_ns += s->reduce_ns;
     x->copy_ns += s->copy_ns;
+    x->spare_ns += s->spare_given_ns;
     x->lanes += s->steps * s->lanes;
     x->own_lanes += s->steps * s->own_lanes;
     for (uint32_t i = 0; s->device_idle != NULL && i < w->n_devices; i++)
@@ -191,7 +192,8 @@ static void add_waits(const struct advice_window *w, struct rdzv_window *out)
 static void close_window(struct advice_window *w, uint64_t now)
 {
     const struct sums *x = &w->sums;
-    uint64_t compute = x->data_ns + x->reduce_ns + x->copy_ns, delay_ns = host_load_read_delay();
+    uint64_t compute = x->data_ns + x->reduce_ns + x->copy_ns + x->spare_ns,
+             delay_ns = host_load_read_delay();
 
     compute = x->ns > compute ? x->ns - compute : 0;
     w->done = (struct rdzv_window){

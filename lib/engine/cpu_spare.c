@@ -165,19 +165,29 @@ bool spare_is_offered(void *arg)
     return comm_is_offered(r->engine->group.comm, r->local);
 }
 
+void spare_lane_begins(struct engine_replica *r, uint32_t i)
+{
+    if (i == r->n_lanes - r->n_block)
+        spare_of(r)->block_ns = clock_ns() - r->data_ns;
+}
+
 void spare_give(struct engine_replica *r, uint32_t n_fed)
 {
-    spare_of(r)->is_given = true;
-    spare_of(r)->owed = r->n_lanes - n_fed;
+    struct spare *s = spare_of(r);
+
+    s->is_given = true;
+    s->owed = r->n_lanes - n_fed;
     r->spare.given = r->n_block;
+    r->spare.given_ns = clock_ns() - r->data_ns - s->block_ns;
 }
 
 void spare_lanes_end(struct engine_replica *r)
 {
     struct spare *s = spare_of(r);
-    uint64_t ns = clock_ns() - s->begin_ns, n = r->n_lanes - r->spare.given;
+    uint64_t ns = clock_ns() - s->begin_ns, n = r->n_lanes - r->spare.given,
+             other = r->data_ns + r->spare.given_ns;
 
-    ns = (ns > r->data_ns ? ns - r->data_ns : 0) / n; /* the first lanes are always computed */
+    ns = (ns > other ? ns - other : 0) / n; /* the first lanes are always computed */
     s->lane_ns = s->n_steps++ == 0 ? ns : (3 * s->lane_ns + ns) / 4;
 }
 

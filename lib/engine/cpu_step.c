@@ -114,6 +114,7 @@ static int feed_lane(struct engine_replica *r, uint32_t lane, struct err *err)
 
 int cpu_skip_lanes(struct engine_replica *r, uint32_t n, struct err *err)
 {
+    uint64_t before = clock_ns();
     const struct data_batch *b;
 
     if (n > 0)
@@ -126,6 +127,7 @@ int cpu_skip_lanes(struct engine_replica *r, uint32_t n, struct err *err)
         CHECK(b != NULL); /* as in feed_lane() */
         data_release(r->plans->reader);
     }
+    r->data_ns += clock_ns() - before;
     return 0;
 }
 
@@ -172,16 +174,17 @@ int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
     uint32_t top = 0; /* arenas of the stack that are occupied */
     int rc;
 
+    r->data_ns = 0;
     rc = cpu_skip_lanes(r, spare_begin(r, step), err);
     if (rc < 0)
         return rc;
-    r->data_ns = 0;
     begin_lookups(r, ENGINE_ROWS_OF_LANES);
     reduce_begin(r, step);
     for (uint32_t i = 0; i < r->n_lanes; i++) {
         bool overlaps = i + 1 == r->n_lanes && r->n_buckets > 1;
         float *grads = r->arenas->grads[top];
 
+        spare_lane_begins(r, i);
         run.stops = spare_is_block(r, i) ? spare_is_offered : NULL;
         if (run.stops != NULL && spare_is_offered(r)) {
             spare_give(r, i);

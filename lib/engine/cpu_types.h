@@ -47,6 +47,7 @@ struct spare { /* cpu_spare.c; of a generation */
     uint64_t n_steps, lane_ns;   /* steps so far; a lane takes, without data */
     /* a step */
     uint64_t step, begin_ns;
+    uint64_t block_ns; /* begin of the block; the waits for samples before it are subtracted */
     bool is_given; /* the block was left out */
     uint32_t owed; /* lanes of which the samples were not taken */
 };

@@ -215,6 +215,7 @@ struct engine_replica {
     uint64_t coded_bytes, coded_plain_bytes;
     struct engine_spare { /* lanes; 0 without spare lanes */
         uint32_t given;             /* of this replica, which its helper contributed */
+        uint64_t given_ns;          /* computed for these lanes in vain, without the waits for samples */
         uint32_t offered;           /* of the helped replica, which this one computed, ... */
         uint32_t used, compared;    /* ... and contributed, or compared with the other copy */
         uint32_t wrong;             /* reduce() has failed: lanes whose two copies this replica found to differ */

@@ -55,6 +55,7 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
         .lanes = lanes_of(t),
         .own_lanes = r->device->n_lanes - r->device->spare.given,
         .spare_given = r->device->spare.given,
+        .spare_given_ns = r->device->spare.given_ns,
         .spare_offered = r->device->spare.offered,
         .spare_used = r->device->spare.used,
         .spare_compared = r->device->spare.compared,

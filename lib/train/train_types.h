@@ -55,6 +55,7 @@ struct train_step_report {
     /* Spare lanes of the step (engine.h): lanes of this task that its helper contributed; lanes of the helped task
      * that this one computed, contributed, and compared. The names are valid during the call; NULL: no spare lanes. */
     uint32_t spare_given, spare_offered, spare_used, spare_compared;
+    uint64_t spare_given_ns; /* computed in vain for lanes that the helper contributed; part of ns */
     const char *spare_helped, *spare_helper;
     /* [n_feeds] durations of copies of samples to the GPU of the first replica, in milliseconds, that ended since
      * the report before; valid during the call. */

@@ -65,6 +65,23 @@ static void window_has_the_means_of_its_steps(void **state)
     advice_window_free(w);
 }
 
+/* Such a task computes lanes that its helper contributes, until it receives the offer. */
+static void lane_time_has_no_time_of_lanes_that_a_helper_contributed(void **state)
+{
+    struct advice_window *w = advice_window_new(&limits, 2);
+    const struct train_step_report s = { .steps = 1, .ns = 1000, .data_ns = 100, .reduce_ns = 200,
+                                         .lanes = 2, .own_lanes = 2, .spare_given = 2, .spare_given_ns = 300 };
+    struct rdzv_window out;
+
+    (void)state;
+    advice_window_begin(w, &view);
+    for (int i = 0; i < STEPS + 1; i++)
+        advice_window_step(w, &s);
+    assert_true(advice_window_take(w, &out));
+    assert_true(is_near(out.lane_seconds, 200e-9));
+    advice_window_free(w);
+}
+
 static void window_lasts_until_both_limits_are_reached(void **state)
 {
     const struct advice_limits hour = { .window_steps = 1, .window_seconds = 3600 };
@@ -109,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(window_has_the_means_of_its_steps),
+        cmocka_unit_test(lane_time_has_no_time_of_lanes_that_a_helper_contributed),
         cmocka_unit_test(window_lasts_until_both_limits_are_reached),
         cmocka_unit_test(slowest_of_100_copies_is_the_99th_percentile),
     };
