@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "metrics/metrics.h"
 #include "tls/tls.h"
 
 enum {
@@ -34,6 +35,7 @@ struct certificates {
     struct hourly invalid;             /* of the thread */
     struct hourly hanging, near_end;   /* of the loop */
     bool has_thread;                   /* of the loop: the certificates come from files */
+    struct metric *expires;            /* of the loop; NULL: the certificates are derived from a token */
     pthread_mutex_t lock;              /* protects the fields below */
     pthread_cond_t changed;            /* uses CLOCK_MONOTONIC */
     bool is_closing;                   /* the thread must end */
@@ -116,7 +118,8 @@ static void *reader(void *arg)
 
 /* ---- the loop ---- */
 
-int certificates_watch(struct tls *tls, struct certificates **out, struct err *err)
+int certificates_watch(struct tls *tls, struct metrics *m, struct certificates **out,
+                       struct err *err)
 {
     struct certificates *c = calloc(1, sizeof(*c));
     pthread_condattr_t attr;
@@ -139,6 +142,10 @@ int certificates_watch(struct tls *tls, struct certificates **out, struct err *e
         }
         pthread_detach(id); /* certificates_unwatch() waits for has_ended instead */
         c->has_thread = true;
+        c->expires = metrics_gauge(
+            m, "trainerd_certificate_expiry_timestamp_seconds", NULL,
+            "End of the validity of the certificate of this task, seconds since 1970.");
+        metric_set(c->expires, (double)tls_expires(tls));
     }
     *out = c;
     return 0;
@@ -165,6 +172,8 @@ void certificates_check(struct certificates *c)
         return;
     if (c->has_thread)
         check_read(c);
+    if (c->expires != NULL)
+        metric_set(c->expires, (double)tls_expires(c->tls));
     if (left_s(c) <= WEEK_S && is_due(&c->near_end))
         log_warn("tls",
                  "the certificate of this task ends in %" PRId64

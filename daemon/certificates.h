@@ -9,14 +9,17 @@
 
 struct certificates;
 struct err;
+struct metrics;
 struct tls;
 
 /* Starts to watch the certificates of `tls`, of which the result holds a reference. The thread logs
- * new certificates, and once an hour that the new ones are invalid. On success the caller owns *out and
+ * new certificates, and once an hour that the new ones are invalid. Certificates from files get a metric
+ * with the end of their validity in `m`, which is borrowed. On success the caller owns *out and
  * frees it with certificates_unwatch(). Errors: ERR_NOMEM, ERR_IO. */
-int certificates_watch(struct tls *tls, struct certificates **out, struct err *err);
+int certificates_watch(struct tls *tls, struct metrics *m, struct certificates **out,
+                       struct err *err);
 /* Logs, each once an hour, that a file has not been read for some seconds, and that the certificate
- * in use ends within a week. Does not block. Called every second. NULL is allowed. */
+ * in use ends within a week, and updates the metric. Does not block. Called every second. NULL is allowed. */
 void certificates_check(struct certificates *c);
 /* Waits at most 100 ms for the thread. NULL is allowed. */
 void certificates_unwatch(struct certificates *c);

@@ -167,7 +167,7 @@ int group_open(struct run *r, const struct rdzv_opts *callbacks, struct err *err
     if (rc == 0)
         rc = open_rdzv(r, callbacks, err);
     if (rc == 0 && r->s->security.tls != NULL)
-        rc = certificates_watch(r->s->security.tls, &g->certificates, err);
+        rc = certificates_watch(r->s->security.tls, r->http.metrics, &g->certificates, err);
     return rc;
 }
 

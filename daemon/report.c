@@ -27,11 +27,24 @@ static void open_metrics(struct report *r)
     static const double bounds[] = { 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, .01, .025, .05, .1,
                                      .25,  .5,     1,    2.5,  5,      10,   30,  60 };
     struct metrics *m = r->opts.metrics;
+    struct buf info = { 0 };
     char labels[512];
 
     snprintf(labels, sizeof(labels), "version=\"%s\"", r->opts.version);
     metric_set(metrics_gauge(m, "trainerd_build_info", labels, "1, with the version as a label."),
                1);
+    metrics_label(&info, "name", r->opts.job);
+    metrics_label(&info, "task", r->opts.task);
+    CHECK(!info.failed);
+    metric_set(metrics_gauge(m, "trainerd_job_info", info.data,
+                             "1, with the name of the job and the task of this process as labels."),
+               1);
+    buf_fini(&info);
+    r->metrics.complete =
+        metrics_gauge(m, "trainerd_complete", NULL,
+                      "1: the job is complete and this process ends, 0: it is not.");
+    r->metrics.total_steps =
+        metrics_gauge(m, "trainerd_total_steps", NULL, "Optimizer steps of the whole job.");
     r->metrics.step = metrics_gauge(m, "trainerd_step", NULL, "Optimizer steps completed.");
     r->metrics.epoch = metrics_gauge(m, "trainerd_epoch", NULL, "Epoch of the last step, from 0.");
     r->metrics.loss =
@@ -145,6 +158,7 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     r->now.phase_since_ms = r->started_ms;
     r->now.spare.mode = spare_modes[opts->train->spare];
     open_metrics(r);
+    metric_set(r->metrics.complete, 0);
     metric_set(r->metrics.speed, 0); /* as long as no step is made */
     *out = r;
     return 0;

@@ -17,6 +17,7 @@ void report_set_total(struct report *r, uint64_t total_steps, uint64_t steps_per
     r->now.total_steps = total_steps;
     r->steps_per_epoch = steps_per_epoch;
     pthread_mutex_unlock(&r->lock);
+    metric_set(r->metrics.total_steps, (double)total_steps);
 }
 
 void report_phase(struct report *r, const char *phase)
@@ -28,6 +29,8 @@ void report_phase(struct report *r, const char *phase)
         r->done = r->all = 0;
     }
     pthread_mutex_unlock(&r->lock);
+    if (strcmp(phase, "complete") == 0)
+        metric_set(r->metrics.complete, 1);
 }
 
 void report_trouble(struct report *r, const char *text)

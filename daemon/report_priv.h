@@ -79,6 +79,7 @@ struct report_curves {
 /* Prometheus. The registry owns the metrics. */
 struct report_metrics {
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
+    struct metric *complete, *total_steps;
     struct metric *steps_total, *samples_total, *skipped_total;
     struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences, *changed_messages;
     struct metric *phase, *groups, *outer_step; /* NULL: the job has no phases */

@@ -564,6 +564,8 @@ int run_task(const struct run_opts *opts)
     }
     code = r->exit.code;
     log_progress(NULL);
+    if (code == EXIT_COMPLETE && r->report != NULL)
+        report_phase(r->report, "complete");
     if (code == EXIT_COMPLETE)
         log_info("end", "%s", r->exit.text);
     else

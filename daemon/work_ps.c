@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "comm/comm.h"
 #include "daemon/memory_watch.h"
+#include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/work.h"
 #include "ps/ps.h"
@@ -106,6 +107,7 @@ static void on_connected(void *arg, uint64_t step)
 {
     struct ps_work *w = arg;
 
+    report_phase(w->run->report, "serve");
     w->run->train_opts.on_event(
         w->run, &(struct train_event){ .kind = TRAIN_CONNECTED, .step = step });
 }

@@ -5,10 +5,12 @@ import json
 import os
 import re
 import subprocess
+import time
 import urllib.request
 
 import clicks
-from kit import GUARD, ROOT, Task, digits_job, free_ports, main, need_program, test, wait_until, workdir
+from kit import (GUARD, ROOT, TRAINERCTL, Gate, Task, digits_job, expect_codes, free_ports, main, need_program, test, wait_until,
+                 workdir)
 
 ALERTS = os.path.join(ROOT, "config", "prometheus-alerts.yml")
 DASHBOARD = os.path.join(ROOT, "config", "grafana-dashboard.json")
@@ -33,6 +35,7 @@ HEALTHY = {
     'trainerd_advice{%s,kind="reduce_share"}': "0x120",
     "trainerd_memory_used_bytes{%s}": "84x120",
     "trainerd_memory_limit_bytes{%s}": "100x120",
+    "trainerd_certificate_expiry_timestamp_seconds{%s}": "864000x120",
     "process_open_fds{%s}": "100x120",
     "process_max_fds{%s}": "1000x120",
 }
@@ -53,6 +56,7 @@ FAULTS = {
     "TrainerdGpuErrors": ('trainerd_gpu_ecc_uncorrected_errors{%s,gpu="0"}', "0x110 1x10"),
     "TrainerdAdvice": ('trainerd_advice{%s,kind="reduce_share"}', "0x100 1x20"),
     "TrainerdMemoryNearLimit": ("trainerd_memory_used_bytes{%s}", "84x100 86x20"),
+    "TrainerdCertificateEnds": ("trainerd_certificate_expiry_timestamp_seconds{%s}", "600000x120"),
     "TrainerdFewDescriptors": ("process_open_fds{%s}", "100x80 900x40"),
 }
 
@@ -95,6 +99,7 @@ def every_alert_fires_for_its_fault_and_none_for_a_healthy_task():
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 END = 30  # minute in which the group or a task ends
+STEPS, EXPIRY = ("trainerd_steps_total", ""), "trainerd_certificate_expiry_timestamp_seconds"
 
 
 def scrape(port):
@@ -104,31 +109,64 @@ def scrape(port):
     return {(name, labels): float(value) for name, labels, value in found}
 
 
-def record_each_role():
-    """Trains with a task of each role. Returns {role: (an earlier scrape, a later one)}: between them every task has worked."""
+def start_each_role(fault, **changes):
+    """Starts a task of each role, with certificates. Returns ({role: Task}, {role: port of its metrics})."""
     folder = workdir()
-    job = clicks.job_file(folder, clicks.make_data(os.path.join(folder, "data")), train={"epochs": 100000},
-                          checkpoint={"every_steps": 20, "max_to_keep": 3}, parameter_server={"tables": "auto", "min_shard_bytes": 1024, "replicas": 1})
+    job = clicks.job_file(folder, clicks.make_data(os.path.join(folder, "data")), checkpoint={"every_steps": 20, "max_to_keep": 3}, parameter_server={
+        "tables": "auto", "min_shard_bytes": 1024, "replicas": 1}, **changes)
     ports, http = free_ports(4), dict(zip(ROLES, free_ports(4)))
     cluster = {role: ["127.0.0.1:%d" % port] for role, port in zip(ROLES, ports)}
-    tasks = {role: Task(job, {"cluster": cluster, "task": {"type": role, "index": 0}}, ("--devices", "cpu:1", "--metrics", str(http[role])),
-                        {"TRAINERD_FAULT": "train.forward=delay:5@1+"}, role + " 0") for role in ROLES}
-    tasks["evaluator"].until(lambda t: t.events("eval"))
-    first = wait_until(lambda: (lambda s: s if all(s[r].get(("trainerd_steps_total", ""), 0) > 0 for r in ROLES[:2]) else None)(
+    keys = os.path.join(folder, "keys")
+    subprocess.run([TRAINERCTL, "keys", "--out", keys], check=True, stdout=subprocess.DEVNULL, timeout=GUARD, env={
+        **os.environ, "TF_CONFIG": json.dumps({"cluster": cluster})})
+    env = {"TRAINERD_TLS": os.path.join(keys, "127.0.0.1"), "TRAINERD_FAULT": fault}
+    tasks = {role: Task(job, {"cluster": cluster, "task": {"type": role, "index": 0}}, ("--devices", "cpu:1", "--metrics", str(http[role])), env,
+                        role + " 0") for role in ROLES}
+    for task in tasks.values():
+        task.until(lambda t: t.events("page"))
+    return tasks, http
+
+
+def scrape_steps(http, more_than):
+    """Scrapes all roles, once both training tasks have made more steps than in the scrape `more_than`."""
+    return wait_until(lambda: (lambda s: s if all(s[r].get(STEPS, 0) > more_than.get(r, {}).get(STEPS, 0) for r in ROLES[:2]) else None)(
         {role: scrape(http[role]) for role in ROLES}))
+
+
+def record_each_role():
+    """Trains with a task of each role. Returns {role: (an earlier scrape, a later one)}: between them every task has worked."""
+    tasks, http = start_each_role("train.forward=delay:5@1+", train={"epochs": 100000})
+    tasks["evaluator"].until(lambda t: t.events("eval"))
+    first = scrape_steps(http, {})
     steps = tasks["evaluator"].events("eval")[-1]["step"]
     tasks["evaluator"].until(lambda t: t.events("eval")[-1]["step"] > steps)
-    key = ("trainerd_steps_total", "")
-    second = wait_until(lambda: (lambda s: s if all(s[r][key] > first[r][key] for r in ROLES[:2]) else None)(
-        {role: scrape(http[role]) for role in ROLES}))
+    second = scrape_steps(http, first)
     for task in tasks.values():
         task.kill()
-    assert key not in second["ps"] and key not in second["evaluator"]
+    assert STEPS not in second["ps"] and STEPS not in second["evaluator"]
     assert all(second[r]["trainerd_remaining_seconds", ""] > 60 for r in ROLES[:2])
+    assert second["ps"]["trainerd_phase", 'phase="serve"'] == 1
+    for role, values in second.items():
+        assert values["trainerd_job_info", 'name="clicks",task="%s 0"' % role] == 1 and values["trainerd_complete", ""] == 0, role
+        assert (("trainerd_total_steps", "") in values) == (role != "ps"), role
+        assert ((EXPIRY, "") in values) == (role != "evaluator"), role
     return {role: (first[role], second[role]) for role in ROLES}
 
 
-def series_of(records, expressions, ends, missing=None, is_complete=False):
+def record_complete_job():
+    """The same of a job that ends with 0 after the second scrape."""
+    gate = Gate()
+    tasks, http = start_each_role("train.forward=delay:5@1+," + gate.fault("train.forward", 40), train={"steps": 40, "epochs": None})
+    first = scrape_steps(http, {})
+    second = wait_until(lambda: (lambda s: s if all(s[r].get(STEPS, 0) == 39 and s[r]["trainerd_remaining_seconds", ""] == 0 for r in ROLES[:2])
+                                 else None)({role: scrape(http[role]) for role in ROLES}))
+    assert all(second[r]["trainerd_total_steps", ""] == 40 for r in ROLES[:2])
+    gate.open()
+    expect_codes(tasks.values(), [0] * len(ROLES))
+    return {role: (first[role], second[role]) for role in ROLES}
+
+
+def series_of(records, expressions, ends, missing=None):
     """Series for promtool, of those that the expressions name: the group trains from minute 0 on as recorded, and the tasks `ends` end at
     END; the leader then misses the task `missing`."""
     out = []
@@ -142,8 +180,8 @@ def series_of(records, expressions, ends, missing=None, is_complete=False):
                 start, rise = 0, 60
             elif name.endswith(("_total", "_sum")):
                 start, rise = value, value - first[name, labels]
-            elif name == "trainerd_remaining_seconds":
-                start, rise = (60 * END - 30, -60) if is_complete else (value, 0)
+            elif name == EXPIRY:  # the clock of promtool begins with 0
+                start, rise = value - time.time(), 0
             else:
                 start, rise = value, 0
             values = "%f%+fx%d" % (start, rise, END - 1)
@@ -165,7 +203,7 @@ def alerts_fire_for_each_role_that_ended_and_none_for_a_group_that_trains_or_is_
     records = record_each_role()
     leader = next(role for role in ROLES[:2] if records[role][1]["trainerd_leads", ""] == 1)
     cases = [ends_case("trains", series_of(records, names, ()), {}),
-             ends_case("is complete", series_of(records, names, ROLES, is_complete=True), {}),
+             ends_case("is complete", series_of(record_complete_job(), names, ROLES), {}),
              ends_case("is stopped or dies", series_of(records, names, ROLES), {"TrainerdNotReachable": len(ROLES)})]
     for role in ROLES:
         known = role != leader and ("trainerd_task_present", 'task="%s 0"' % role) in records[leader][1]
@@ -240,7 +278,7 @@ def every_series_of_alerts_and_dashboard_is_served():
     assert len(named) > 30, named
 
     def missing():  # a series appears with its first value
-        return named - {name for name, _ in scrape(port)} - names_of_gpus() - {"up"}
+        return named - {name for name, _ in scrape(port)} - names_of_gpus() - {"up", EXPIRY}  # of a task with certificates: record_each_role()
     wait_until(lambda: not missing(), missing)
     with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=GUARD) as r:
         text = r.read().decode()
