@@ -23,6 +23,7 @@
 #include "daemon/report.h"
 #include "daemon/status.h"
 #include "daemon/work.h"
+#include "proto/trainerd.pb-c.h"
 #include "train/division.h"
 
 enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of certificates_check() */ };
@@ -272,7 +273,12 @@ static int netcheck(void *arg, const struct rdzv_netcheck *q, struct rdzv_netche
 
 static void on_status(void *arg, struct Trainerd__V1__StatusReply *s, struct arena *a)
 {
-    status_complete(arg, s, &((struct run *)arg)->group->view, a);
+    struct run *r = arg;
+
+    s->leader_page = member_node_state(rdzv_node(r->group->rdzv)) == MEMBER_LEADING
+                         ? s->page
+                         : (char *)rdzv_leader_page(r->group->rdzv);
+    status_complete(r, s, &r->group->view, a);
 }
 
 static void on_tested(void *arg, uint64_t round, const struct member_loss *loss)

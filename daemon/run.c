@@ -508,6 +508,9 @@ static void shut_down(struct run *r)
     r->ops->close(r->work);
     time_limit.stage = "the control plane";
     r->mode->free(r);
+    time_limit.stage = "the status page";
+    if (r->signals < 2)
+        status_pages_linger(r->http.pages);
     metrics_http_close(r->http.server);
     time_limit.stage = "the GPU sensors";
     sensors_close(r->gpus.sensors);
@@ -564,8 +567,6 @@ int run_task(const struct run_opts *opts)
     }
     code = r->exit.code;
     log_progress(NULL);
-    if (code == EXIT_COMPLETE && r->report != NULL)
-        report_phase(r->report, "complete");
     if (code == EXIT_COMPLETE)
         log_info("end", "%s", r->exit.text);
     else
@@ -573,6 +574,8 @@ int run_task(const struct run_opts *opts)
                    (struct log_field[]){ LOG_I64("exit_code", code) }, 1, "exit %d: %s", code,
                    r->exit.text);
     service_end(code, r->exit.text);
+    if (rc == 0)
+        status_pages_final(r);
     shut_down(r);
     free(r);
     return code;

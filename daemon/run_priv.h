@@ -89,6 +89,8 @@ struct run_http {
     struct metrics *metrics;
     struct metrics_http *server; /* NULL: no HTTP */
     struct status_pages *pages;  /* of `server`; NULL without HTTP */
+    char page[264]; /* host:port at which other hosts reach the page, or of the loopback interface if it listens there
+                       alone; "": no page */
 };
 
 struct run {

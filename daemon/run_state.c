@@ -191,6 +191,7 @@ void run_update_progress(struct run *r)
     advisor_progress(r->advisor, &r->progress);
     r->progress.gpus = r->gpus.readings;
     r->progress.n_gpus = sensors_read(r->gpus.sensors, r->gpus.readings, r->s->n_devices);
+    r->progress.page = r->http.page;
     if (r->mode->progress != NULL)
         r->mode->progress(r, &r->progress);
     if (r->generation == 0)

@@ -26,14 +26,19 @@ void status_describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, s
 
 /* ---- status_pages.c: the page and its data over HTTP ---- */
 
-/* Opens r->http.server at `listen` with these pages. Sets r->http.pages. Errors: those of metrics_http_open(). */
+/* Opens r->http.server at `listen` with these pages. Sets r->http.pages and r->http.page. Errors: those of metrics_http_open(). */
 int status_pages_open(struct run *r, const char *listen, struct err *err);
 /* Called often; updates the metrics of the group once a second, and after each view, so that no
  * process of a task is missed. */
 void status_pages_tick(struct run *r);
 void status_pages_view(struct run *r); /* a generation begins */
+/* Makes the last document, with the exit code of the run as its phase and the exit text: a page that is open shows how
+ * the task ended. Called after the loop has stopped, before the mode of the run is closed. */
+void status_pages_final(struct run *r);
 /* No document is made any more. Called before the mode of the run is closed. NULL is allowed. */
 void status_pages_end(struct status_pages *p);
+/* Waits until a page that is open has had the time to read the last document. NULL is allowed. */
+void status_pages_linger(struct status_pages *p);
 /* After metrics_http_close() and loop_close(). NULL is allowed. */
 void status_pages_free(struct status_pages *p);
 

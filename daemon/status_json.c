@@ -237,6 +237,8 @@ void status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
         task_json(s->leader, out);
     else
         buf_str(out, "null");
+    field(out, "page", s->page);
+    field(out, "leader_page", s->leader_page);
     number(out, "share_checkpoint", s->share_checkpoint);
     buf_printf(out, ", \"lanes\": %u, \"global_batch\": %u, \"time_us\": %llu", s->lanes,
                s->global_batch, (ull)s->time_us);

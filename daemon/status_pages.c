@@ -5,6 +5,7 @@
  * costs the loop a bounded time. If the loop does not answer within ANSWER_MS, or the task ends, the
  * client receives the last document, or 503 before the first one. */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,7 +25,13 @@
 #include "metrics/metrics.h"
 #include "proto/trainerd.pb-c.h"
 
-enum { FRESH_MS = 200, ANSWER_MS = 1000, METRICS_MS = 1000 };
+enum {
+    FRESH_MS = 200,
+    ANSWER_MS = 1000,
+    METRICS_MS = 1000,
+    OPEN_MS = 2500,   /* a page that is open reads the status each second */
+    LINGER_MS = 1500, /* from the last document to the end of the server, if a page is open */
+};
 
 struct status_pages {
     struct run *run;
@@ -36,6 +43,8 @@ struct status_pages {
     uint64_t made_ms; /* of it */
     bool is_asked;    /* the loop has been asked to make one */
     bool has_ended;   /* the loop makes none any more */
+    bool is_final;    /* the document states how the task ended */
+    uint64_t opened_ms; /* clock_ms() of the last request of a page; 0: none yet */
 };
 
 /* ---- the loop ---- */
@@ -92,6 +101,40 @@ void status_pages_end(struct status_pages *p)
     pthread_mutex_unlock(&p->lock);
 }
 
+static const char *final_phase(int code)
+{
+    return code == EXIT_COMPLETE ? "complete" : code == EXIT_STOPPED ? "stopped" : "failed";
+}
+
+void status_pages_final(struct run *r)
+{
+    struct status_pages *p = r->http.pages;
+
+    report_phase(r->report, final_phase(r->exit.code));
+    report_trouble(r->report, r->exit.code == EXIT_COMPLETE ? "" : r->exit.text);
+    if (p == NULL)
+        return;
+    make_document(p);
+    p->is_final = true;
+}
+
+void status_pages_linger(struct status_pages *p)
+{
+    struct timespec until;
+    uint64_t now_ms = clock_ms(), end_ms;
+
+    if (p == NULL || !p->is_final)
+        return;
+    pthread_mutex_lock(&p->lock);
+    end_ms = p->made_ms + LINGER_MS;
+    if (p->opened_ms != 0 && now_ms - p->opened_ms < OPEN_MS && now_ms < end_ms) {
+        until = clock_after_ms(end_ms - now_ms);
+        while (pthread_cond_timedwait(&p->changed, &p->lock, &until) == 0)
+            ;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* ---- the HTTP thread ---- */
 
 static void wait_for_document(struct status_pages *p)
@@ -118,6 +161,17 @@ static bool print_status(void *arg, struct buf *out)
     buf_add(out, p->json.data, p->json.len);
     pthread_mutex_unlock(&p->lock);
     return has_document;
+}
+
+/* The status for a page that is open. */
+static bool print_page_status(void *arg, struct buf *out)
+{
+    struct status_pages *p = arg;
+
+    pthread_mutex_lock(&p->lock);
+    p->opened_ms = clock_ms();
+    pthread_mutex_unlock(&p->lock);
+    return print_status(p, out);
 }
 
 static bool print_curve(void *arg, struct buf *out)
@@ -186,20 +240,35 @@ static const struct metrics_page pages[] = {
     { "/", "text/html; charset=utf-8", print_html },
     { "/page.css", "text/css; charset=utf-8", print_css },
     { "/page.js", "text/javascript; charset=utf-8", print_js },
+    { "/page.json", "application/json", print_page_status },
     { "/api/v1/status", "application/json", print_status },
     { "/api/v1/curve", "application/json", print_curve },
     { "/api/v1/events", "application/json", print_events },
     { "/status", "application/json", print_status }, /* an earlier name of /api/v1/status */
 };
 
-/* The text before the port, with the default; the port may have been chosen by the system. */
-static void log_address(const struct run *r, const char *listen)
+static bool is_any(const char *host)
 {
-    const char *colon = strrchr(listen, ':');
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "[::]") == 0;
+}
 
-    log_info("page", "status page at http://%.*s:%u/, JSON below /api/v1/, Prometheus at /metrics",
-             colon != NULL ? (int)(colon - listen) : 9, colon != NULL ? listen : "127.0.0.1",
-             (unsigned)metrics_http_port(r->http.server));
+/* Splits the text that metrics_http_open() has accepted; the port may have been chosen by the system. An address that
+ * means every interface is announced with the host that the other tasks use. */
+static void set_address(struct run *r, const char *listen)
+{
+    const char *colon = strrchr(listen, ':'), *self;
+    unsigned port = metrics_http_port(r->http.server);
+    char host[sizeof(r->http.page)] = "127.0.0.1";
+
+    if (colon != NULL)
+        snprintf(host, sizeof(host), "%.*s", (int)(colon - listen), listen);
+    log_info("page", "status page at http://%s:%u/, JSON below /api/v1/, Prometheus at /metrics",
+             host, port);
+    if (is_any(host) && !r->s->cluster->is_local) {
+        self = r->s->cluster->self->address;
+        snprintf(host, sizeof(host), "%.*s", (int)(strrchr(self, ':') - self), self);
+    }
+    snprintf(r->http.page, sizeof(r->http.page), "%.255s:%u", host, port);
 }
 
 int status_pages_open(struct run *r, const char *listen, struct err *err)
@@ -220,7 +289,7 @@ int status_pages_open(struct run *r, const char *listen, struct err *err)
     rc =
         metrics_http_open(r->http.metrics, listen, pages, COUNT_OF(pages), p, &r->http.server, err);
     if (rc == 0)
-        log_address(r, listen);
+        set_address(r, listen);
     return rc;
 }
 

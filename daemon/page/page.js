@@ -1,9 +1,11 @@
 // page.js - reads /api/v1/ and draws the page. Every text from the task is inserted with textContent, never as HTML.
 "use strict";
 
-const STATUS_MS = 1000, SLOW_MS = 3000, TASKS_SHOWN = 128, ITEMS_SHOWN = 12;
+const STATUS_MS = 1000, SLOW_MS = 3000, ITEMS_SHOWN = 12;
+const FULL_TASKS = 16; // more tasks are shown in compact form, but for those with a problem
 const PARTS = [["data", "waits for data"], ["compute", "compute"], ["reduce", "exposed all-reduce"], ["checkpoint", "checkpoint copy"]];
-const PHASES_OF_WORK = new Set(["train", "evaluate", "save", "export"]);
+const PHASES_OF_WORK = new Set(["train", "evaluate", "save", "export", "serve", "wait for a checkpoint"]);
+const ENDS = { complete: "The job is complete.", stopped: "The task was stopped", failed: "The task has failed" };
 
 const byId = (id) => document.getElementById(id);
 
@@ -32,12 +34,17 @@ function number(v) {
   return String(Number(v.toPrecision(4)));
 }
 
-function axisNumber(v) {
-  const a = Math.abs(v);
-  if (a >= 1e6) return Number((v / 1e6).toPrecision(3)) + "M";
-  if (a >= 1e4) return Number((v / 1e3).toPrecision(3)) + "k";
-  if (a !== 0 && a < 1e-3) return v.toExponential(0);
-  return String(Number(v.toPrecision(3)));
+// The labels of an axis: with as many digits as the ticks differ in, so that no two are equal.
+function axisLabels(values) {
+  const most = Math.max(...values.map(Math.abs)), steps = values.slice(1).map((v, i) => Math.abs(v - values[i]));
+  const isLog = values.length > 2 && Math.abs(steps[1] / steps[0] - 1) > 0.5, power = (v) => Math.floor(Math.log10(v) + 1e-9);
+  if (most === 0 || values.length < 2) return values.map(number);
+  if (isLog) return values.map((v) => v >= 1e-3 && v < 1e5 ? String(Number(v.toPrecision(1))) : v.toExponential(0));
+  const step = power(Math.min(...steps));
+  if (most < 1e-3) return values.map((v) => v === 0 ? "0" : v.toExponential(Math.max(0, power(Math.abs(v)) - step)));
+  const [unit, name] = most >= 1e6 ? [1e6, "M"] : most >= 1e4 ? [1e3, "k"] : [1, ""];
+  const decimals = Math.min(12, Math.max(0, power(unit) - step));
+  return values.map((v) => v === 0 ? "0" : (v / unit).toFixed(decimals) + name);
 }
 
 function duration(seconds) {
@@ -93,7 +100,7 @@ function scale(values, bottom, top, allowLog) {
     return { isLog, ticks: logTicks(low, high), at: (v) => bottom - (Math.log10(v) - a) / (b - a) * (bottom - top) };
   }
   if (low >= 0 && low < 0.7 * high) low = 0;
-  if (high === low) { high += Math.abs(high) * 0.1 || 1; low -= Math.abs(low) * 0.1; }
+  if (high - low <= 1e-7 * Math.abs(high)) { high += Math.abs(high) * 0.1 || 1; low -= Math.abs(low) * 0.1; }
   return { isLog, ticks: ticks(low, high, 4), at: (v) => bottom - (v - low) / (high - low) * (bottom - top) };
 }
 
@@ -106,77 +113,125 @@ function smooth(points) {
   });
 }
 
-// points: [[step, value]]; second: a second curve in the same unit (evaluations).
-function chart(card, title, points, options) {
-  const { second = [], allowLog = false, secondName = "", note = "" } = options || {};
-  const good = points.filter((p) => p[1] !== null), seconds = second.filter((p) => p[1] !== null), all = good.concat(seconds);
-  const readout = element("span", { class: "quiet" });
-  const head = element("div", { class: "chart-head" }, element("h2", {}, title), readout);
-  card.hidden = false;
-  if (all.length < 1) {
-    card.replaceChildren(head, element("p", { class: "empty" }, "No step yet."));
-    return;
-  }
-  const style = getComputedStyle(card);
-  const width = Math.max(240, card.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight)), height = 190;
-  const left = 46, right = width - 8, top = 8, bottom = height - 24;
-  const steps = all.map((p) => p[0]);
-  const x0 = Math.min(...steps), x1 = Math.max(...steps, x0 + 1);
-  const x = (s) => left + (s - x0) / (x1 - x0) * (right - left);
-  const y = scale(all.map((p) => p[1]), bottom, top, allowLog);
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title + " by step" });
-  for (const v of y.ticks) {
-    picture.append(svg("line", { class: "grid", x1: left, x2: right, y1: Math.round(y.at(v)), y2: Math.round(y.at(v)) }));
-    picture.append(svg("text", { x: left - 8, y: y.at(v) + 4, "text-anchor": "end" }, axisNumber(v)));
-  }
-  for (const v of ticks(x0, x1, width > 420 ? 5 : 3)) {
-    if (x(v) > right - 14 || v % 1 !== 0) continue;
-    picture.append(svg("text", { x: x(v), y: height - 6, "text-anchor": x(v) < left + 14 ? "start" : "middle" }, axisNumber(v)));
-  }
-  const path = (list) => list.map((p, i) => (i ? "L" : "M") + x(p[0]).toFixed(1) + " " + y.at(p[1]).toFixed(1)).join("");
-  if (good.length > 0) picture.append(svg("path", { class: "curve", d: path(good) }));
-  if (seconds.length > 0) picture.append(svg("path", { class: "second", d: path(seconds) }));
-  card.replaceChildren(head, picture);
-  if (good.length > 0)
-    hover(picture, readout, good, x, y, { top, bottom, width, note: note + (y.isLog ? ", log scale" : ""), seconds, secondName });
+const ruler = document.createElement("canvas").getContext("2d");
+
+function textWidth(text, family) {
+  ruler.font = "12px " + family;
+  return ruler.measureText(text).width;
 }
 
-// Shows the values at the pointer, and those of the last point otherwise.
-function hover(picture, readout, points, x, y, o) {
-  const cross = svg("line", { class: "cross", y1: o.top, y2: o.bottom, visibility: "hidden" });
-  const mark = svg("circle", { class: "mark", r: 4.5, visibility: "hidden" });
-  picture.append(cross, mark);
-  const show = (p, isHover) => {
-    const text = "step " + p[0].toLocaleString("en-US") + ": " + number(p[1]);
-    const other = isHover ? o.seconds.filter((d) => d[0] <= p[0]).pop() : o.seconds[o.seconds.length - 1];
-    readout.replaceChildren(text);
-    if (other) readout.append(" · ", element("i", { class: "data" }), o.secondName + " " + number(other[1]));
-    if (!isHover) readout.append(o.note);
-    cross.setAttribute("visibility", isHover ? "visible" : "hidden");
-    mark.setAttribute("visibility", isHover ? "visible" : "hidden");
-    cross.setAttribute("x1", x(p[0])); cross.setAttribute("x2", x(p[0]));
-    mark.setAttribute("cx", x(p[0])); mark.setAttribute("cy", y.at(p[1]));
-  };
-  picture.addEventListener("pointermove", (e) => {
-    const box = picture.getBoundingClientRect(), at = (e.clientX - box.left) / box.width * o.width;
-    show(points.reduce((a, b) => Math.abs(x(b[0]) - at) < Math.abs(x(a[0]) - at) ? b : a), true);
+// The parts of a card that stay while its chart is drawn again, so that the focus and the step that is read stay too.
+function chartParts(card, title) {
+  if (card.parts) return card.parts;
+  const readout = element("span", { class: "quiet" });
+  const plot = element("div", { class: "plot", role: "slider", "aria-label": title + " by step; arrow keys, Home and End read the values" });
+  const parts = card.parts = { readout, plot, at: null };
+  card.replaceChildren(element("div", { class: "chart-head" }, element("h2", {}, title), readout), plot);
+  plot.addEventListener("pointermove", (e) => {
+    if (!parts.points) return;
+    const box = plot.getBoundingClientRect(), at = (e.clientX - box.left) / box.width * parts.width;
+    readAt(parts, parts.points.reduce((a, b) => Math.abs(parts.x(b[0]) - at) < Math.abs(parts.x(a[0]) - at) ? b : a)[0]);
   });
-  picture.addEventListener("pointerleave", () => show(points[points.length - 1], false));
-  show(points[points.length - 1], false);
+  plot.addEventListener("pointerleave", () => readAt(parts, null));
+  plot.addEventListener("blur", () => readAt(parts, null));
+  plot.addEventListener("keydown", (e) => {
+    if (!parts.points) return;
+    const last = parts.points.length - 1, now = parts.at === null ? last : nearest(parts.points, parts.at), page = Math.ceil(last / 10);
+    const to = { ArrowLeft: now - 1, ArrowDown: now - 1, ArrowRight: now + 1, ArrowUp: now + 1, PageDown: now - page, PageUp: now + page,
+      Home: 0, End: last, Escape: null }[e.key];
+    if (to === undefined) return;
+    e.preventDefault();
+    readAt(parts, to === null ? null : parts.points[Math.max(0, Math.min(last, to))][0]);
+  });
+  return parts;
+}
+
+function nearest(points, step) {
+  return points.reduce((best, p, i) => Math.abs(p[0] - step) < Math.abs(points[best][0] - step) ? i : best, 0);
+}
+
+// Shows the values at a step; those of the last point if it is null.
+function readAt(parts, step) {
+  const { points, seconds, plot, x, y } = parts, isRead = step !== null && points;
+  parts.at = step;
+  if (!points) return;
+  const i = isRead ? nearest(points, step) : points.length - 1, p = points[i];
+  const other = isRead ? seconds.filter((d) => d[0] <= p[0]).pop() : seconds[seconds.length - 1];
+  const text = "step " + p[0].toLocaleString("en-US") + ": " + number(p[1]);
+  parts.readout.replaceChildren(text);
+  if (other) parts.readout.append(" · ", element("i", { class: "data" }), parts.secondName + " " + number(other[1]));
+  if (!isRead) parts.readout.append(parts.note);
+  plot.setAttribute("aria-valuemin", 1);
+  plot.setAttribute("aria-valuemax", points.length);
+  plot.setAttribute("aria-valuenow", i + 1);
+  plot.setAttribute("aria-valuetext", parts.readout.textContent);
+  for (const e of [parts.cross, parts.mark]) e.setAttribute("visibility", isRead ? "visible" : "hidden");
+  parts.cross.setAttribute("x1", x(p[0])); parts.cross.setAttribute("x2", x(p[0]));
+  parts.mark.setAttribute("cx", x(p[0])); parts.mark.setAttribute("cy", y.at(p[1]));
+}
+
+// points: [[step, value]]; second: a second curve in the same unit (evaluations).
+function chart(card, title, points, options) {
+  const { second = [], allowLog = false, secondName = "", note = "", dots = false } = options || {};
+  const isGood = (p) => p[1] !== null, main = points.filter(isGood), others = second.filter(isGood);
+  // without a first curve, as on the page of an evaluator, the second one is read
+  const good = main.length ? main : others, seconds = main.length ? others : [], all = good.concat(seconds);
+  const parts = chartParts(card, title);
+  card.hidden = false;
+  if (all.length < 1) {
+    parts.points = null;
+    parts.plot.removeAttribute("tabindex");
+    parts.plot.replaceChildren(element("p", { class: "empty" }, "No step yet."));
+    return;
+  }
+  parts.plot.setAttribute("tabindex", 0);
+  const width = Math.max(240, parts.plot.clientWidth), height = 190, family = getComputedStyle(card).fontFamily;
+  const y = scale(all.map((p) => p[1]), height - 24, 8, allowLog), labels = axisLabels(y.ticks);
+  const left = Math.ceil(Math.max(...labels.map((text) => textWidth(text, family)))) + 14, right = width - 8, top = 8, bottom = height - 24;
+  const steps = all.map((p) => p[0]), isOne = Math.min(...steps) === Math.max(...steps);
+  const x0 = Math.min(...steps) - (isOne ? 1 : 0), x1 = Math.max(...steps) + (isOne ? 1 : 0);
+  const x = (s) => left + (s - x0) / (x1 - x0) * (right - left);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
+  y.ticks.forEach((v, i) => {
+    picture.append(svg("line", { class: "grid", x1: left, x2: right, y1: Math.round(y.at(v)), y2: Math.round(y.at(v)) }));
+    picture.append(svg("text", { x: left - 8, y: y.at(v) + 4, "text-anchor": "end" }, labels[i]));
+  });
+  const marks = isOne ? [steps[0]] : ticks(x0, x1, width > 420 ? 5 : 3).filter((v) => v % 1 === 0), names = axisLabels(marks);
+  marks.forEach((v, i) => {
+    const half = textWidth(names[i], family) / 2, anchor = x(v) - half < left ? "start" : x(v) + half > width ? "end" : "middle";
+    picture.append(svg("text", { x: anchor === "end" ? width : x(v), y: height - 6, "text-anchor": anchor }, names[i]));
+  });
+  const path = (list) => list.map((p, i) => (i ? "L" : "M") + x(p[0]).toFixed(1) + " " + y.at(p[1]).toFixed(1)).join("");
+  const draw = (list, kind, hasDots) => {
+    if (list.length > 1) picture.append(svg("path", { class: kind, d: path(list) }));
+    if (list.length === 1 || hasDots)
+      for (const p of list) picture.append(svg("circle", { class: "dot " + kind, r: 3, cx: x(p[0]), cy: y.at(p[1]) }));
+  };
+  draw(good, main.length ? "curve" : "second", (dots || !main.length) && good.length <= 40);
+  draw(seconds, "second", seconds.length <= 40);
+  const cross = svg("line", { class: "cross", y1: top, y2: bottom }), mark = svg("circle", { class: "mark", r: 4.5 });
+  picture.append(cross, mark);
+  parts.plot.replaceChildren(picture);
+  Object.assign(parts, { points: good, seconds, secondName, note: note + (y.isLog ? ", log scale" : ""), x, y, width, cross, mark });
+  readAt(parts, parts.at);
 }
 
 let curve = null;
 
 function drawCharts() {
-  if (!curve || document.querySelector("svg:hover")) return; // a chart under the pointer stays as it is
+  if (!curve) return;
   const column = (name) => curve.step.map((s, i) => [s, curve[name][i]]);
   const evaluations = curve.evaluations, measure = evaluations.length ? Object.keys(evaluations[0].metrics)[0] : undefined;
+  const hasSteps = curve.step.length > 0, isTraining = !latest || TRAINS(latest.task);
   chart(byId("chart-loss"), "Loss", column("loss"),
     { second: evaluations.map((e) => [e.step, e.loss]), secondName: "evaluation", allowLog: true });
   chart(byId("chart-speed"), "Samples per second", smooth(column("samples_per_second")), { note: ", smoothed" });
   chart(byId("chart-rate"), "Learning rate", column("learning_rate"));
-  if (measure) chart(byId("chart-measure"), "Evaluation: " + measure, evaluations.map((e) => [e.step, e.metrics[measure]]));
+  if (measure) chart(byId("chart-measure"), "Evaluation: " + measure, evaluations.map((e) => [e.step, e.metrics[measure]]), { dots: true });
   else byId("chart-measure").hidden = true;
+  // a ps task makes no steps, an evaluator has only evaluations
+  for (const id of ["chart-speed", "chart-rate"]) byId(id).hidden = !hasSteps && !isTraining;
+  byId("chart-loss").hidden = !hasSteps && !isTraining && evaluations.length === 0;
 }
 
 // ---- status
@@ -185,77 +240,186 @@ function figure(name, value, note) {
   return element("div", {}, element("dt", {}, name), element("dd", {}, value, ...(note ? [element("small", {}, note)] : [])));
 }
 
+const TRAINS = (task) => task.type !== "ps" && task.type !== "evaluator";
+
 function drawHead(s) {
-  const works = PHASES_OF_WORK.has(s.phase), badge = byId("state");
-  document.title = s.job + " · " + (s.total_steps ? Math.floor(100 * s.step / s.total_steps) + " %" : s.phase) + " · trainerd";
+  const works = PHASES_OF_WORK.has(s.phase), isEnd = s.phase in ENDS, badge = byId("state");
+  document.title = s.job + " · " + (isEnd || !s.total_steps ? s.phase : Math.floor(100 * s.step / s.total_steps) + " %") + " · trainerd";
   byId("job").textContent = s.job;
-  badge.textContent = s.phase + (works ? "" : " for " + duration(s.phase_ms / 1000));
-  badge.className = "badge " + (works || s.phase === "complete" ? "good" : "warn");
+  badge.textContent = s.phase + (works || isEnd ? "" : " for " + duration(s.phase_ms / 1000));
+  badge.className = "badge " + (works || s.phase === "complete" ? "good" : s.phase === "failed" ? "bad" : "warn");
   byId("where").textContent = taskName(s.task) + (s.task.address ? " (" + s.task.address + ")" : "") + ", " + s.state +
     " · up " + duration(s.uptime_ms / 1000) + " · trainerd " + s.version;
-  const follows = s.state === "following" && s.leader;
-  byId("hint").hidden = !follows;
-  if (follows) byId("hint").textContent = "This task follows " + taskName(s.leader) + " (" + s.leader.address +
-    "), whose page shows all tasks.";
+  drawHint(s);
+  drawEnd(s);
+}
+
+// A page that listens on the loopback interface of another host has no link, because it would lead to this machine.
+function drawHint(s) {
+  const hint = byId("hint"), follows = s.state === "following" && s.leader && !(s.phase in ENDS);
+  hint.hidden = !follows;
+  if (!follows) return;
+  const host = (address) => address.slice(0, address.lastIndexOf(":")), isLocal = /^(127\.|localhost:|\[::1\]:)/.test(s.leader_page);
+  hint.replaceChildren("This task follows " + taskName(s.leader) + " (" + s.leader.address + "), whose page shows all tasks: ");
+  if (!s.leader_page) hint.append("it serves none (--metrics).");
+  else if (isLocal && host(s.leader.address) !== host(s.task.address))
+    hint.append("http://" + s.leader_page + "/ on its host, such as by ssh -L 9090:" + s.leader_page + " " + host(s.leader.address));
+  else hint.append(element("a", { href: "http://" + s.leader_page + "/" }, "http://" + s.leader_page + "/"));
+}
+
+// How the task ended, as its last document states.
+function drawEnd(s) {
+  const end = byId("end");
+  end.hidden = !(s.phase in ENDS);
+  if (end.hidden) return;
+  end.className = "notice " + { complete: "good", stopped: "", failed: "bad" }[s.phase];
+  end.textContent = ENDS[s.phase] + (s.phase === "complete" ? " Its last step is " + s.step.toLocaleString("en-US") + "." : ": " + s.last_trouble);
+}
+
+function memoryNote(s) {
+  return s.memory ? bytes(s.memory.used_bytes) + " of " + bytes(s.memory.limit_bytes) + " in use" : "";
+}
+
+function count(n, one, many) {
+  return n.toLocaleString("en-US") + " " + (n === 1 ? one : many || one + "s");
+}
+
+// A parameter server: its rows instead of the figures of training.
+function serverFigures(s) {
+  const p = s.server, tables = p.tables.map((t) => t.name + " " + count(t.rows, "row")).join(", ");
+  return [
+    figure("Rows after step", p.version.toLocaleString("en-US"), s.total_steps ? "of " + s.total_steps.toLocaleString("en-US") : ""),
+    figure("Shards", p.shards.toLocaleString("en-US"), p.copying ? p.copying + " are being copied" : "of 1,024, all complete"),
+    figure("Memory of rows", bytes(p.bytes), memoryNote(s)),
+    figure("Rows sent", p.rows_read.toLocaleString("en-US"), "since the start of the process"),
+    figure("Gradients of rows", p.rows_updated.toLocaleString("en-US"), "since the start of the process"),
+    tables ? figure("Dynamic tables", String(p.tables.length), tables)
+      : figure("Staleness", count(p.staleness, "step"), p.bounded ? "at most" : ""),
+  ];
 }
 
 function drawFigures(s) {
-  const share = s.total_steps ? s.step / s.total_steps : 0;
+  const share = s.phase === "complete" ? 1 : s.total_steps ? s.step / s.total_steps : 0;
   const left = s.step_seconds > 0 && s.total_steps >= s.step ? s.step_seconds * (s.total_steps - s.step) : NaN;
   const measures = s.evaluation ? Object.entries(s.evaluation.metrics).map(([k, v]) => k + " " + number(v)).join(", ") : "";
+  const missing = s.phase in ENDS ? [] : s.tasks.filter((t) => t.state === "missing").map((t) => taskName(t.task));
   byId("done").style.width = (100 * share).toFixed(2) + "%";
   byId("done").parentElement.setAttribute("aria-valuenow", Math.floor(100 * share));
-  byId("figures").replaceChildren(
-    figure("Step", s.step.toLocaleString("en-US"), s.total_steps ? "of " + s.total_steps.toLocaleString("en-US") + ", epoch " + s.epoch : ""),
-    figure("Loss", s.step ? number(s.loss) : "–", s.evaluation ? "evaluation " + number(s.evaluation.loss) + (measures ? ", " + measures : "") : ""),
-    figure("Samples/s", number(s.samples_per_second), s.step_seconds > 0 ? duration(s.step_seconds) + " a step" : "no step is made"),
-    figure("Time left", duration(left), ""),
-    figure("Tasks", (s.view.length || (s.state === "alone" ? 1 : 0)) + " of " + s.tasks.length, "generation " + s.generation),
-    figure("Lanes", String(s.lanes), "batch " + s.global_batch + ", " + s.devices));
+  byId("done").parentElement.hidden = !!s.server;
+  const isOver = s.phase in ENDS, present = s.view.length || (s.state === "alone" ? 1 : 0);
+  const tasks = figure("Tasks", isOver ? String(s.tasks.length) : present + " of " + s.tasks.length,
+    missing.length ? "missing: " + missing.slice(0, 3).join(", ") + (missing.length > 3 ? " and " + (missing.length - 3) + " others" : "")
+      : isOver ? "" : "generation " + s.generation);
+  if (missing.length) tasks.classList.add("bad");
+  byId("figures").replaceChildren(...(s.server ? serverFigures(s) : [
+    figure("Step", (TRAINS(s.task) ? s.step : s.evaluation ? s.evaluation.step : 0).toLocaleString("en-US"), s.total_steps ? "of " + s.total_steps.toLocaleString("en-US") + (TRAINS(s.task) ? ", epoch " + s.epoch : "") : ""),
+    figure("Loss", s.loss !== null && s.step && TRAINS(s.task) ? number(s.loss) : s.evaluation ? number(s.evaluation.loss) : "–",
+      s.evaluation ? (TRAINS(s.task) ? "evaluation " + number(s.evaluation.loss) + (measures ? ", " : "") : "of the evaluation" + (measures ? ", " : "")) + measures : ""),
+    ...(TRAINS(s.task) ? [
+      figure("Samples/s", isOver ? "–" : number(s.samples_per_second), s.step_seconds > 0 ? duration(s.step_seconds) + " a step" : isOver ? "" : "no step is made"),
+      figure("Time left", s.phase === "complete" ? "0 s" : isOver ? "–" : duration(left), ""),
+      tasks] : []),
+    figure("Lanes", String(s.lanes), "batch " + s.global_batch + ", " + s.devices)]));
+}
+
+// ---- tasks: those with a problem first; many tasks in compact form
+
+const ORDERS = {
+  problems: ["problems first", (a, b) => problem(b)[0] - problem(a)[0]],
+  name: ["by name", () => 0], // the order of the cluster
+  slow: ["slowest first", (a, b) => ownSeconds(b) - ownSeconds(a)],
+  silent: ["longest silent first", (a, b) => b.heard_ms - a.heard_ms],
+};
+let slowLimit = Infinity; // seconds of compute and data from which a task is slow, in the last status
+
+// The time of a step without the waits for others.
+function ownSeconds(t) {
+  return t.step_time ? t.step_time.seconds * (1 - t.step_time.reduce) : -1;
+}
+
+function findSlowLimit(tasks) {
+  const times = tasks.map(ownSeconds).filter((v) => v > 0).sort((a, b) => a - b);
+  slowLimit = times.length >= 3 ? 1.5 * times[Math.floor(times.length / 2)] : Infinity;
+}
+
+// [severity, word]; 0: no problem
+function problem(t) {
+  if (t.state === "missing") return [5, "missing"];
+  if (t.quarantine_ms > 0) return [4, "quarantined"];
+  if (t.state === "joined" && TRAINS(t.task)) return [3, "joined"];
+  if (t.last_error || t.last_trouble) return [2, "trouble"];
+  if (ownSeconds(t) > slowLimit) return [1, "slow"];
+  return [0, t.state];
+}
+
+function isOver() {
+  return latest.phase in ENDS;
 }
 
 function taskBadge(t) {
-  const kinds = { active: "good", joined: "warn", missing: "bad", unknown: "" };
-  return element("span", { class: "badge " + (kinds[t.state] || "") }, t.state);
+  const [severity, word] = isOver() ? [0, "ended"] : problem(t);
+  const kind = severity >= 4 ? "bad" : severity > 0 ? "warn" : t.state === "active" && !isOver() ? "good" : "";
+  return element("span", { class: "badge " + kind }, severity > 0 && severity < 3 ? t.state + ", " + word : word);
 }
 
 function drawTask(t) {
   const facts = [];
-  if (t.phase) facts.push(t.phase + " for " + duration(t.phase_ms / 1000));
+  if (t.phase && !isOver()) facts.push(t.phase + " for " + duration(t.phase_ms / 1000));
   if (t.step) facts.push("step " + t.step.toLocaleString("en-US"));
-  if (t.n_servers) facts.push(t.n_servers + (t.n_servers === 1 ? " service thread" : " service threads"));
-  if (t.n_devices) facts.push(t.n_devices + (t.n_devices === 1 ? " device" : " devices"));
-  if (t.lanes) facts.push(t.lanes + (t.lanes === 1 ? " lane" : " lanes"));
-  if (t.heard_ms > 1000) facts.push("heard " + duration(t.heard_ms / 1000) + " ago");
+  if (t.n_servers) facts.push(count(t.n_servers, "service thread"));
+  if (t.n_devices) facts.push(count(t.n_devices, "device"));
+  if (t.lanes) facts.push(count(t.lanes, "lane"));
+  if (t.heard_ms > 1000 && !isOver()) facts.push("heard " + duration(t.heard_ms / 1000) + " ago");
   const about = element("div", {},
     element("div", { class: "line" }, element("b", {}, taskName(t.task)), taskBadge(t), element("span", { class: "quiet" }, t.task.address)),
     element("div", { class: "facts" }, facts.join(" · ")));
   for (const why of [t.last_error, t.last_trouble])
-    if (why) about.append(element("div", { class: "trouble" }, why));
-  return element("div", { class: "task" }, about, drawSplit(t.step_time));
+    if (why && !isOver()) about.append(element("div", { class: "trouble" }, why));
+  return element("div", { class: "task" + (problem(t)[0] >= 4 && !isOver() ? " bad" : "") }, about, drawSplit(t.step_time));
+}
+
+function splitBar(time) {
+  const bar = element("div", { class: "split" });
+  for (const [part] of PARTS)
+    if (time && time[part] > 0.002) {
+      const piece = element("i", { class: part });
+      piece.style.flex = time[part] + " 1 0";
+      bar.append(piece);
+    }
+  return bar;
 }
 
 function drawSplit(time) {
   if (!time) return element("div", { class: "shares" }, "");
-  const bar = element("div", { class: "split" }), text = [];
-  for (const [part] of PARTS) {
-    const share = time[part];
-    if (share > 0.002) {
-      const piece = element("i", { class: part });
-      piece.style.flex = share + " 1 0";
-      bar.append(piece);
-    }
-    if (part !== "checkpoint" || share > 0) text.push((part === "reduce" ? "all-reduce" : part) + " " + duration(share * time.seconds) + " (" + Math.round(100 * share) + " %)");
-  }
-  return element("div", {}, bar, element("div", { class: "shares" }, text.join(" · ")));
+  const text = PARTS.filter(([part]) => part !== "checkpoint" || time[part] > 0).map(([part]) =>
+    (part === "reduce" ? "all-reduce" : part) + " " + duration(time[part] * time.seconds) + " (" + Math.round(100 * time[part]) + " %)");
+  return element("div", {}, splitBar(time), element("div", { class: "shares" }, text.join(" · ")));
+}
+
+function drawCompact(t) {
+  const facts = [t.step_time ? duration(t.step_time.seconds) + " a step" : t.phase, t.lanes ? count(t.lanes, "lane") : ""].filter((text) => text);
+  return element("div", { class: "cell" },
+    element("div", { class: "line" }, element("b", {}, taskName(t.task)), ...(t.state === "active" && !isOver() ? [] : [taskBadge(t)]),
+      element("span", { class: "quiet" }, facts.join(" · "))),
+    splitBar(t.step_time));
+}
+
+function matches(t, words) {
+  const text = [taskName(t.task), t.task.address, problem(t)[1], t.state, t.phase, t.location, t.last_error, t.last_trouble].join(" ").toLowerCase();
+  return words.every((word) => text.includes(word));
 }
 
 function drawTasks(s) {
-  const order = { missing: 0, joined: 1, unknown: 2, active: 3 };
-  const sorted = s.tasks.length > TASKS_SHOWN ? [...s.tasks].sort((a, b) => order[a.state] - order[b.state]) : s.tasks;
-  const more = s.tasks.length - TASKS_SHOWN;
-  byId("tasks").replaceChildren(...sorted.slice(0, TASKS_SHOWN).map(drawTask));
-  byId("tasks-note").textContent = "where the time of a step goes" + (more > 0 ? "; " + more + " further active tasks are not shown" : "");
+  const words = byId("filter").value.toLowerCase().split(/\s+/).filter((word) => word), wantsAll = byId("details").checked;
+  findSlowLimit(s.tasks);
+  const found = s.tasks.filter((t) => matches(t, words)).sort(ORDERS[byId("order").value][1]);
+  const first = { problems: found.filter((t) => problem(t)[0] > 0 && !isOver()).length, name: 0, slow: 8, silent: 8 }[byId("order").value];
+  const isFull = (t, i) => wantsAll || found.length <= FULL_TASKS || i < Math.min(first, FULL_TASKS);
+  byId("legend").hidden = !TRAINS(s.task);
+  byId("tools").hidden = s.tasks.length <= FULL_TASKS;
+  byId("tasks").replaceChildren(...found.filter(isFull).map(drawTask));
+  byId("cells").replaceChildren(...found.filter((t, i) => !isFull(t, i)).map(drawCompact));
+  byId("tasks-note").textContent = "where the time of a step goes" + (words.length ? "; " + found.length + " of " + s.tasks.length + " match" : "");
 }
 
 function drawGpus(s) {
@@ -323,12 +487,13 @@ async function read(path) {
   return r.json();
 }
 
-let heard = null, slowAt = 0;
+let latest = null, heard = null, slowAt = 0;
 
 async function readAll() {
-  const s = await read("/api/v1/status");
+  const s = await read("/page.json"), isNew = !latest || latest.phase !== s.phase;
+  latest = s;
   drawHead(s); drawFigures(s); drawTasks(s); drawGpus(s); drawCheckpoints(s);
-  if (Date.now() - slowAt >= SLOW_MS) {
+  if (Date.now() - slowAt >= SLOW_MS || (isNew && isOver())) {
     const [c, e] = await Promise.all([read("/api/v1/curve"), read("/api/v1/events")]);
     curve = c;
     drawCharts();
@@ -337,24 +502,32 @@ async function readAll() {
   }
 }
 
+// A process that has stated how it ended does not answer any more, which is no fault.
+function drawOffline(reason) {
+  const offline = byId("offline"), since = heard ? " since " + heard.toLocaleTimeString("en-GB") : "";
+  offline.hidden = !!latest && isOver();
+  offline.textContent = "The task does not answer" + since + ": " + reason;
+  if (offline.hidden) byId("updated").textContent = "The process has ended; the page shows its last status of " + heard.toLocaleTimeString("en-GB");
+}
+
 async function update() {
-  const offline = byId("offline");
   if (!document.hidden) {
     try {
       await readAll();
       heard = new Date();
-      offline.hidden = true;
+      byId("offline").hidden = true;
       byId("updated").textContent = "Updated " + heard.toLocaleTimeString("en-GB");
       document.body.dataset.ready = "1";
     } catch (e) {
-      offline.hidden = false;
-      offline.textContent = "The task does not answer" + (heard ? " since " + heard.toLocaleTimeString("en-GB") : "") + ": " + e.message;
+      drawOffline(e.message);
     }
   }
   setTimeout(update, STATUS_MS);
 }
 
 for (const [part, name] of PARTS) byId("legend").append(element("li", {}, element("i", { class: part }), name));
+for (const [value, [name]] of Object.entries(ORDERS)) byId("order").append(element("option", { value }, name));
+for (const id of ["filter", "order", "details"]) byId(id).addEventListener("input", () => { if (latest) drawTasks(latest); });
 addEventListener("resize", drawCharts);
 document.addEventListener("visibilitychange", () => { slowAt = 0; });
 update();

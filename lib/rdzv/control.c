@@ -218,6 +218,7 @@ void rdzv_describe_progress(const struct rdzv_progress *p, Trainerd__V1__StatusR
     s->lease = make_text(p->lease, sizeof(p->lease), a);
     s->share_checkpoint = p->share_checkpoint;
     s->time_us = clock_wall_us();
+    s->page = (char *)(p->page != NULL ? p->page : "");
     s->n_advice = p->n_advice;
     s->advice = wire_write_advice(a, p->advice, p->n_advice);
     fill_gpus(p, s, a);

@@ -54,7 +54,7 @@ void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_ms
     struct seat *seat = &l->seats[rank];
     const struct rdzv_progress *p = l->r->opts.progress;
     const char *addresses[MEMBER_REACH_MAX];
-    const struct wire_leader s = { addresses, p->advice, p->n_advice };
+    const struct wire_leader s = { addresses, p->advice, p->n_advice, p->page };
     struct wire w = { 0 };
 
     if (seat->call == NULL)

@@ -2,6 +2,7 @@
  * end by themselves. */
 #include "rdzv/rdzv_priv.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@ struct rdzv_client {
     uint64_t n_calls;
     struct rdzv_advice advice[RDZV_ADVICE_MAX]; /* of the last BEAT of the present link */
     uint32_t n_advice;
+    char page[WIRE_PAGE_BYTES]; /* the same; "": none */
 };
 
 static void store_advice(struct rdzv_client *c, const Trainerd__V1__Beat *m)
@@ -49,8 +51,10 @@ static void on_message(void *arg, const void *data, size_t n)
             rdzv_views_store(r->views, msg.view);
         if (msg.kind == MEMBER_MSG_REACH)
             rdzv_reach_store(r, m->reach);
-        if (msg.kind == MEMBER_MSG_BEAT)
+        if (msg.kind == MEMBER_MSG_BEAT) {
             store_advice(c, m->beat);
+            snprintf(c->page, sizeof(c->page), "%s", m->beat->page);
+        }
         rdzv_msg_in(r, c->rank, &msg);
         rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &msg });
     }
@@ -93,6 +97,7 @@ void rdzv_client_open(struct rdzv_client *c, uint32_t rank)
     c->rank = rank;
     c->n_calls++;
     c->n_advice = 0;
+    c->page[0] = '\0';
     rdzv_trace(r, "link to %s: calling %s", r->cluster.tasks[rank].name,
                r->cluster.tasks[rank].address);
     c->out = rdzv_out_start(&(struct rdzv_out_opts){ .r = r,
@@ -134,6 +139,11 @@ uint32_t rdzv_leader_advice(const struct rdzv *r, const struct rdzv_advice **out
 
     *out = c->advice;
     return c->out != NULL ? c->n_advice : 0;
+}
+
+const char *rdzv_leader_page(const struct rdzv *r)
+{
+    return r->client->out != NULL ? r->client->page : "";
 }
 
 void rdzv_client_close(struct rdzv_client *c)

@@ -91,6 +91,7 @@ struct rdzv_progress {
     const struct rdzv_window *window; /* for heartbeats to the leader: the last one; NULL: none yet */
     const struct rdzv_advice *advice; /* [n_advice] for heartbeats to members, if this task leads */
     uint32_t n_advice;                /* at most RDZV_ADVICE_MAX */
+    const char *page; /* host:port of the status page, for Status and heartbeats to members; NULL: none */
 };
 
 struct rdzv_rows_request {
@@ -240,6 +241,9 @@ bool rdzv_member_window(const struct rdzv *r, uint32_t rank, struct rdzv_window 
 /* Returns the number of sentences in the last heartbeat of the leader of this task, and sets *out,
  * which is valid until the next event. */
 uint32_t rdzv_leader_advice(const struct rdzv *r, const struct rdzv_advice **out);
+/* Returns the address of the status page in the last heartbeat of the leader of this task; "": none. Valid until
+ * the next event. */
+const char *rdzv_leader_page(const struct rdzv *r);
 
 /* Closes the links after the messages that were sent, then the server. Blocks for at most
  * `grace_ms`; 0: cuts all connections at once. NULL is allowed. */

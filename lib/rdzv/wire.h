@@ -72,7 +72,10 @@ void wire_read_advice(const Trainerd__V1__Advice *m, struct rdzv_advice *out);
 int wire_check_beat_window(const struct wire_cluster *c, const Trainerd__V1__Beat *m,
                            struct err *err);
 
-enum { WIRE_TROUBLE_BYTES = 256 }; /* of the trouble in a BEAT, with the NUL */
+enum {
+    WIRE_TROUBLE_BYTES = 256, /* of the trouble in a BEAT, with the NUL */
+    WIRE_PAGE_BYTES = 264,    /* of the page in a BEAT, with the NUL */
+};
 
 /* ---- out: memory from w, strings borrowed until it is packed ---- */
 
@@ -92,6 +95,7 @@ struct wire_leader {
     const char *const *data_addresses; /* of a REACH: [m->n_ranks] */
     const struct rdzv_advice *advice;  /* of a BEAT: [n_advice] */
     uint32_t n_advice;
+    const char *page;                  /* of a BEAT; NULL: none */
 };
 /* CHECKs that the kind is a message of a member. */
 const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,

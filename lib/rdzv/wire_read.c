@@ -276,6 +276,8 @@ static int read_beat(const struct reader *r, void *body, struct member_msg *out)
     if (rc == 0)
         rc = check_figures(m, r->err);
     if (rc == 0)
+        rc = wire_check_string("page", m->page, WIRE_PAGE_BYTES - 1, r->err);
+    if (rc == 0)
         rc = wire_check_beat_window(r->c, m, r->err);
     if (rc < 0)
         return rc;

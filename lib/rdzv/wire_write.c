@@ -129,6 +129,8 @@ static void *write_beat(const struct writer *w, const struct member_msg *m)
         b->n_advice = w->leader->n_advice;
         b->advice = wire_write_advice(w->a, w->leader->advice, w->leader->n_advice);
     }
+    if (w->leader != NULL && w->leader->page != NULL)
+        b->page = (char *)w->leader->page;
     return b;
 }
 

@@ -330,6 +330,10 @@ static void beat_with_a_wrong_figure_is_refused(void **state)
     beat.trouble = "a\nb";
     assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "trouble"));
+    beat.trouble = (char *)"";
+    beat.page = (char *)"a:1\nb";
+    assert_int_equal(wire_read_member(&w, &cluster, &m, &heard, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "page"));
     wire_fini(&w);
 }
 
@@ -401,7 +405,8 @@ static void leader_message_survives_the_wire(void **state)
         struct member_msg heard;
         struct err err = { 0 };
         size_t n;
-        const struct wire_leader sender = { addresses, sample_advice, COUNT_OF(sample_advice) };
+        const struct wire_leader sender = { addresses, sample_advice, COUNT_OF(sample_advice),
+                                            "host-a:9090" };
         void *bytes = packed(wire_write_leader(&out, &cluster, &said[i], &sender), &n);
 
         m = wire_unpack(&in, &trainerd__v1__leader_message__descriptor, bytes, n);
@@ -417,8 +422,10 @@ static void leader_message_survives_the_wire(void **state)
             assert_string_equal(m->reach->peers[0]->data_address, "c:9");
             assert_string_equal(m->reach->peers[1]->data_address, "a:7");
         }
-        if (heard.kind == MEMBER_MSG_BEAT)
+        if (heard.kind == MEMBER_MSG_BEAT) {
             assert_same_advice(m->beat);
+            assert_string_equal(m->beat->page, "host-a:9090");
+        }
         wire_fini(&in);
         wire_fini(&out);
         free(bytes);
