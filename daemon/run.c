@@ -414,7 +414,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0 && s->gpus != NULL)
         rc = open_sensors(r, err);
     if (rc == 0 && opts->metrics_listen != NULL)
-        rc = status_pages_open(r, opts->metrics_listen, err);
+        rc = status_pages_open(r, opts->metrics_listen, opts->metrics_hosts, err);
     if (rc < 0)
         return rc;
     rc = thread_start(&r->opening.thread, "opens model and data", open_work, r, err);

@@ -22,6 +22,7 @@ struct run_opts {
     const struct settled *settled;
     const struct launcher *launcher; /* the task ends with it */
     const char *metrics_listen; /* host:port; NULL: no HTTP */
+    const char *metrics_hosts;  /* further names of the server, separated by commas; NULL: none */
     /* --log-level was used and has priority over log.level of the job */
     bool level_is_given;
 };

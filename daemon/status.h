@@ -26,8 +26,9 @@ void status_describe_alone(struct run *r, struct Trainerd__V1__StatusReply *s, s
 
 /* ---- status_pages.c: the page and its data over HTTP ---- */
 
-/* Opens r->http.server at `listen` with these pages. Sets r->http.pages and r->http.page. Errors: those of metrics_http_open(). */
-int status_pages_open(struct run *r, const char *listen, struct err *err);
+/* Opens r->http.server at `listen` with these pages; `hosts`: names that a request may use beside those of the cluster,
+ * separated by commas; NULL: none. Sets r->http.pages and r->http.page. Errors: those of metrics_http_open(). */
+int status_pages_open(struct run *r, const char *listen, const char *hosts, struct err *err);
 /* Called often; updates the metrics of the group once a second, and after each view, so that no
  * process of a task is missed. */
 void status_pages_tick(struct run *r);

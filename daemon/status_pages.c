@@ -80,6 +80,7 @@ void status_pages_tick(struct run *r)
     if (p == NULL || clock_ms() - p->updated_ms < METRICS_MS)
         return;
     p->updated_ms = clock_ms();
+    metrics_http_expire(r->http.server);
     r->mode->describe(r, &s, &a);
     status_metrics_update(p->metrics, &s);
     arena_fini(&a);
@@ -271,11 +272,37 @@ static void set_address(struct run *r, const char *listen)
     snprintf(r->http.page, sizeof(r->http.page), "%.255s:%u", host, port);
 }
 
-int status_pages_open(struct run *r, const char *listen, struct err *err)
+/* The names of the cluster, each also without its domain, and those of --metrics-hosts. Memory from `a`. */
+static void fill_hosts(const struct run *r, const char *more, struct metrics_http_opts *o,
+                       struct arena *a)
 {
-    int rc;
+    const struct cluster *c = r->s->cluster;
+    size_t n = strlen(more != NULL ? more : "") + 2 * (size_t)c->n_tasks + 1;
+    const char **hosts = arena_alloc(a, n * sizeof(*hosts));
+    char *list = arena_strdup(a, more != NULL ? more : ""), *rest = NULL;
+
+    CHECK(hosts != NULL && list != NULL);
+    o->hosts = hosts;
+    for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest))
+        hosts[o->n_hosts++] = word;
+    for (uint32_t i = 0; i < c->n_tasks; i++) {
+        char *name = c->tasks[i].host != NULL ? arena_strdup(a, c->tasks[i].host) : NULL;
+
+        if (name == NULL || strchr(name, ':') != NULL)
+            continue; /* an address is accepted without a list */
+        hosts[o->n_hosts++] = c->tasks[i].host;
+        name[strcspn(name, ".")] = '\0';
+        hosts[o->n_hosts++] = name;
+    }
+}
+
+int status_pages_open(struct run *r, const char *listen, const char *hosts, struct err *err)
+{
     struct status_pages *p = calloc(1, sizeof(*p));
+    struct metrics_http_opts o = { .listen = listen, .pages = pages, .n_pages = COUNT_OF(pages), .arg = p };
     pthread_condattr_t monotonic;
+    struct arena a = { 0 };
+    int rc;
 
     CHECK(p != NULL);
     p->run = r;
@@ -286,8 +313,9 @@ int status_pages_open(struct run *r, const char *listen, struct err *err)
     pthread_cond_init(&p->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     r->http.pages = p;
-    rc =
-        metrics_http_open(r->http.metrics, listen, pages, COUNT_OF(pages), p, &r->http.server, err);
+    fill_hosts(r, hosts, &o, &a);
+    rc = metrics_http_open(r->http.metrics, &o, &r->http.server, err);
+    arena_fini(&a);
     if (rc == 0)
         set_address(r, listen);
     return rc;

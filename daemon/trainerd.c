@@ -33,7 +33,7 @@ enum { EXIT_INPUT = 2, EXIT_STOPPED = 143, PREFLIGHT_SECONDS_MAX = 3600 /* as of
 struct flags {
     struct settled_args settle;
     struct launcher launcher;
-    const char *log_format, *log_level, *metrics, *preflight, *usr_signals;
+    const char *log_format, *log_level, *metrics, *metrics_hosts, *preflight, *usr_signals;
     bool check, schema, help, version, restart;
 };
 
@@ -288,7 +288,7 @@ static int run(const struct flags *f)
         rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
     } else {
         char text[8400];
-        struct run_opts o = { .settled = s, .metrics_listen = f->metrics, .launcher = &f->launcher,
+        struct run_opts o = { .settled = s, .metrics_listen = f->metrics, .metrics_hosts = f->metrics_hosts, .launcher = &f->launcher,
                               .level_is_given = f->log_level != NULL };
 
         log_plan(s);
@@ -375,6 +375,10 @@ int main(int argc, char **argv)
           "serve the status page at http://HOST:PORT/, its data at\n/api/v1/ and Prometheus metrics at /metrics, read-only\n"
           "(HOST: default 127.0.0.1, this machine alone)",
           &f.metrics, NULL },
+        { "metrics-hosts", "NAME,NAME", "TRAINERD_METRICS_HOSTS",
+          "names that a browser may use for the status page beside\naddresses, localhost, this host and the hosts of the cluster;\n"
+          "*.example.com: every name below it, *: every name",
+          &f.metrics_hosts, NULL },
         { "trace", "FILE", "TRAINERD_TRACE",
           "write a few steps of this process as a time line (Chrome\ntrace JSON: Perfetto opens it) and log where their time\n"
           "went; with several tasks .TYPE-INDEX goes into the name:\nstep.json becomes step.worker-1.json",

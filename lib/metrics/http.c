@@ -1,5 +1,6 @@
 /* http.c - serves the registry and the pages of the daemon over HTTP. One thread of libmicrohttpd parses the
- * protocol. The number of connections, their memory and their idle time are bounded. */
+ * protocol. The number of connections, also of each address, their memory, and the time of a request are bounded, and a
+ * request must name this server (http_clients.c, http_hosts.c). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
@@ -16,13 +17,15 @@
 #include "base/err.h"
 #include "base/ports.h"
 #include "base/text.h"
+#include "metrics/http_priv.h"
 #include "metrics/metrics.h"
 
 enum {
-    CONNECTIONS = 32,
-    CONNECTION_BYTES = 16384, /* limit of request line and headers */
-    CONNECTION_SECONDS = 10,  /* a connection that is idle for longer is closed */
-    HOST_MAX = 255,
+    CONNECTIONS = 2 * HTTP_CLIENTS, /* also those that were shut down and are not closed yet */
+    CONNECTION_BYTES = 16384,       /* limit of request line and headers */
+    CONNECTION_SECONDS = 10,        /* a connection that is idle for longer is closed */
+    HOST_MAX = HTTP_HOST_MAX,
+    MISDIRECTED = 421, /* RFC 9110, section 15.5.20 */
 };
 
 struct metrics_http {
@@ -32,6 +35,8 @@ struct metrics_http {
     void *arg; /* of the pages */
     uint16_t port;
     struct MHD_Daemon *daemon; /* owned; NULL before it is started */
+    struct http_hosts *hosts;     /* owned */
+    struct http_clients *clients; /* owned */
 };
 
 /* ---- responses ---- */
@@ -96,6 +101,15 @@ static enum MHD_Result send_page(const struct metrics_http *h, struct MHD_Connec
                         "the task does not answer now; try again\n");
 }
 
+static enum MHD_Result refuse_host(struct MHD_Connection *c, const char *host)
+{
+    struct buf body = { 0 };
+
+    buf_printf(&body, "'%.255s' is not a name of this server; use its address, or add the name with --metrics-hosts "
+                      "(TRAINERD_METRICS_HOSTS)\n", host);
+    return send_response(c, MISDIRECTED, "text/plain; charset=utf-8", &body);
+}
+
 /* libmicrohttpd calls it on the HTTP thread once after the headers, once for each part of a request
  * body, and once at the end. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *url,
@@ -104,9 +118,12 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 {
     static int marker;
     const struct metrics_http *h = arg;
+    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
 
     (void)version;
     (void)upload;
+    if (!http_hosts_have(h->hosts, host))
+        return refuse_host(c, host);
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return send_refusal(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
     if (*seen == NULL) {
@@ -129,6 +146,38 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
         h->n_pages > 0
             ? "this page does not exist; / is the status page, /metrics is for Prometheus\n"
             : "only /metrics is served here\n");
+}
+
+/* ---- connections: on the HTTP thread ---- */
+
+static void on_connection(void *arg, struct MHD_Connection *c, void **context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    const struct metrics_http *h = arg;
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *fd =
+            MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+        const union MHD_ConnectionInfo *from =
+            MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+        *context = http_clients_begin(h->clients, fd->connect_fd, from->client_addr);
+    } else {
+        http_clients_end(h->clients, *context);
+        *context = NULL;
+    }
+}
+
+static void on_served(void *arg, struct MHD_Connection *c, void **seen,
+                      enum MHD_RequestTerminationCode code)
+{
+    const struct metrics_http *h = arg;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    (void)seen;
+    (void)code;
+    http_clients_served(h->clients, info->socket_context);
 }
 
 /* ---- listening ---- */
@@ -212,17 +261,13 @@ static int listen_at(const struct addrinfo *a, int *out, struct err *err)
     return rc;
 }
 
-static int open_socket(const char *listen, int *out, struct err *err)
+static int open_socket(const char *host, const char *port, int *out, struct err *err)
 {
     const struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
                                     .ai_socktype = SOCK_STREAM };
     struct addrinfo *list;
-    char host[HOST_MAX + 1], port[8];
-    int rc = split_address(listen, host, port, err);
-    int failure;
+    int rc = 0, failure;
 
-    if (rc < 0)
-        return rc;
     if (strcmp(host, "0.0.0.0") == 0) {
         *out = listen_any((uint16_t)atoi(port), CONNECTIONS);
         return *out < 0 ? bind_error(-*out, err) : 0;
@@ -251,19 +296,26 @@ static uint16_t port_of(int fd)
                                          : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-int metrics_http_open(struct metrics *m, const char *listen, const struct metrics_page *pages,
-                      size_t n_pages, void *arg, struct metrics_http **out, struct err *err)
+int metrics_http_open(struct metrics *m, const struct metrics_http_opts *opts,
+                      struct metrics_http **out, struct err *err)
 {
     struct metrics_http *h = calloc(1, sizeof(*h));
+    char host[HOST_MAX + 1], port[8];
     int fd = -1, rc;
 
     if (h == NULL)
         return err_set(err, ERR_NOMEM, "metrics server: out of memory");
-    rc = open_socket(listen, &fd, err);
+    *h = (struct metrics_http){ .metrics = m, .pages = opts->pages, .n_pages = opts->n_pages, .arg = opts->arg,
+                                .clients = http_clients_new() };
+    rc = h->clients != NULL ? split_address(opts->listen, host, port, err)
+                            : err_set(err, ERR_NOMEM, "out of memory");
+    if (rc == 0)
+        rc = http_hosts_new(host, opts->hosts, opts->n_hosts, &h->hosts, err);
+    if (rc == 0)
+        rc = open_socket(host, port, &fd, err);
     if (rc < 0)
         goto fail;
-    *h = (struct metrics_http){ .metrics = m, .pages = pages, .n_pages = n_pages, .arg = arg,
-                                .port = port_of(fd) };
+    h->port = port_of(fd);
     /* clang-format off */
     h->daemon = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, NULL, NULL,
                                  on_request, h,
@@ -272,6 +324,8 @@ int metrics_http_open(struct metrics *m, const char *listen, const struct metric
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_SECONDS,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
                                  MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+                                 MHD_OPTION_NOTIFY_COMPLETED, on_served, h,
                                  MHD_OPTION_END);
     /* clang-format on */
     if (h->daemon == NULL) { /* libmicrohttpd may have closed fd, so it is not closed here */
@@ -283,7 +337,13 @@ int metrics_http_open(struct metrics *m, const char *listen, const struct metric
 
 fail:
     metrics_http_close(h);
-    return err_wrap(err, rc, "metrics at '%.300s'", listen);
+    return err_wrap(err, rc, "metrics at '%.300s'", opts->listen);
+}
+
+void metrics_http_expire(struct metrics_http *h)
+{
+    if (h != NULL)
+        http_clients_expire(h->clients);
 }
 
 uint16_t metrics_http_port(const struct metrics_http *h)
@@ -297,5 +357,7 @@ void metrics_http_close(struct metrics_http *h)
         return;
     if (h->daemon != NULL)
         MHD_stop_daemon(h->daemon);
+    http_clients_free(h->clients);
+    http_hosts_free(h->hosts);
     free(h);
 }

@@ -58,14 +58,27 @@ struct metrics_page {
     /* Appends the body, on the HTTP thread. false: it is not available now; the client receives 503. */
     bool (*print)(void *arg, struct buf *out);
 };
-/* Starts a server for GET and HEAD of /metrics and of the pages, which are
- * borrowed. No request changes anything. A page may load only from this server: the responses forbid
- * other sources and frames. `listen`: "port" (on 127.0.0.1), "host:port" or "[v6]:port"; port 0: the system selects a port
- * (metrics_http_port()). `m`, `pages` and `arg` must stay valid until metrics_http_close(). Errors:
- * ERR_INPUT (not an address of this machine), ERR_IO (the port is in use, the name service is down),
- * ERR_NOMEM. */
-int metrics_http_open(struct metrics *m, const char *listen, const struct metrics_page *pages,
-                      size_t n_pages, void *arg, struct metrics_http **out, struct err *err);
+struct metrics_http_opts {
+    const char *listen; /* "port" (on 127.0.0.1), "host:port" or "[v6]:port"; port 0: the system selects a port
+                           (metrics_http_port()) */
+    const struct metrics_page *pages; /* [n_pages] borrowed */
+    size_t n_pages;
+    void *arg; /* of the pages; borrowed */
+    /* [n_hosts] the names that a request may have as Host beside addresses, localhost, the host of `listen` and the
+     * name of this machine; "*.example.com": every name below it, "*": every name. Copied */
+    const char *const *hosts;
+    size_t n_hosts;
+};
+/* Starts a server for GET and HEAD of /metrics and of the pages. No request changes anything. A page may load only from
+ * this server: the responses forbid other sources and frames. A request with the name of another server as Host
+ * is refused with 421. Above 24 connections of an address, or 64 of all, a new one takes the place of the one whose
+ * request has taken longest. `m` is borrowed. Errors: ERR_INPUT (not an address of this machine, not a host name),
+ * ERR_IO (the port is in use, the name service is down), ERR_NOMEM. */
+int metrics_http_open(struct metrics *m, const struct metrics_http_opts *opts,
+                      struct metrics_http **out, struct err *err);
+/* Closes the connections whose request has taken longer than 10 s. Called about once a second; any thread. NULL is
+ * allowed. */
+void metrics_http_expire(struct metrics_http *h);
 uint16_t metrics_http_port(const struct metrics_http *h);
 void metrics_http_close(struct metrics_http *h); /* NULL is allowed */
 

@@ -138,9 +138,17 @@ def http_is_read_only_and_a_stalled_client_delays_no_other():
             raise AssertionError(path + " exists")
         except urllib.error.HTTPError as e:
             assert e.code == 404, path
-    stalled = [socket.create_connection(("127.0.0.1", tasks[0].http)) for _ in range(8)]
+    for host, code in (("attacker.example", 421), ("localhost:1", 200), ("%s:1" % socket.gethostname(), 200)):
+        c = http.client.HTTPConnection("127.0.0.1", tasks[0].http, timeout=GUARD)
+        c.request("GET", "/api/v1/status", headers={"Host": host})
+        assert c.getresponse().status == code, host
+        c.close()
+    stalled = [socket.create_connection(("127.0.0.1", tasks[0].http)) for _ in range(40)]
     for s in stalled:
-        s.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        try:
+            s.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        except ConnectionError:
+            pass  # a newer one has taken its place
     huge = socket.create_connection(("127.0.0.1", tasks[0].http))
     huge.settimeout(10)
     huge.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 65536 + b"\r\n\r\n")

@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "metrics/metrics.h"
 
@@ -38,13 +40,17 @@ static bool print_nothing(void *arg, struct buf *out)
 static const struct metrics_page pages[] = { { "/api/v1/status", "application/json", print_phase },
                                              { "/later", "application/json", print_nothing } };
 
+static const char *const hosts[] = { "node-1.example", "*.lab.example" };
+
 static void begin(struct served *s, size_t n_pages)
 {
     struct err err;
 
     s->m = metrics_new();
     metric_set(metrics_gauge(s->m, "trainerd_step", NULL, "Step."), 7);
-    if (metrics_http_open(s->m, "127.0.0.1:0", pages, n_pages, (void *)"train", &s->http, &err) < 0)
+    if (metrics_http_open(s->m, &(struct metrics_http_opts){ .listen = "127.0.0.1:0", .pages = pages, .n_pages = n_pages,
+                                                             .arg = (void *)"train", .hosts = hosts,
+                                                             .n_hosts = COUNT_OF(hosts) }, &s->http, &err) < 0)
         fail_msg("%s", err.text);
     assert_true(metrics_http_port(s->http) > 0);
 }
@@ -87,7 +93,7 @@ static const char *request_reply(const struct served *s, const char *request)
     return reply;
 }
 
-#define TAIL " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+#define TAIL " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 static const char *body_of(const char *reply)
 {
@@ -170,7 +176,7 @@ static void http_empty_registry_is_an_empty_page(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(metrics_http_open(s.m, "localhost:0", NULL, 0, NULL, &s.http, &err), 0);
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = "localhost:0" }, &s.http, &err), 0);
     assert_reply(request_reply(&s, "GET /metrics" TAIL), "200", "Content-Length: 0\r\n", "");
     end(&s);
 }
@@ -189,7 +195,7 @@ static void http_other_pages_and_methods_are_refused(void **state)
                  "only GET and HEAD are served here\n");
     assert_reply(request_reply(&s, "BREW /metrics" TAIL), "405", "Allow: GET, HEAD\r\n",
                  "only GET and HEAD are served here\n");
-    assert_reply(request_reply(&s, "POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    assert_reply(request_reply(&s, "POST /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                          "Content-Length: 1000000000000\r\n\r\n"),
                  "405", "Allow: GET, HEAD\r\n", "only GET and HEAD are served here\n");
     end(&s);
@@ -209,7 +215,8 @@ static void http_malformed_request_is_refused_and_the_next_is_served(void **stat
     snprintf(long_line, sizeof(long_line), "GET /%030000d" TAIL, 0);
     reply = request_reply(&s, long_line);
     assert_true(reply[0] == '\0' || strncmp(reply, "HTTP/1.1 4", 10) == 0);
-    reply = request_reply(&s, "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello");
+    reply = request_reply(
+        &s, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello");
     assert_null(strstr(reply, " 200 "));
     assert_reply(request_reply(&s, "GET /metrics" TAIL), "200", "text/plain", TEXT);
     end(&s);
@@ -243,7 +250,7 @@ static void http_port_of_a_closed_server_is_free(void **state)
     (void)request_reply(&s, "GET /metrics" TAIL);
     snprintf(at, sizeof(at), "127.0.0.1:%u", (unsigned)metrics_http_port(s.http));
     metrics_http_close(s.http);
-    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &s.http, &err), 0);
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = at }, &s.http, &err), 0);
     end(&s);
 }
 
@@ -257,7 +264,7 @@ static void http_port_in_use_is_an_error_with_a_remedy(void **state)
     (void)state;
     begin(&s, 0);
     snprintf(at, sizeof(at), "127.0.0.1:%u", (unsigned)metrics_http_port(s.http));
-    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &second, &err), ERR_IO);
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = at }, &second, &err), ERR_IO);
     assert_non_null(strstr(err.text, at));
     assert_non_null(strstr(err.text, "the port is in use; choose another port"));
     assert_null(second);
@@ -275,12 +282,12 @@ static void http_port_alone_listens_on_loopback_only(void **state)
 
     (void)state;
     s.m = metrics_new();
-    assert_int_equal(metrics_http_open(s.m, "0", NULL, 0, NULL, &s.http, &err), 0);
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = "0" }, &s.http, &err), 0);
     snprintf(at, sizeof(at), "127.0.0.2:%u", (unsigned)metrics_http_port(s.http));
-    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &other, &err), 0);
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = at }, &other, &err), 0);
     metrics_http_close(other);
     snprintf(at, sizeof(at), "127.0.0.1:%u", (unsigned)metrics_http_port(s.http));
-    assert_int_equal(metrics_http_open(s.m, at, NULL, 0, NULL, &other, &err), ERR_IO);
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = at }, &other, &err), ERR_IO);
     end(&s);
 }
 
@@ -310,7 +317,7 @@ static void http_invalid_address_is_refused_with_the_reason(void **state)
         struct metrics *m = metrics_new();
         struct metrics_http *http = NULL;
         struct err err = { 0 };
-        int rc = metrics_http_open(m, rows[i].listen, NULL, 0, NULL, &http, &err);
+        int rc = metrics_http_open(m, &(struct metrics_http_opts){ .listen = rows[i].listen }, &http, &err);
         const char *bar = strchr(rows[i].expected, '|'); /* separates two alternatives */
         char first[128];
 
@@ -324,6 +331,114 @@ static void http_invalid_address_is_refused_with_the_reason(void **state)
             fail_msg("'%s': expected '%s', found '%s'", rows[i].listen, rows[i].expected, err.text);
         metrics_free(m);
     }
+}
+
+/* The reply to a request whose Host header is `host`. */
+static const char *reply_to_host(const struct served *s, const char *host)
+{
+    char request[512];
+
+    snprintf(request, sizeof(request),
+             "GET /metrics HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host);
+    return request_reply(s, request);
+}
+
+static void http_host_of_another_site_is_refused(void **state)
+{
+    static const char *const accepted[] = { "127.0.0.1", "127.0.0.1:9090", "10.1.2.3:80", "[::1]:9090", "[fe80::1]",
+                                            "localhost", "LOCALHOST:9090", "a.localhost:1", "node-1.example:9090",
+                                            "Node-1.Example.", "a.lab.example", "a.b.lab.example:1" };
+    static const char *const refused[] = { "attacker.example", "attacker.example:9090", "node-1.example.attacker.example",
+                                           "lab.example", "xlab.example", "localhost.attacker.example",
+                                           "127.0.0.1.attacker.example:9090", "[::1.attacker]", "[::1", ":9090",
+                                           "1.2.3.4.5" };
+    struct served s;
+    char own[256] = "";
+
+    (void)state;
+    begin(&s, 2);
+    for (size_t i = 0; i < COUNT_OF(accepted); i++)
+        if (strncmp(reply_to_host(&s, accepted[i]), "HTTP/1.1 200", 12) != 0)
+            fail_msg("%s was refused", accepted[i]);
+    for (size_t i = 0; i < COUNT_OF(refused); i++)
+        if (strncmp(reply_to_host(&s, refused[i]), "HTTP/1.1 421", 12) != 0)
+            fail_msg("%s was accepted", refused[i]);
+    assert_non_null(strstr(reply_to_host(&s, "attacker.example:9090"),
+                           "'attacker.example:9090' is not a name of this server; use its address, or add the name with "
+                           "--metrics-hosts"));
+    assert_int_equal(gethostname(own, sizeof(own) - 1), 0);
+    assert_int_equal(strncmp(reply_to_host(&s, own), "HTTP/1.1 200", 12), 0);
+    assert_int_equal(strncmp(request_reply(&s, "GET /metrics HTTP/1.0\r\n\r\n") + 8, " 200", 4), 0);
+    end(&s);
+}
+
+static void http_hosts_option_accepts_every_name_and_refuses_other_texts(void **state)
+{
+    static const char *const any[] = { "*" }, *const wrong[] = { "http://node", "a b", "", "*.", "a/b" };
+    struct served s = { .m = metrics_new() };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = "0", .hosts = any, .n_hosts = 1 },
+                                       &s.http, &err), 0);
+    assert_int_equal(strncmp(reply_to_host(&s, "attacker.example"), "HTTP/1.1 200", 12), 0);
+    metrics_http_close(s.http);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = "0", .hosts = &wrong[i], .n_hosts = 1 },
+                                           &s.http, &err), ERR_INPUT);
+        assert_non_null(strstr(err.text, "is not a host name"));
+    }
+    metrics_free(s.m);
+}
+
+static void http_slow_connections_do_not_keep_others_out(void **state)
+{
+    enum { SLOW = 300 };
+    static int slow[SLOW];
+    struct served s;
+
+    (void)state;
+    begin(&s, 2);
+    for (int i = 0; i < SLOW; i++) {
+        slow[i] = connect_to(metrics_http_port(s.http));
+        (void)send(slow[i], i % 2 ? "GET /met" : "", i % 2 ? 8 : 0, MSG_NOSIGNAL); /* it may be closed already */
+    }
+    for (int i = 0; i < 3; i++)
+        assert_reply(request_reply(&s, "GET /metrics" TAIL), "200", "text/plain", TEXT);
+    end(&s);
+    for (int i = 0; i < SLOW; i++)
+        close(slow[i]);
+}
+
+static void http_request_that_takes_too_long_is_ended(void **state)
+{
+    static const uint64_t MS = 1000000;
+    struct served s;
+    char byte;
+    int slow, idle;
+
+    (void)state;
+    clock_fake(1000 * MS);
+    begin(&s, 2);
+    slow = connect_to(metrics_http_port(s.http));
+    assert_int_equal(send(slow, "GET /met", 8, MSG_NOSIGNAL), 8);
+    assert_reply(request_reply(&s, "GET /metrics" TAIL), "200", "text/plain", TEXT); /* after the first was accepted */
+    clock_fake(8000 * MS);
+    metrics_http_expire(s.http);
+    assert_int_equal(send(slow, "r", 1, MSG_NOSIGNAL), 1); /* a byte from time to time does not prolong it */
+    idle = connect_to(metrics_http_port(s.http));
+    assert_reply(request_reply(&s, "GET /metrics" TAIL), "200", "text/plain", TEXT);
+    assert_int_equal(recv(slow, &byte, 1, MSG_DONTWAIT), -1);
+    clock_fake(11001 * MS);
+    metrics_http_expire(s.http);
+    assert_int_equal(recv(slow, &byte, 1, 0), 0);
+    assert_int_equal(send(idle, "GET /metrics" TAIL, strlen("GET /metrics" TAIL), MSG_NOSIGNAL),
+                     (ssize_t)strlen("GET /metrics" TAIL));
+    assert_int_equal(recv(idle, &byte, 1, 0), 1);
+    close(idle);
+    close(slow);
+    end(&s);
+    clock_fake(UINT64_MAX);
 }
 
 int main(void)
@@ -341,6 +456,10 @@ int main(void)
         cmocka_unit_test(http_port_in_use_is_an_error_with_a_remedy),
         cmocka_unit_test(http_port_alone_listens_on_loopback_only),
         cmocka_unit_test(http_invalid_address_is_refused_with_the_reason),
+        cmocka_unit_test(http_host_of_another_site_is_refused),
+        cmocka_unit_test(http_hosts_option_accepts_every_name_and_refuses_other_texts),
+        cmocka_unit_test(http_slow_connections_do_not_keep_others_out),
+        cmocka_unit_test(http_request_that_takes_too_long_is_ended),
     };
 
     return cmocka_run_group_tests_name("metrics/http", tests, NULL, NULL);
