@@ -74,7 +74,7 @@ int ctl_group_open(const char *address, struct ctl_group *g, struct err *err)
     int rc;
 
     *g = (struct ctl_group){ 0 };
-    rc = security_open(&(struct security_opts){ .host = NULL }, &g->security, err);
+    rc = security_open(&(struct security_opts){ .address = address }, &g->security, err);
     if (rc == 0)
         rc = ctl_task_open(&first, &g->security, address, address, err);
     if (rc == 0)

@@ -28,7 +28,9 @@
 #include "base/text.h"
 #include "daemon/args.h"
 #include "daemon/ctl.h"
+#include "conf/job.h"
 #include "daemon/ctl_status.h"
+#include "daemon/local_token.h"
 #include "daemon/security.h"
 #include "device/device.h"
 #include "rdzv/rdzv.h"
@@ -84,6 +86,8 @@ struct local {
     pthread_t display;
     bool has_display;
     int display_stop[2]; /* closing the write end ends the display thread */
+    bool insecure;
+    struct local_token token; /* fd -1: none */
 };
 
 /* ---- starting ---- */
@@ -533,6 +537,41 @@ static int prepare(struct local *l, const char *n, const char *n_ps, const char 
     return rc == 0 && l->signals < 0 ? err_sys(err, errno, "signalfd") : rc;
 }
 
+/* Whether the environment or the job already say who may talk to the tasks. An invalid job is left to the tasks. */
+static bool has_security(const struct local *l)
+{
+    static const char *const names[] = { "TRAINERD_TOKEN", "TRAINERD_TLS" };
+    struct conf *c;
+    struct err err;
+    bool has;
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (getenv(names[i]) != NULL && getenv(names[i])[0] != '\0')
+            return true;
+    if (conf_read(l->job, &c, &err) < 0)
+        return true;
+    has = c->communication.token_file != NULL || c->communication.tls != NULL;
+    conf_free(c);
+    return has;
+}
+
+/* The tasks inherit the token; the display thread uses it. */
+static int publish_token(struct local *l, struct err *err)
+{
+    uint16_t ports[MAX_TASKS];
+    int rc;
+
+    l->token.fd = -1;
+    if (l->insecure || has_security(l))
+        return 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        ports[i] = l->tasks[i].port;
+    rc = local_token_publish(ports, l->n, &l->token, err);
+    if (rc == 0 && setenv("TRAINERD_TOKEN", l->token.text, 1) != 0)
+        rc = err_sys(err, errno, "environment");
+    return rc;
+}
+
 static int run_local(struct local *l)
 {
     uint32_t n_complete = 0;
@@ -578,9 +617,12 @@ int ctl_local(int argc, char **argv)
         { "restart", NULL, NULL,
           "train a complete job again: its checkpoints are renamed, not removed", NULL,
           &restarts_job },
+        { "insecure", NULL, "TRAINERD_INSECURE",
+          "without a token: other users of this machine may read and\nstop the job", NULL, &l.insecure },
         { "help", NULL, NULL, "print this", NULL, &wants_help },
     };
     struct err err;
+    int code;
 
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "-n") == 0)
@@ -593,7 +635,8 @@ int ctl_local(int argc, char **argv)
         fprintf(wants_help ? stdout : stderr,
                 "usage: trainerctl local [-n N] [flags] JOB\n\n"
                 "Runs a cluster of N workers on this machine. A task that dies is "
-                "restarted;\nCtrl-C saves and ends all of them.\n\n");
+                "restarted;\nCtrl-C saves and ends all of them. Commands of the same user "
+                "find the token\nthat the tasks get, unless TRAINERD_TOKEN, TRAINERD_TLS or the job define one.\n\n");
         args_help(table, COUNT_OF(table), wants_help ? stdout : stderr);
         return wants_help ? CTL_OK : CTL_USAGE;
     }
@@ -602,9 +645,11 @@ int ctl_local(int argc, char **argv)
         l.log_format = "text";
     log_init(strcmp(l.log_format, "json") == 0 ? LOG_JSON : LOG_TEXT, LOG_INFO);
     if ((restarts_job && ctl_set_aside(l.job, &err) < 0) ||
-        prepare(&l, n, n_ps, restarts, &err) < 0) {
+        prepare(&l, n, n_ps, restarts, &err) < 0 || publish_token(&l, &err) < 0) {
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_USAGE;
     }
-    return run_local(&l);
+    code = run_local(&l);
+    local_token_remove(&l.token);
+    return code;
 }

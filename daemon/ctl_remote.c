@@ -95,7 +95,7 @@ static int remote(const struct remote *m, int argc, char **argv)
         fprintf(wants_help ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
         return wants_help ? CTL_OK : CTL_USAGE;
     }
-    rc = security_open(&(struct security_opts){ .host = NULL }, &security, &err);
+    rc = security_open(&(struct security_opts){ .address = argv[1] }, &security, &err);
     if (rc == 0)
         rc = rdzv_call(argv[1], security.tls, security.token, m->method, m->deadline_ms, &reply, &n,
                        &err);

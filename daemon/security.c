@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "daemon/local_token.h"
 #include "tls/tls.h"
 
 /* ---- the token ---- */
@@ -94,6 +95,8 @@ int security_open(const struct security_opts *opts, struct security *out, struct
 
     if (rc < 0)
         return rc;
+    if (s.token[0] == '\0' && opts->address != NULL)
+        (void)local_token_find(opts->address, s.token); /* another cluster: no token */
     if (opts->folder != NULL)
         rc = open_folder(opts->folder, "/communication/tls", &s.tls, err);
     else if (env != NULL && env[0] != '\0')

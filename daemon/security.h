@@ -24,6 +24,7 @@ struct security_opts {
     const char *token_file; /* NULL: the environment variable TRAINERD_TOKEN */
     const char *folder;     /* with certificates; NULL: the environment variable TRAINERD_TLS */
     const char *host;       /* of this task in the cluster; NULL: a client */
+    const char *address;    /* of a client: the task that it calls, which may be one of `trainerctl local`; NULL: none */
 };
 
 /* On success the caller calls security_close(). Errors: ERR_INPUT (the token is too short or has

@@ -2,6 +2,7 @@
 """test_security.py - the token and the certificates: who can join, read and command, and what an eavesdropper sees."""
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 
-from kit import (BUILD, GUARD, ROOT, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
+from kit import (BUILD, GUARD, ROOT, Task, await_process, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
                  test, tf_config, wait_until, workdir)
 
 CTL = os.path.join(BUILD, "trainerctl")
@@ -281,6 +282,82 @@ def eavesdropper_reads_nothing_under_tls():
             assert (text in seen) == (secret == ""), (text, secret)
         assert not secret or secret.encode() not in seen
         assert (seen.count(b"xchg") > 100) == (secret == ""), (seen.count(b"xchg"), secret)  # the heads of exchanges
+
+
+class Local:
+    """`trainerctl local` with two slow tasks; ports[i] is that of worker i. Use as a context manager."""
+
+    def __init__(self, job, *args, **env):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
+        self.p = subprocess.Popen([CTL, "local", "-n", "2", "--devices", "cpu:1", *args, job], stderr=subprocess.PIPE, text=True, env={
+            **clean, "TRAINERD_FAULT": "train.forward=delay:5@1+", **env})
+        self.lines = []
+        for line in self.p.stderr:
+            self.lines.append(line)
+            if "step 2 of" in line:
+                break
+        self.ports = re.findall(r"worker \d at 127\.0\.0\.1:(\d+)", "".join(self.lines))
+        assert len(self.ports) == 2, self.lines
+
+    def rest(self):
+        """Returns the other lines, after the command has ended with its code."""
+        text = self.p.stderr.read()
+        return text, await_process(self.p)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.p.poll() is None:
+            self.p.send_signal(signal.SIGTERM)
+            self.rest()
+
+
+@test
+def local_cluster_is_stopped_by_its_user_alone():
+    for folder in ({"XDG_RUNTIME_DIR": workdir()}, {"XDG_RUNTIME_DIR": ""}):
+        with Local(long_job(), **folder) as local:
+            address = "127.0.0.1:" + local.ports[1]
+            path = os.path.join(folder["XDG_RUNTIME_DIR"] or "/tmp", "trainerd" if folder["XDG_RUNTIME_DIR"] else "trainerd-%d" % os.geteuid(),
+                                "local-" + local.ports[0])
+            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600 and stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+            for command in READING:
+                out = ctl(*command, address, **folder)
+                assert out.returncode == 0, out
+            other = {"XDG_RUNTIME_DIR": workdir()} if folder["XDG_RUNTIME_DIR"] else {**folder, "TRAINERD_TOKEN": "x" * 20}
+            for command in ("status", "stop", "drain", "checkpoint"):
+                out = ctl(command, address, **other)
+                assert out.returncode != 0 and "token" in out.stderr, out
+            if os.geteuid() == 0 and os.access(CTL, os.X_OK):
+                out = subprocess.run([CTL, "stop", address], capture_output=True, text=True, timeout=GUARD, user=65534, group=65534, extra_groups=[])
+                assert out.returncode != 0 and "TRAINERD_TOKEN" in out.stderr, out
+            assert ctl("stop", "localhost:" + local.ports[1], **folder).returncode == 0
+            text, code = local.rest()
+            assert code == 143 and not os.path.exists(path), text
+
+
+@test
+def local_cluster_uses_the_token_of_the_user_and_ignores_that_of_a_killed_one():
+    folder = {"XDG_RUNTIME_DIR": workdir()}
+    with Local(long_job(), **folder, TRAINERD_TOKEN=SECRET) as local:
+        assert not os.path.exists(os.path.join(folder["XDG_RUNTIME_DIR"], "trainerd"))
+        assert ctl("status", "127.0.0.1:" + local.ports[0], **folder).returncode != 0
+        assert ctl("status", "127.0.0.1:" + local.ports[0], **folder, TRAINERD_TOKEN=SECRET).returncode == 0
+    with Local(long_job(), "--insecure", **folder) as local:
+        assert not os.path.exists(os.path.join(folder["XDG_RUNTIME_DIR"], "trainerd"))
+        # the file of a command that was killed has no lock
+        os.mkdir(os.path.join(folder["XDG_RUNTIME_DIR"], "trainerd"), 0o700)
+        with open(os.path.join(folder["XDG_RUNTIME_DIR"], "trainerd", "local-1"), "w") as f:
+            f.write("%s\n%s\n" % ("0" * 64, local.ports[0]))
+        assert ctl("status", "127.0.0.1:" + local.ports[0], **folder).returncode == 0
+
+
+@test
+def local_cluster_refuses_a_folder_for_its_token_that_others_can_read():
+    folder = workdir()
+    os.mkdir(os.path.join(folder, "trainerd"), 0o755)
+    out = ctl("local", "-n", "2", long_job(), XDG_RUNTIME_DIR=folder)
+    assert out.returncode == 2 and "is not a folder that only this user can read (mode 700): remove it, or set TRAINERD_TOKEN" in out.stderr, out
 
 
 if __name__ == "__main__":
