@@ -166,18 +166,19 @@ static void judge(struct advisor *a)
             a->judged[i] = a->tasks[i].window->number;
 }
 
-static void log_one(const struct rdzv_advice *x)
+/* Only the log of the task that judged has the sentence: a group has as many logs as tasks. */
+static void log_one(const struct rdzv_advice *x, bool judges)
 {
     struct log_field fields[] = { LOG_STR("kind", x->kind), LOG_F64("value", x->value),
                                   LOG_F64("limit", x->limit), LOG_STR("culprit", x->culprit),
                                   LOG_STR("remedy", x->remedy) };
 
-    log_record(LOG_WARN, "advice", fields, COUNT_OF(fields), "%s: %s; %s", x->kind, x->text,
-               x->remedy);
+    log_record(judges ? LOG_WARN : LOG_DEBUG, "advice", fields, COUNT_OF(fields), "%s: %s; %s",
+               x->kind, x->text, x->remedy);
 }
 
-/* Logs each issue once, and sets the metrics. */
-static void publish(struct advisor *a)
+/* Logs each issue once, and sets the metrics. `judges`: this task leads, or is alone. */
+static void publish(struct advisor *a, bool judges)
 {
     for (uint32_t k = 0; k < ADVICE_KINDS; k++) {
         const char *kind = advice_kind_name((enum advice_kind)k);
@@ -189,7 +190,7 @@ static void publish(struct advisor *a)
         metric_set(a->metrics[k], x != NULL);
         if (x == NULL || !advice_record(&a->logged[k], x))
             continue;
-        log_one(x);
+        log_one(x, judges);
         advice_was_issued(&a->state, x); /* this task may lead later */
     }
 }
@@ -197,16 +198,17 @@ static void publish(struct advisor *a)
 void advisor_tick(struct advisor *a, const struct rdzv *z)
 {
     const struct rdzv_advice *list;
+    bool judges = z == NULL || member_node_state(rdzv_node(z)) == MEMBER_LEADING;
 
     take_own(a);
-    if (z == NULL || member_node_state(rdzv_node(z)) == MEMBER_LEADING) {
+    if (judges) {
         if (collect(a, z))
             judge(a);
     } else {
         a->n_list = rdzv_leader_advice(z, &list);
         memcpy(a->list, list, a->n_list * sizeof(*list));
     }
-    publish(a);
+    publish(a, judges);
 }
 
 bool advisor_judged(struct advisor *a, struct advice_group *out)

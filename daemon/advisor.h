@@ -2,7 +2,7 @@
  *
  * Every task measures windows (advice_window.h) and sends them with its heartbeats. The leader judges
  * one window of each training task of the view (advice.h), and its heartbeats carry the sentences back,
- * so every task logs the same ones, once for each issue. A task without a group judges its own
+ * so every task shows the same ones. The leader logs each issue once, the others at level debug. A task without a group judges its own
  * windows. All functions run on the loop, except where a line names another thread. */
 #ifndef DAEMON_ADVISOR_H
 #define DAEMON_ADVISOR_H

@@ -470,7 +470,9 @@ function eventItem(r) {
 function drawEvents(events) {
   const newest = [...events.records].reverse();
   const members = newest.filter((r) => ["view", "group", "start", "resume", "signal"].includes(r.event)).slice(0, ITEMS_SHOWN);
-  const warnings = newest.filter((r) => r.level === "warn" || r.level === "error").slice(0, 2 * ITEMS_SHOWN);
+  // the advice of the group is in the status of every task, and in the events of the leader alone
+  const advice = latest.advice.map((a) => ({ time_us: a.time_us, level: "advice", message: a.kind + ": " + a.text + "; " + a.remedy }));
+  const warnings = advice.concat(newest.filter((r) => (r.level === "warn" || r.level === "error") && r.event !== "advice")).slice(0, 2 * ITEMS_SHOWN);
   byId("timeline").replaceChildren(...(members.length ? members.map(eventItem) : [none("No group yet.")]));
   byId("warnings").replaceChildren(...(warnings.length ? warnings.map((r) => {
     const item = element("li", {}, element("span", { class: "when" }, clock(r.time_us)), r.message);

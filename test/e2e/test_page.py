@@ -433,6 +433,8 @@ def page_of_64_tasks_is_compact_and_shows_the_bad_one_first():
     tasks[41].update(state="missing", present=False, step_time=None, last_error="no heartbeat for 5.0 s")
     tasks[50]["step_time"].update(reduce=0, compute=0.9, seconds=0.02)
     tasks[12]["last_trouble"] = "checkpoint of step 100: No space left on device"
+    status["advice"] = [{"time_us": status["time_us"], "kind": "lane_spread", "value": 2, "limit": 1.2, "culprit": "worker 50",
+                         "text": "worker 50 is late by 10 ms", "remedy": "see its host"}]
     status.update(tasks=tasks, task=tasks[0]["task"], leader=tasks[0]["task"], state="leading", generation=3, view=[t["task"] for t in tasks if t["state"] == "active"])
     names = "[...document.querySelectorAll('#tasks .task b, #cells b')].map((e) => e.innerText)"
     with browser.Browser(program) as b, Imitation(status, curve, events) as page:
@@ -442,6 +444,7 @@ def page_of_64_tasks_is_compact_and_shows_the_bad_one_first():
             assert len(found) == 64 and found[:3] == ["worker 41", "worker 12", "worker 50"], found[:4]
             assert b.evaluate("document.querySelectorAll('#tasks .task').length") == 3
             assert b.evaluate("document.querySelector('#tasks .task').className") == "task bad"
+            b.until("document.getElementById('warnings').innerText.includes('lane_spread: worker 50 is late by 10 ms; see its host')")
             assert "63 of 64\nmissing: worker 41" in b.evaluate("document.getElementById('figures').innerText")
             assert b.evaluate("document.documentElement.scrollHeight") < most, b.evaluate("document.documentElement.scrollHeight")
             assert b.evaluate("document.documentElement.scrollWidth") <= width and contrast(b) >= 4.5
