@@ -52,7 +52,7 @@ def environment(container):
 
 @test
 def kubernetes_every_file_is_a_known_variant():
-    assert {os.path.basename(p) for p in glob.glob(FOLDER + "/*.yaml")} == {"common.yaml", *VARIANTS}
+    assert {os.path.basename(p) for p in glob.glob(FOLDER + "/*.yaml")} == {"common.yaml", "secret.yaml", *VARIANTS}
 
 
 @test
@@ -164,10 +164,28 @@ def kubernetes_cluster_of_each_variant_resolves_to_the_task_of_its_host_name():
 
 
 @test
+def kubernetes_secret_is_in_no_file_that_is_applied_again():
+    for name in ("common.yaml", *VARIANTS):
+        assert "Secret" not in [d["kind"] for d in read(name)], name
+    assert [d["kind"] for d in read("secret.yaml")] == ["Secret"]
+
+
+@test
+def kubernetes_service_has_the_ports_of_the_containers_and_the_policy_admits_every_dns():
+    ports = {p["name"]: p["port"] for p in the("Service")["spec"]["ports"]}
+    for variant in VARIANTS:
+        assert sorted(ports.values()) == sorted(p["containerPort"] for p in template_of(variant)["spec"]["containers"][0]["ports"]), variant
+    dns = [rule for rule in the("NetworkPolicy")["spec"]["egress"] if {"protocol": "UDP", "port": 53} in rule.get("ports", [])]
+    peers = json.dumps([rule["to"] for rule in dns])
+    assert "kube-system" in peers and "169.254.20.10/32" in peers, peers  # kube-dns, and NodeLocal DNSCache
+    assert all({p["port"] for p in rule["ports"]} == {53} for rule in dns)
+
+
+@test
 def kubernetes_placeholder_of_the_secret_is_refused():
-    token = the("Secret")["stringData"]["token"]
+    token = the("Secret", "secret.yaml")["stringData"]["token"]
     e = environment(template_of("job.yaml")["spec"]["containers"][0])["TRAINERD_TOKEN"]["valueFrom"]["secretKeyRef"]
-    assert e == {"name": the("Secret")["metadata"]["name"], "key": "token"}
+    assert e == {"name": the("Secret", "secret.yaml")["metadata"]["name"], "key": "token"}
     config = {"cluster": {"worker": ["127.0.0.1:2222"]}, "task": {"type": "worker", "index": 0}}
     p = subprocess.run([TRAINERD, "--job", digits_job(workdir()), "--devices", "cpu:1"], capture_output=True, text=True, timeout=GUARD,
                        env={**os.environ, "TF_CONFIG": json.dumps(config), "TRAINERD_TOKEN": token})
