@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "daemon/ctl.h"
+#include "daemon/doc_path.h"
 #include "daemon/exit_codes.h"
 
 static const char usage[] = "usage: trainerctl explain [CODE | SIGNAL]\n"
@@ -15,8 +16,11 @@ static const char usage[] = "usage: trainerctl explain [CODE | SIGNAL]\n"
 
 static void print(const struct exit_code *c)
 {
+    char remedy[6000];
+
+    doc_path_replace(c->remedy, remedy, sizeof(remedy));
     printf("%d: %s\n     what to do:     %s\n     the supervisor: %s\n", c->code, c->meaning,
-           c->remedy, c->supervisor);
+           remedy, c->supervisor);
 }
 
 static const struct exit_code *find(uint64_t code)

@@ -164,7 +164,7 @@ int ctl_keys(int argc, char **argv)
     if (rc == 0 && (asked || argc != 1 || out == NULL)) {
         fprintf(asked ? stdout : stderr, "usage: trainerctl keys --out DIR [--cluster FILE] [--days N]\n\n"
                                          "Writes an authority, and a folder with certificate and key for each host of "
-                                         "the cluster\nand for the operator (`systemd/README.md`, Security).\n\n");
+                                         "the cluster\nand for the operator (share/doc/trainerd/systemd/README.md,\nSecurity).\n\n");
         args_help(table, COUNT_OF(table), asked ? stdout : stderr);
         return asked ? CTL_OK : CTL_USAGE;
     }

@@ -81,8 +81,8 @@ static const struct launcher {
     { .name = "PALS", .rank = "PALS_RANKID", .remedy = EACH },
     { .name = "ALPS", .rank = "ALPS_APP_PE", .remedy = EACH },
     { .name = "Indexed Job", .rank = "JOB_COMPLETION_INDEX",
-      .remedy = "add to the environment of every pod: TRAINERD_HOSTS=HOST,HOST,... (config/kubernetes/job.yaml has an "
-                "example), and TRAINERD_TASK=worker:$(JOB_COMPLETION_INDEX)" },
+      .remedy = "add to the environment of every pod: TRAINERD_HOSTS=HOST,HOST,... (job.yaml of the Kubernetes examples has "
+                "one), and TRAINERD_TASK=worker:$(JOB_COMPLETION_INDEX)" },
 };
 
 static bool is_set(const struct cluster_draft *d, const char *name)
