@@ -108,7 +108,13 @@ $(BUILD)/daemon/code.c: $(CODE)
 	@mkdir -p $(@D)
 	@{ echo '#include "daemon/versions.h"'; \
 	   echo "const char versions_code[] = \"$$(cat $^ | $(CC) -fpreprocessed -P -E -w -x c - | sha256sum | cut -c 1-16)\";"; } >$@
-$(addprefix $(BUILD)/daemon/,recipes.o page.o code.o): $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
+# The commit of the source files, written again only if it has changed.
+$(BUILD)/daemon/commit.c: FORCE
+	@mkdir -p $(@D)
+	@commit=$$(scripts/commit) && \
+	    { echo '#include "daemon/build_commit.h"'; echo "const char build_commit[] = \"$${commit:+commit $$commit}\";"; } >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(addprefix $(BUILD)/daemon/,recipes.o page.o code.o commit.o): $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
@@ -129,7 +135,7 @@ $(BUILD)/libapp.a: $(APP)
 $(BUILD)/libkit.a: $(KIT) # an archive: a test program without networks contains no network code
 	@rm -f $@
 	@ar rcs $@ $^
-$(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+$(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/daemon/commit.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -Wl,-z,relro,-z,now -o $@ $^ $(LDLIBS)
 # Calls of test programs that arrive in test/harness: plan_new.c verifies each plan, chosen.c chooses tests by name.

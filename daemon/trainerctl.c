@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "daemon/build_commit.h"
 #include "daemon/ctl.h"
 
 static const struct command {
@@ -68,7 +69,8 @@ int main(int argc, char **argv)
         strcmp(argv[1], "help") == 0)
         return help(stdout);
     if (strcmp(argv[1], "--version") == 0) {
-        printf("trainerctl " TRAINERD_VERSION "\n");
+        printf("trainerctl " TRAINERD_VERSION "%s%s%s\n", build_commit[0] != '\0' ? " (" : "",
+               build_commit, build_commit[0] != '\0' ? ")" : "");
         return CTL_OK;
     }
     for (size_t i = 0; i < COUNT_OF(commands); i++) {

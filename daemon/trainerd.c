@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "conf/job_schema.h"
 #include "daemon/args.h"
+#include "daemon/build_commit.h"
 #include "daemon/complete.h"
 #include "daemon/exit_codes.h"
 #include "daemon/launcher.h"
@@ -404,7 +405,7 @@ int main(int argc, char **argv)
         { "usr-signals", "WORD", "TRAINERD_USR_SIGNALS",
           "SIGUSR1 and SIGUSR2, with which Slurm and Grid Engine announce\nthe end of their time limit: stop (save and end; default), ignore",
           &f.usr_signals, NULL },
-        { "version", NULL, NULL, "print version and kernel library, exit", NULL, &f.version },
+        { "version", NULL, NULL, "print version, commit and kernel library, exit", NULL, &f.version },
         { "help", NULL, NULL, "print this, exit", NULL, &f.help },
     };
     struct err err;
@@ -419,7 +420,8 @@ int main(int argc, char **argv)
         return 0;
     }
     if (f.version) {
-        printf("trainerd " TRAINERD_VERSION " (%s)\n", op_kernel_id());
+        printf("trainerd " TRAINERD_VERSION " (%s%s%s)\n", build_commit,
+               build_commit[0] != '\0' ? ", " : "", op_kernel_id());
         return 0;
     }
     if (f.schema)

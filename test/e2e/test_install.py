@@ -59,12 +59,43 @@ def uninstall_removes_exactly_what_install_installed():
     assert "ExecStart=/usr/local/bin/trainerd\n" in unit and "@" not in unit.replace("trainerd@", "").replace("@system-service", "") \
         .replace("@privileged", ""), unit
     sh(os.path.join(folder, "usr/local/bin/trainerd"), "--job", folder + EXAMPLE_JOB, "--check", "--devices", "cpu:1")
+    manual = folder + "/usr/local/share/doc/trainerd/systemd/README.md"
+    assert manual in sh(os.path.join(folder, "usr/local/bin/trainerctl"), "explain", "138") and os.path.exists(manual)
+    commit = sh(os.path.join(ROOT, "scripts", "commit")).strip()
+    for program in ("trainerd", "trainerctl"):
+        version = sh(os.path.join(folder, "usr/local/bin", program), "--version")
+        assert re.match(r"%s \d+\.\d+\.\d+ ?\(commit %s[,)]" % (program, commit) if commit else r"%s [\d.]+( \((?!commit)|\n)" % program, version), version
     make("uninstall", "DESTDIR=" + folder)
     assert tree(folder) == ["usr/local/share/trainerd/mine.json"], tree(folder)
     left = [os.path.join(base, n) for base, names, _ in os.walk(folder) for n in names if n == "trainerd"]
     assert left == [os.path.join(folder, "usr/local/share/trainerd")], left
     p = subprocess.run(["make", "-s", "-C", ROOT, "uninstall", "DESTDIR=" + folder], capture_output=True, text=True)
     assert p.returncode != 0 and "is missing" in p.stderr, p
+
+
+@test
+def commit_is_that_of_the_repository_and_absent_without_one():
+    folder = workdir()
+    source = os.path.join(folder, "outer", "source")
+    os.makedirs(os.path.join(source, "scripts"))
+    shutil.copy(os.path.join(ROOT, "scripts", "commit"), os.path.join(source, "scripts"))
+
+    def git(*args, where=source):
+        return sh("git", "-C", where, "-c", "user.name=a", "-c", "user.email=a@example.com", *args).strip()
+
+    def commit():
+        return sh(os.path.join(source, "scripts", "commit"))
+    assert commit() == ""
+    git("init", "-q", where=os.path.join(folder, "outer"))
+    assert commit() == ""  # an archive that was extracted inside of another repository
+    git("init", "-q")
+    assert commit() == ""
+    git("add", ".")
+    git("commit", "-q", "-m", "a")
+    assert commit() == git("rev-parse", "--short=12", "HEAD") + "\n"
+    with open(os.path.join(source, "scripts", "commit"), "a") as f:
+        f.write("\n")
+    assert commit() == git("rev-parse", "--short=12", "HEAD") + "-dirty\n"
 
 
 def keys_of(node, name):
