@@ -163,6 +163,9 @@ static int read_failure(const struct rdzv_caller *c, const struct answer *a, str
     if (c->has_tls && !c->is_connected && a->status == GRPC_STATUS_UNAVAILABLE && is_handshake(text))
         return err_set(err, ERR_AUTH, "TLS: the task does not accept this caller, or does not use TLS: compare the "
                                       "token or the certificates (%s)", text);
+    if (c->has_tls && strstr(text, "is not in peer certificate") != NULL) /* gRPC's check of the name */
+        return err_set(err, ERR_AUTH, "TLS: the certificate of the task does not contain '%s': call the task by a name in its "
+                                      "certificate, such as its address in the cluster text (%s)", c->address, text);
     return err_set(err, err_code(a->status), "%s", text);
 }
 

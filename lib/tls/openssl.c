@@ -110,6 +110,9 @@ int openssl_verdict(struct err *err, int code, int verdict)
     char text[32] = "an unknown time";
     struct tm tm;
 
+    if (verdict == X509_V_ERR_HOSTNAME_MISMATCH || verdict == X509_V_ERR_IP_ADDRESS_MISMATCH)
+        return err_set(err, code, "%s: it must contain the host of the task in the cluster text, as those that "
+                                  "`trainerctl keys` writes", why);
     if (verdict != X509_V_ERR_CERT_NOT_YET_VALID && verdict != X509_V_ERR_CERT_HAS_EXPIRED)
         return err_set(err, code, "%s", why);
     if (gmtime_r(&now, &tm) != NULL)

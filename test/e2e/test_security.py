@@ -284,6 +284,20 @@ def eavesdropper_reads_nothing_under_tls():
         assert (seen.count(b"xchg") > 100) == (secret == ""), (seen.count(b"xchg"), secret)  # the heads of exchanges
 
 
+@test
+def address_that_is_not_in_the_certificate_is_named_with_the_remedy():
+    folder, port = workdir(), free_ports(1)[0]
+    keys(folder, "127.0.0.2")
+    task = Task(long_job(), {"cluster": {"worker": ["127.0.0.2:%d" % port]}, "task": {"type": "worker", "index": 0}},
+                ("--devices", "cpu:1", "--bind", "any"), {"TRAINERD_TLS": os.path.join(folder, "127.0.0.2")})
+    operator = {"TRAINERD_TLS": os.path.join(folder, "operator")}
+    wait_until(lambda: ctl("status", "127.0.0.2:%d" % port, **operator).returncode == 0, task.log)
+    for command in READING:
+        out = ctl(*command, "127.0.0.1:%d" % port, **operator)
+        assert out.returncode == 1 and ("the certificate of the task does not contain '127.0.0.1:%d': call the task by a name in its certificate, such "
+                                        "as its address in the cluster text" % port) in out.stderr, out
+
+
 class Local:
     """`trainerctl local` with two slow tasks; ports[i] is that of worker i. Use as a context manager."""
 
