@@ -47,7 +47,7 @@ static const struct conf_key rows[] = {
 { "", "data", OBJECT, 0, REQUIRED,
   .doc = "Where the samples are and how they are read." },
 { "/data", "format", ENUM, AT(data.origin.format), WORDS(formats), .fallback = "tfrecord",
-  .doc = "tfrecord: files of tf.train.Example, plain or gzip; csv: each line is a sample; npy: a NumPy array for "
+  .doc = "tfrecord: files of tf.train.Example, plain, gzip or zlib; csv: each line is a sample; npy: a NumPy array for "
          "each feature, where {feature} in the path is the name of the feature; tokens: raw uint16 or uint32, "
          "split into windows with the features \"tokens\" and \"labels\"; labels are shifted by one token." },
 { "/data", "train", PATH, AT(data.train), PATTERN, .instead = "mixture",

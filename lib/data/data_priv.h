@@ -8,7 +8,7 @@
  *   scan.c       scans a file in blocks, for the formats
  *   pack.c       plans which short records are packed to one sample
  *   lengths.c    reads the length of every record, for pack.c
- *   unpack.c     copies files to a local disk or to memory, and unpacks gzip
+ *   unpack.c     copies files to a local disk or to memory, and unpacks gzip and zlib
  *   record.c     reads the bytes of records, in windows
  *   content.c    checksums of the content, which tasks compare
  *   check.c      records that tasks compare while steps read them
@@ -191,11 +191,12 @@ int data_scan_report(struct data_scan *w, uint64_t at, struct err *err);
 int data_scan_error(const struct data_scan *w, uint64_t at, int rc, struct err *err);
 
 /* ---- unpack.c ---- */
-/* Copies the file of descriptor `fd` to the cache directory, or unpacks a gzip file to memory, and
- * updates f->path, bytes, mtime_ns. may_be_gzip: the format allows gzip. Returns the descriptor to
- * read from, which may be `fd`. */
-int data_unpack(const struct data_opts *opts, bool may_be_gzip, const struct data_retry *retry,
-                struct data_file *f, int fd, uint8_t *block, struct err *err);
+struct data_source;
+/* Copies the file of descriptor `fd` to the cache directory, or unpacks a compressed file to memory, and
+ * updates f->path, bytes, mtime_ns. Returns the descriptor to read from, which may be `fd`. */
+int data_unpack(const struct data_opts *opts, const struct data_source *source,
+                const struct data_retry *retry, struct data_file *f, int fd, uint8_t *block,
+                struct err *err);
 
 /* ---- file.c ---- */
 /* Sets size and time of an open file. Errors: ERR_IO, ERR_INPUT (not a regular file). */
@@ -266,7 +267,9 @@ struct data_decoder;
 struct data_source {
     const char *name;
     uint32_t index_kind;  /* id of the format in kept index files; 0: the index is not kept */
-    bool may_be_gzip;
+    /* Returns true if a file that begins with these bytes [n], n >= 2, is not compressed. NULL: files of this format are never
+     * compressed. */
+    bool (*is_plain)(const uint8_t *head, size_t n);
     bool has_members;  /* a file per feature */
     bool reads_content; /* index() adds the whole content to data_file.content */
     /* Checks that the features fit this format; NULL: all do. */

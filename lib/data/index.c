@@ -296,7 +296,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
                        "during a run",
                        f->origin);
     }
-    local = data_unpack(b->opts, b->s->source->may_be_gzip, &b->s->retry, f, fd, block, err);
+    local = data_unpack(b->opts, b->s->source, &b->s->retry, f, fd, block, err);
     if (local != fd)
         close(fd);
     if (local < 0)

@@ -39,6 +39,13 @@ static int tfrecord_fits(const struct data_set *s, struct err *err)
     return 0;
 }
 
+static bool tfrecord_is_plain(const uint8_t *head, size_t n)
+{
+    uint64_t length;
+
+    return n >= TFRECORD_HEAD_BYTES && tfrecord_head(head, UINT64_MAX, &length, NULL) == 0;
+}
+
 static int tfrecord_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
                           struct err *err)
 {
@@ -244,11 +251,18 @@ static int csv_fits(const struct data_set *s, struct err *err)
     return 0;
 }
 
+/* Text begins with a control character only if it is compressed with gzip, but "x^" also begins a zlib stream. */
+static bool csv_is_plain(const uint8_t *head, size_t n)
+{
+    (void)n;
+    return head[0] != 0x1f;
+}
+
 static const struct data_source sources[] = {
-    [DATA_TFRECORD] = { .name = "tfrecord", .index_kind = 1, .may_be_gzip = true, .reads_content = true,
+    [DATA_TFRECORD] = { .name = "tfrecord", .index_kind = 1, .is_plain = tfrecord_is_plain, .reads_content = true,
                         .check = tfrecord_fits, .index = tfrecord_index,
                         .parse = tfrecord_parse },
-    [DATA_CSV] = { .name = "csv", .index_kind = 2, .may_be_gzip = true, .reads_content = true, .check = csv_fits,
+    [DATA_CSV] = { .name = "csv", .index_kind = 2, .is_plain = csv_is_plain, .reads_content = true, .check = csv_fits,
                    .index = csv_index, .finish = csv_finish, .parse = csv_parse },
     [DATA_NPY] = { .name = "npy", .has_members = true, .check = arrays_fit, .index = arrays_index,
                    .parse = arrays_parse },

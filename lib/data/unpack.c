@@ -1,5 +1,5 @@
-/* unpack.c - copies files to the cache directory, unpacked if they are gzip, or unpacks gzip files
- * to memory if the set is cached in memory. Copies can be read at random positions and fast.
+/* unpack.c - copies files to the cache directory, unpacked if they are compressed with gzip or zlib, or unpacks compressed
+ * files to memory if the set is cached in memory. Copies can be read at random positions and fast.
  *
  * The name of a copy contains a hash of path, size and time of the original, so a changed original
  * has another copy. The copy is renamed to its name after it is complete and synced. */
@@ -24,12 +24,19 @@
 
 enum { OUT_BYTES = 256 << 10 };
 
+/* The compressions that files may have: those of TensorFlow's TFRecordOptions. */
+static const struct packing {
+    const char *name;
+    int window_bits; /* for inflateInit2() */
+    const char *remedy;
+} gzip = { "gzip", 16 + MAX_WBITS, "gunzip it" }, zlib = { "zlib", MAX_WBITS, "write it without compression" };
+
 struct copy {
     const struct data_opts *opts;
     const struct data_retry *retry;
     struct data_file *f;
     int from, to;
-    bool is_gzip;
+    const struct packing *packing; /* NULL: the file is not compressed */
     uint8_t *in;             /* borrowed; [DATA_BLOCK_BYTES] */
     uint64_t at;             /* bytes read */
     uint64_t written, limit; /* bytes */
@@ -68,13 +75,13 @@ static int read_block(struct copy *c, size_t *n, struct err *err)
     return rc;
 }
 
-static int gzip_error(const struct copy *c, const z_stream *z, const char *what, struct err *err)
+static int packing_error(const struct copy *c, const z_stream *z, const char *what, struct err *err)
 {
-    return err_set(err, ERR_CORRUPT, "'%s': offset %" PRIu64 ": gzip: %s", c->f->origin,
-                   c->at - z->avail_in, what != NULL ? what : "damaged");
+    return err_set(err, ERR_CORRUPT, "'%s': offset %" PRIu64 ": %s: %s", c->f->origin,
+                   c->at - z->avail_in, c->packing->name, what != NULL ? what : "damaged");
 }
 
-/* Unpacks all gzip members up to the end of the file; `gzip -c a b` writes several. */
+/* Unpacks all members of a gzip file, or zlib streams, up to the end of the file; `gzip -c a b` writes several. */
 static int inflate_all(struct copy *c, z_stream *z, uint8_t *out, struct err *err)
 {
     bool inside = false; /* a member has begun and not ended */
@@ -89,17 +96,17 @@ static int inflate_all(struct copy *c, z_stream *z, uint8_t *out, struct err *er
             z->next_in = c->in;
             z->avail_in = (uInt)n;
             if (n == 0)
-                return inside ? gzip_error(c, z, "the file is truncated", err) : 0;
+                return inside ? packing_error(c, z, "the file is truncated", err) : 0;
         }
         if (!inside && status == Z_STREAM_END && inflateReset(z) != Z_OK)
-            return gzip_error(c, z, z->msg, err);
+            return packing_error(c, z, z->msg, err);
         inside = true;
         do {
             z->next_out = out;
             z->avail_out = OUT_BYTES;
             status = inflate(z, Z_NO_FLUSH);
             if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
-                return gzip_error(c, z, z->msg, err);
+                return packing_error(c, z, z->msg, err);
             rc = write_out(c, out, OUT_BYTES - z->avail_out, err);
             if (rc < 0)
                 return rc;
@@ -109,13 +116,13 @@ static int inflate_all(struct copy *c, z_stream *z, uint8_t *out, struct err *er
     }
 }
 
-static int unpack_gzip(struct copy *c, struct err *err)
+static int unpack(struct copy *c, struct err *err)
 {
     z_stream z = { .zalloc = Z_NULL };
     uint8_t *out = malloc(OUT_BYTES);
     int rc;
 
-    if (out == NULL || inflateInit2(&z, 16 + MAX_WBITS) != Z_OK) {
+    if (out == NULL || inflateInit2(&z, c->packing->window_bits) != Z_OK) {
         free(out);
         return err_set(err, ERR_NOMEM, "unpack '%s': out of memory", c->f->origin);
     }
@@ -140,7 +147,7 @@ static int copy_plain(struct copy *c, struct err *err)
 
 static int run(struct copy *c, struct err *err)
 {
-    return c->is_gzip ? unpack_gzip(c, err) : copy_plain(c, err);
+    return c->packing != NULL ? unpack(c, err) : copy_plain(c, err);
 }
 
 /* Updates size and time of `f` for the copy `fd`, which is read from now on. Returns fd. */
@@ -249,26 +256,43 @@ static int copy_to_cache(struct copy *c, struct err *err)
     return use_copy(c->f, fd, err);
 }
 
-int data_unpack(const struct data_opts *opts, bool may_be_gzip, const struct data_retry *retry,
-                struct data_file *f, int fd, uint8_t *block, struct err *err)
+/* Returns the compression of a file that begins with these bytes, or NULL. An uncompressed TFRecord file may begin with the
+ * same bytes as a compressed one, because they are the low bytes of a length. */
+static const struct packing *packing_of(const struct data_source *source, const uint8_t *head,
+                                        size_t n)
+{
+    if (n < 2 || source->is_plain(head, n))
+        return NULL;
+    if (head[0] == 0x1f && head[1] == 0x8b)
+        return &gzip;
+    /* RFC 1950: deflate with a window of at most 32 KiB, and a check of the two bytes */
+    return (head[0] & 0x0f) == 8 && head[0] >> 4 <= 7 && (head[0] << 8 | head[1]) % 31 == 0 ? &zlib
+                                                                                            : NULL;
+}
+
+int data_unpack(const struct data_opts *opts, const struct data_source *source,
+                const struct data_retry *retry, struct data_file *f, int fd, uint8_t *block,
+                struct err *err)
 {
     struct copy c = { .opts = opts, .retry = retry, .f = f, .from = fd, .in = block };
-    uint8_t magic[2] = { 0, 0 };
-    int rc = 0;
+    uint8_t head[16];
+    size_t n = f->bytes < sizeof(head) ? (size_t)f->bytes : sizeof(head);
 
-    if (may_be_gzip && f->bytes >= sizeof(magic))
-        rc = data_file_read_again(retry, fd, f->path, magic, sizeof(magic), 0, err);
-    if (rc < 0)
-        return rc;
-    c.is_gzip = magic[0] == 0x1f && magic[1] == 0x8b;
+    if (source->is_plain != NULL) {
+        int rc = data_file_read_again(retry, fd, f->path, head, n, 0, err);
+
+        if (rc < 0)
+            return rc;
+        c.packing = packing_of(source, head, n);
+    }
     if (opts->origin.cache == DATA_CACHE_DISK)
         return copy_to_cache(&c, err);
-    if (!c.is_gzip)
+    if (c.packing == NULL)
         return fd;
     if (opts->origin.cache == DATA_CACHE_MEMORY)
         return unpack_to_memory(&c, err);
     return err_set(err, ERR_INPUT,
-                   "'%s' is compressed with gzip, and records are read at random: cache them in "
-                   "memory or on a disk, or gunzip it",
-                   f->origin);
+                   "'%s' is compressed with %s, and records are read at random: cache them in "
+                   "memory or on a disk, or %s",
+                   f->origin, c.packing->name, c.packing->remedy);
 }

@@ -9,7 +9,7 @@
 #include "opts/tensor.h"
 
 enum data_format {
-    /* tf.train.Example records; plain, or gzip (see data_origin.cache) */
+    /* tf.train.Example records; plain, or compressed with gzip or zlib (see data_origin.cache) */
     DATA_TFRECORD,
     /* RFC 4180; a feature of n elements is n adjacent columns */
     DATA_CSV,
@@ -116,7 +116,7 @@ struct data_origin {
     /* A bad record is replaced by the next good record and counted; the rest of a TFRecord file
      * after a damaged header is skipped. */
     bool skip_bad;
-    enum data_cache cache;       /* gzip files require memory or disk */
+    enum data_cache cache;       /* compressed files require memory or disk */
     const char *cache_directory; /* with DATA_CACHE_DISK, else NULL */
     const char *index_directory; /* indexes are kept here between runs; NULL: memory only */
 };

@@ -42,12 +42,13 @@ static void write_text(const char *folder, const char *name, const char *text)
 
 /* ---- gzip ---- */
 
-static void gzip_member(struct buf *out, const void *data, size_t n)
+/* window_bits: 31 for gzip, 15 for zlib. */
+static void deflate_to(struct buf *out, const void *data, size_t n, int window_bits)
 {
     uint8_t room[1 << 16];
     z_stream z = { .zalloc = Z_NULL };
 
-    assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 16 + 15, 8, 0), Z_OK);
+    assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, window_bits, 8, 0), Z_OK);
     z.next_in = (Bytef *)(uintptr_t)data;
     z.avail_in = (uInt)n;
     z.next_out = room;
@@ -66,7 +67,7 @@ static void gzip_file(const char *folder, const char *name, uint64_t n, struct b
         kit_record(&half, i);
         if (i != n / 2 && i + 1 != n)
             continue;
-        gzip_member(packed, half.data, half.len);
+        deflate_to(packed, half.data, half.len, 31);
         buf_reset(&half);
     }
     kit_write(folder, name, packed->data, packed->len);
@@ -117,6 +118,72 @@ static void gzip_file_is_unpacked_to_memory_or_cache_directory(void **state)
     }
     buf_fini(&packed);
     free(cache);
+    kit_remove(folder);
+}
+
+static void zlib_file_is_unpacked_and_a_damaged_one_is_refused(void **state)
+{
+    char *folder = kit_folder();
+    struct buf plain = { 0 }, packed = { 0 };
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+    struct data_set *s;
+
+    (void)state;
+    for (uint64_t i = 0; i < 100; i++)
+        kit_record(&plain, i);
+    deflate_to(&packed, plain.data, plain.len, 15);
+    kit_write(folder, "a", packed.data, packed.len);
+    refused(&opts, folder, "a", ERR_INPUT, "is compressed with zlib");
+    opts.origin.cache = DATA_CACHE_MEMORY;
+    s = open_opts(&opts, folder, "a");
+    check_ids(s, 100);
+    data_free(s);
+    kit_write(folder, "a", packed.data, packed.len / 2);
+    refused(&opts, folder, "a", ERR_CORRUPT, "zlib: the file is truncated");
+    packed.data[packed.len / 2] ^= 0x55;
+    kit_write(folder, "a", packed.data, packed.len);
+    refused(&opts, folder, "a", ERR_CORRUPT, "/a'");
+    buf_fini(&plain);
+    buf_fini(&packed);
+    kit_remove(folder);
+}
+
+/* The first bytes of a TFRecord file are those of a compressed file where its first record has such a length. */
+static void plain_file_that_begins_like_a_compressed_one_is_read(void **state)
+{
+    static const size_t lengths[] = { 0x9c78, 0x8b1f };
+    char *folder = kit_folder();
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+
+    (void)state;
+    for (size_t k = 0; k < COUNT_OF(lengths); k++) {
+        struct buf features = { 0 }, example = { 0 }, file = { 0 };
+        uint8_t image[KIT_PIXELS];
+        char *filler = calloc(1, lengths[k]);
+        struct data_set *s;
+
+        for (size_t i = 0; i < KIT_PIXELS; i++)
+            image[i] = kit_pixel(0, i);
+        assert_non_null(filler);
+        for (size_t n = lengths[k] - 200; example.len != lengths[k];
+             n += lengths[k] - example.len) {
+            buf_reset(&features);
+            buf_reset(&example);
+            kit_bytes(&features, "image", image, sizeof(image));
+            kit_ints(&features, "id", &(int64_t){ 0 }, 1);
+            kit_bytes(&features, "filler", filler, n);
+            kit_member(&example, 1, features.data, features.len);
+        }
+        tfrecord_append(&file, example.data, example.len);
+        kit_write(folder, "a", file.data, file.len);
+        s = open_opts(&opts, folder, "a");
+        check_ids(s, 1);
+        data_free(s);
+        free(filler);
+        buf_fini(&features);
+        buf_fini(&example);
+        buf_fini(&file);
+    }
     kit_remove(folder);
 }
 
@@ -1009,6 +1076,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gzip_file_is_unpacked_to_memory_or_cache_directory),
+        cmocka_unit_test(zlib_file_is_unpacked_and_a_damaged_one_is_refused),
+        cmocka_unit_test(plain_file_that_begins_like_a_compressed_one_is_read),
         cmocka_unit_test(gzip_damaged_file_is_refused_and_leaves_no_copy),
         cmocka_unit_test(csv_lines_are_records),
         cmocka_unit_test(csv_without_header_has_numbered_columns),

@@ -21,9 +21,11 @@
 #define GZIP                                                                                       \
     "\4\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcb\x48\xcd\x01\x00\x05\x39\x35\x81\x03\x00\x00\x00"     \
     "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcb\xc9\x07\x00\x3c\x2b\x3a\x2f\x02\x00\x00\x00"
+/* "hello" as a zlib stream */
+#define ZLIB "\4\x78\x9c\xcb\x48\xcd\xc9\xc9\x07\x00\x06\x2c\x02\x15"
 
 const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(CSV), FUZZ_SEED(CSV_BARE), FUZZ_SEED(NPY),
-                                        FUZZ_SEED(TOKENS), FUZZ_SEED(GZIP) };
+                                        FUZZ_SEED(TOKENS), FUZZ_SEED(GZIP), FUZZ_SEED(ZLIB) };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
 static const struct data_feature numbers[] = {
