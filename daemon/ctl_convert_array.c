@@ -18,28 +18,43 @@ struct array {
     size_t item;     /* number of elements of one item */
 };
 
-static bool is_integer(enum tensor_dtype t)
+/* The type in the TFRecord file. */
+static enum tensor_dtype stored_type(enum tensor_dtype t)
 {
-    return t == TENSOR_I8 || t == TENSOR_I16 || t == TENSOR_U16 || t == TENSOR_I32 ||
-           t == TENSOR_U32 || t == TENSOR_I64;
+    switch (t) {
+    case TENSOR_U8:
+    case TENSOR_BOOL:
+        return TENSOR_U8;
+    case TENSOR_F16:
+    case TENSOR_F32:
+    case TENSOR_F64:
+        return TENSOR_F32;
+    default:
+        return TENSOR_I64;
+    }
 }
 
-static int64_t integer_at(const struct tensor *t, size_t i)
+/* Converts an array to the type in the TFRecord file. */
+static int convert_array(struct array *a, const char *path, struct err *err)
 {
-    switch (t->dtype) {
-    case TENSOR_I8:
-        return ((const int8_t *)t->data)[i];
-    case TENSOR_I16:
-        return ((const int16_t *)t->data)[i];
-    case TENSOR_U16:
-        return ((const uint16_t *)t->data)[i];
-    case TENSOR_I32:
-        return ((const int32_t *)t->data)[i];
-    case TENSOR_U32:
-        return ((const uint32_t *)t->data)[i];
-    default:
-        return ((const int64_t *)t->data)[i];
+    struct tensor to = { .dtype = stored_type(a->t.dtype), .shape = a->t.shape };
+    size_t n = (size_t)tensor_elements(&to), fitting;
+    char number[40];
+
+    to.data = malloc(tensor_bytes(&to) + 1);
+    if (to.data == NULL)
+        return err_set(err, ERR_NOMEM, "'%s': out of memory", path);
+    fitting = npy_convert(a->t.dtype, a->t.data, n, to.dtype, to.data);
+    if (fitting < n) {
+        npy_print_number(a->t.dtype, a->t.data, fitting, number, sizeof(number));
+        free(to.data);
+        return err_set(err, ERR_INPUT, "'%s': item %zu has %s (%s), which no %s equals", path,
+                       fitting / a->item, number, tensor_dtype_name(a->t.dtype),
+                       tensor_dtype_name(to.dtype));
     }
+    free(a->t.data);
+    a->t = to;
+    return 0;
 }
 
 static int read_array(struct array *a, const struct convert_input *in, struct err *err)
@@ -53,51 +68,25 @@ static int read_array(struct array *a, const struct convert_input *in, struct er
     if (a->t.shape.rank == 0)
         return err_set(err, ERR_INPUT, "'%s' is one number: expected an array of samples",
                        in->path);
-    if (a->t.dtype != TENSOR_F32 && a->t.dtype != TENSOR_F64 && a->t.dtype != TENSOR_U8 &&
-        a->t.dtype != TENSOR_BOOL && !is_integer(a->t.dtype))
-        return err_set(err, ERR_UNSUPPORTED, "'%s' is an array of %s: save it as float32 or int64",
-                       in->path, tensor_dtype_name(a->t.dtype));
     a->item = 1;
     for (uint32_t d = 1; d < a->t.shape.rank; d++)
         a->item *= (size_t)a->t.shape.dim[d];
-    return a->item > 0 ? 0
-                       : err_set(err, ERR_INPUT,
-                                 "'%s': expected items with elements, found empty items", in->path);
+    if (a->item == 0)
+        return err_set(err, ERR_INPUT, "'%s': expected items with elements, found empty items",
+                       in->path);
+    return a->t.dtype == stored_type(a->t.dtype) ? 0 : convert_array(a, in->path, err);
 }
 
-static int add_item(struct convert *c, const struct array *a, size_t i, struct err *err)
+static void add_item(struct convert *c, const struct array *a, size_t i)
 {
-    size_t from = i * a->item;
+    const uint8_t *from = (const uint8_t *)a->t.data + i * a->item * tensor_dtype_bytes(a->t.dtype);
 
-    if (a->t.dtype == TENSOR_U8 || a->t.dtype == TENSOR_BOOL) {
-        data_write_bytes(&c->list, a->name, (const uint8_t *)a->t.data + from, a->item);
-    } else if (a->t.dtype == TENSOR_F32) {
-        data_write_floats(&c->list, a->name, (const float *)a->t.data + from, a->item);
-    } else if (a->t.dtype == TENSOR_F64) {
-        float *x = malloc(a->item * sizeof(*x));
-
-        if (x == NULL)
-            return err_set(err, ERR_NOMEM, "out of memory");
-        for (size_t k = 0; k < a->item; k++)
-            x[k] = (float)((const double *)a->t.data)[from + k];
-        data_write_floats(&c->list, a->name, x, a->item);
-        free(x);
-    } else {
-        int64_t *x = malloc(a->item * sizeof(*x));
-
-        if (x == NULL)
-            return err_set(err, ERR_NOMEM, "out of memory");
-        for (size_t k = 0; k < a->item; k++)
-            x[k] = integer_at(&a->t, from + k);
-        data_write_ints(&c->list, a->name, x, a->item);
-        free(x);
-    }
-    return 0;
-}
-
-static const char *stored_as(enum tensor_dtype t)
-{
-    return is_integer(t) ? "int64" : t == TENSOR_F32 || t == TENSOR_F64 ? "float32" : "uint8";
+    if (a->t.dtype == TENSOR_U8)
+        data_write_bytes(&c->list, a->name, from, a->item);
+    else if (a->t.dtype == TENSOR_F32)
+        data_write_floats(&c->list, a->name, (const float *)(const void *)from, a->item);
+    else
+        data_write_ints(&c->list, a->name, (const int64_t *)(const void *)from, a->item);
 }
 
 static void item_shape(const struct array *a, struct shape *out)
@@ -163,18 +152,19 @@ static int check_array(struct convert *c, const struct array *a, const struct ar
                        ": expected equal numbers",
                        first->name, first->t.shape.dim[0], a->name, a->t.shape.dim[0]);
     if (is_first) {
-        convert_describe(c, a->name, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)),
-                         "");
+        convert_describe(c, a->name, tensor_dtype_name(a->t.dtype),
+                         shape_print(&s, shape, sizeof(shape)), "");
         *kind = *a;
         kind->t.data = NULL;
         return 0;
     }
     item_shape(kind, &was);
-    if (strcmp(stored_as(a->t.dtype), stored_as(kind->t.dtype)) != 0 || !shape_equal(&s, &was))
-        return err_set(
-            err, ERR_INPUT, "'%s' has items of %s %s, expected %s %s as in the first file of '%s'",
-            in->path, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)),
-            stored_as(kind->t.dtype), shape_print(&was, expected, sizeof(expected)), a->name);
+    if (a->t.dtype != kind->t.dtype || !shape_equal(&s, &was))
+        return err_set(err, ERR_INPUT,
+                       "'%s' has items of %s %s, expected %s %s as in the first file of '%s'",
+                       in->path, tensor_dtype_name(a->t.dtype),
+                       shape_print(&s, shape, sizeof(shape)), tensor_dtype_name(kind->t.dtype),
+                       shape_print(&was, expected, sizeof(expected)), a->name);
     return 0;
 }
 
@@ -192,10 +182,9 @@ static int convert_group(struct convert *c, const char *const *names, size_t n, 
             rc = check_array(c, &arrays[i], &arrays[0], &kinds[i], in, group == 0, err);
     }
     for (int64_t k = 0; rc == 0 && k < arrays[0].t.shape.dim[0]; k++) {
-        for (size_t i = 0; rc == 0 && i < n; i++)
-            rc = add_item(c, &arrays[i], (size_t)k, err);
-        if (rc == 0)
-            rc = data_writer_add(c->writer, &c->list, err);
+        for (size_t i = 0; i < n; i++)
+            add_item(c, &arrays[i], (size_t)k);
+        rc = data_writer_add(c->writer, &c->list, err);
     }
     for (size_t i = 0; i < n; i++)
         free(arrays[i].t.data);

@@ -13,7 +13,7 @@
  *   content.c    checksums of the content, which tasks compare
  *   check.c      records that tasks compare while steps read them
  *   unchanged.c  detects a file that changed after it was indexed
- *   source.c     the table of formats; with tfrecord.c, tfrecord_index.c, csv.c, npy.c
+ *   source.c     the table of formats; with tfrecord.c, tfrecord_index.c, csv.c, arrays.c
  *   example.c    finds features in a tf.train.Example; with example_read.c (values), proto.c
  *   varints.c    decodes packed integers, for example_read.c
  *   image.c      preprocesses JPEG, PNG or raw pixels; with jpeg.c, png.c, resample.c, color.c
@@ -66,6 +66,7 @@ struct data_file {
      * [data_at + i * step, data_at + i * step + span). */
     uint64_t *starts; /* [n_records + 1] owned, or NULL */
     uint64_t data_at, step, span;
+    enum tensor_dtype dtype;     /* npy: of the numbers in the file */
     const uint8_t *mapping;      /* owned; [bytes] for mapping_copy() only; NULL: not mapped */
     atomic_int fd;               /* owned; -1: not open */
     bool pinned;                 /* fd is an unpacked copy in memory, which stays open */
@@ -152,6 +153,9 @@ void data_free_files(struct data_set *s);
 /* Copies and checks the features and computes their layout. Errors: ERR_INPUT (a feature is
  * inconsistent in itself, with another feature or with the format), ERR_NOMEM. */
 int data_copy_features(struct data_set *s, const struct data_opts *opts, struct err *err);
+/* Reports that a feature does not fit a format of files; returns ERR_INPUT. */
+int data_refuse_feature(const struct data_feature *f, const char *format, const char *what,
+                        struct err *err);
 /* Returns true if the feature is encoded or has preprocessing steps. */
 bool data_is_image(const struct data_feature *f);
 /* Sets the values [have, n) of the stored form to pad_value. */
@@ -284,6 +288,14 @@ struct data_source {
 };
 const struct data_source *data_source_of(enum data_format format);
 
+static inline bool data_is_token_type(enum tensor_dtype t)
+{
+    return t == TENSOR_U16 || t == TENSOR_U32;
+}
+int arrays_fit(const struct data_set *s, struct err *err);
+int arrays_index(struct data_scan *w, struct err *err);
+int arrays_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
+                 struct err *err);
 int tfrecord_index(struct data_scan *w, struct err *err);
 int csv_index(struct data_scan *w, struct err *err);
 int csv_finish(struct data_set *s, struct err *err);
@@ -304,6 +316,7 @@ const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tens
 struct data_decoder { /* buffers of one thread */
     struct data_set *s;
     struct data_retry retry;
+    const struct data_file *file;        /* the file of the bytes of parse() */
     struct data_window *windows;         /* [n_members] owned */
     struct data_entry *found;            /* [n_features] owned */
     const void **stored;                 /* [n_features] owned; into record, room, pack or cache */

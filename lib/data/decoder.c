@@ -99,6 +99,7 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
         rc = data_window_record(s, &d->windows[m], file + m, record - first, last - first,
                                 &d->retry, &bytes, &n, err);
         atomic_store_explicit(&d->reading, 0, memory_order_relaxed);
+        d->file = &s->files[file + m];
         if (rc == 0)
             rc = s->source->parse(d, m, bytes, n, err);
     }

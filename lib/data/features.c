@@ -15,6 +15,16 @@ static int bad_feature(const struct data_feature *f, struct err *err, const char
                    tensor_dtype_name(f->fed), what);
 }
 
+int data_refuse_feature(const struct data_feature *f, const char *format, const char *what,
+                        struct err *err)
+{
+    char shape[160];
+
+    return err_set(err, ERR_INPUT, "feature '%s' (%s %s) of %s: %s", f->name,
+                   tensor_dtype_name(f->stored), shape_print(&f->shape, shape, sizeof(shape)),
+                   format, what);
+}
+
 bool data_is_image(const struct data_feature *f)
 {
     return f->encoded || f->n_steps > 0;

@@ -34,6 +34,15 @@ int npy_parse_header(const void *bytes, size_t n, const char *what, struct npy *
 int npy_read(const char *path, size_t max_bytes, struct tensor *out, struct err *err);
 /* As npy_read(), from memory; `what` is for messages. */
 int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out, struct err *err);
+
+/* npy_numbers.c: converts n numbers (of any alignment) of a type that a header can state to float32, int64, int32 or uint8,
+ * each to the same number, but float64 to the nearest float32. Returns n, or the index of the first number that does not fit,
+ * such as 300 in uint8, 0.5 in int64, 16777217 in float32; dst is then undefined from this index on. */
+size_t npy_convert(enum tensor_dtype from, const void *src, size_t n, enum tensor_dtype to,
+                   void *dst);
+/* Prints number i. */
+void npy_print_number(enum tensor_dtype type, const void *src, size_t i, char *out, size_t room);
+
 /* Writes a plain tensor atomically. Errors: ERR_UNSUPPORTED (bfloat16), those of fs_replace(). */
 int npy_write(const char *path, const struct tensor *t, struct err *err);
 

@@ -8,34 +8,19 @@
 #include "base/err.h"
 #include "data/data_priv.h"
 #include "data/example.h"
-#include "data/npy.h"
 #include "data/tfrecord.h"
 
 enum { FRAME_BYTES = TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES };
-
-static int bad_feature(const struct data_feature *f, const char *format, const char *what,
-                       struct err *err)
-{
-    char shape[160];
-
-    return err_set(err, ERR_INPUT, "feature '%s' (%s %s) of %s: %s", f->name,
-                   tensor_dtype_name(f->stored), shape_print(&f->shape, shape, sizeof(shape)),
-                   format, what);
-}
-
-static bool is_token_type(enum tensor_dtype t)
-{
-    return t == TENSOR_U16 || t == TENSOR_U32;
-}
 
 /* ---- tfrecord ---- */
 
 static int tfrecord_fits(const struct data_set *s, struct err *err)
 {
     for (uint32_t i = 0; i < s->n_features; i++)
-        if (is_token_type(s->features[i].stored))
-            return bad_feature(&s->features[i], "a TFRecord file",
-                               "an Example contains uint8 bytes, float32 and int64 lists", err);
+        if (data_is_token_type(s->features[i].stored))
+            return data_refuse_feature(&s->features[i], "a TFRecord file",
+                                       "an Example contains uint8 bytes, float32 and int64 lists",
+                                       err);
     return 0;
 }
 
@@ -71,79 +56,6 @@ static int tfrecord_parse(struct data_decoder *d, uint32_t member, const uint8_t
     return rc;
 }
 
-/* ---- npy: a file per feature ---- */
-
-static int arrays_fit(const struct data_set *s, struct err *err)
-{
-    for (uint32_t i = 0; i < s->n_features; i++) {
-        const struct data_feature *f = &s->features[i];
-
-        if (f->pad || f->truncate || f->derived != DATA_STORED)
-            return bad_feature(f, "a .npy file",
-                               "all items of an array have the same shape: remove pad, truncate, "
-                               "packing and derived features",
-                               err);
-        if (f->encoded || is_token_type(f->stored))
-            return bad_feature(f, "a .npy file", "expected uint8, int32, int64 or float32 arrays",
-                               err);
-    }
-    return 0;
-}
-
-static int arrays_index(struct data_scan *w, struct err *err)
-{
-    const struct data_set *s = w->s;
-    const struct data_feature *f = &s->features[w->member];
-    struct shape expected = { .rank = f->shape.rank + 1 };
-    size_t item = s->layout.stored_size[w->member];
-    uint64_t want = NPY_HEADER_BYTES < w->f->bytes ? NPY_HEADER_BYTES : w->f->bytes, held;
-    const uint8_t *bytes;
-    struct npy head;
-    char has[160], wants[160], what[300];
-    int rc = data_scan_fetch(w, 0, want, want, &bytes, &held, err);
-
-    snprintf(what, sizeof(what), "'%.280s'", w->f->origin);
-    if (rc == 0)
-        rc = npy_parse_header(bytes, held, what, &head, err);
-    if (rc == 0 && head.fortran && head.shape.rank > 1)
-        rc = err_set(err, ERR_UNSUPPORTED,
-                     "%s is in Fortran order, so its items are not contiguous: save "
-                     "numpy.ascontiguousarray(array)",
-                     what);
-    if (rc < 0)
-        return rc;
-    for (uint32_t d = 0; d < f->shape.rank; d++)
-        expected.dim[d + 1] = f->shape.dim[d];
-    expected.dim[0] = head.shape.rank > 0 ? head.shape.dim[0] : 0;
-    if (head.dtype == TENSOR_BOOL && f->stored == TENSOR_U8)
-        head.dtype = TENSOR_U8;
-    if (f->shape.rank == TENSOR_MAX_RANK || head.dtype != f->stored || head.shape.rank == 0 ||
-        !shape_equal(&head.shape, &expected))
-        return err_set(err, ERR_INPUT, "'%s' is an array %s %s; feature '%s' expects items %s %s",
-                       w->f->origin, tensor_dtype_name(head.dtype),
-                       shape_print(&head.shape, has, sizeof(has)), f->name,
-                       tensor_dtype_name(f->stored), shape_print(&f->shape, wants, sizeof(wants)));
-    if ((w->f->bytes - head.data_at) / item != (uint64_t)head.shape.dim[0] ||
-        (w->f->bytes - head.data_at) % item != 0)
-        return err_set(err, ERR_CORRUPT,
-                       "'%s' has %" PRIu64 " bytes after its header, expected %" PRId64
-                       " items of %zu bytes: it is truncated or was changed",
-                       w->f->origin, w->f->bytes - head.data_at, head.shape.dim[0], item);
-    w->f->data_at = head.data_at;
-    w->f->step = w->f->span = item;
-    w->f->n_records = (uint64_t)head.shape.dim[0];
-    return 0;
-}
-
-static int arrays_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
-                        struct err *err)
-{
-    (void)n;
-    (void)err;
-    d->stored[member] = bytes;
-    return 0;
-}
-
 /* ---- tokens ---- */
 
 static const char tokens_name[] = "tokens", labels_name[] = "labels";
@@ -154,16 +66,16 @@ static int tokens_fit(const struct data_set *s, struct err *err)
         const struct data_feature *f = &s->features[i];
 
         if (strcmp(f->name, tokens_name) != 0 && strcmp(f->name, labels_name) != 0)
-            return bad_feature(f, "a token file",
-                               "its features are 'tokens' and 'labels' (the following tokens)",
-                               err);
-        if (!is_token_type(f->stored) || f->stored != s->features[0].stored)
-            return bad_feature(f, "a token file", "expected uint16 or uint32, the same for both",
-                               err);
+            return data_refuse_feature(
+                f, "a token file", "its features are 'tokens' and 'labels' (the following tokens)",
+                err);
+        if (!data_is_token_type(f->stored) || f->stored != s->features[0].stored)
+            return data_refuse_feature(f, "a token file",
+                                       "expected uint16 or uint32, the same for both", err);
         if (s->layout.elements[i] != s->layout.elements[0] || f->pad || f->truncate ||
             f->derived != DATA_STORED)
-            return bad_feature(f, "a token file",
-                               "tokens and labels must be windows of the same length", err);
+            return data_refuse_feature(f, "a token file",
+                                       "tokens and labels must be windows of the same length", err);
     }
     return 0;
 }
@@ -243,8 +155,8 @@ static int tokens_parse(struct data_decoder *d, uint32_t member, const uint8_t *
 static int csv_fits(const struct data_set *s, struct err *err)
 {
     for (uint32_t i = 0; i < s->n_features; i++)
-        if (s->features[i].encoded || is_token_type(s->features[i].stored))
-            return bad_feature(&s->features[i], "a CSV file",
+        if (s->features[i].encoded || data_is_token_type(s->features[i].stored))
+            return data_refuse_feature(&s->features[i], "a CSV file",
                                "expected numbers: uint8, int32, int64 or "
                                "float32",
                                err);

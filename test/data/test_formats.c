@@ -2,6 +2,7 @@
  * skipped bad records, temporarily failing disks, local copies. */
 #include "data/kit.h"
 
+#include <math.h>
 #include <sys/stat.h>
 #include <zlib.h>
 
@@ -520,14 +521,115 @@ static void npy_items_are_records(void **state)
     refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "has 2 items and");
     npy_file(folder, "label-1.npy", "<i8", "(2,)", y, 8);
     refused(&opts, folder, "{feature}-*.npy", ERR_CORRUPT, "has 8 bytes after its header");
-    npy_file(folder, "label-1.npy", "<i4", "(2,)", y, 8);
+    npy_file(folder, "label-1.npy", "<i4", "(2, 1)", y, 8);
     refused(&opts, folder, "{feature}-*.npy", ERR_INPUT,
-            "is an array int32 [2]; feature 'label' expects items int64 []");
+            "is an array int32 [2, 1]; feature 'label' expects items int64 []");
     write_text(folder, "label-1.npy", "\x93NUMPY");
     refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "label-1.npy'");
     npy_file(folder, "label-2.npy", "<i8", "(1,)", y, 8);
     refused(&opts, folder, "{feature}-*.npy", ERR_INPUT,
             "matches 2 files for feature 'x' and 3 for 'label'");
+    kit_remove(folder);
+}
+
+/* Numbers of each type of .npy files, and what features of each type get from them. */
+static void npy_numbers_of_other_types_are_converted_exactly_or_refused(void **state)
+{
+    const struct {
+        const char *descr;
+        const void *bytes; /* two numbers */
+        size_t width;
+        enum tensor_dtype stored;
+        double expected[2];
+        const char *refusal; /* NULL: both numbers are read */
+    } cases[] = {
+        { "|i1", (int8_t[]){ -128, 127 }, 1, TENSOR_I64, { -128, 127 }, NULL },
+        { "|i1", (int8_t[]){ -128, 127 }, 1, TENSOR_F32, { -128, 127 }, NULL },
+        { "|i1", (int8_t[]){ 127, -1 }, 1, TENSOR_U8, { 0 }, "value 1 is -1 (int8), which no uint8 equals" },
+        { "|b1", (uint8_t[]){ 1, 0 }, 1, TENSOR_I32, { 1, 0 }, NULL },
+        { "|u1", (uint8_t[]){ 255, 7 }, 1, TENSOR_F32, { 255, 7 }, NULL },
+        { "<i2", (int16_t[]){ -32768, 255 }, 2, TENSOR_I32, { -32768, 255 }, NULL },
+        { "<i2", (int16_t[]){ 255, 256 }, 2, TENSOR_U8, { 0 }, "value 1 is 256 (int16)" },
+        { "<u2", (uint16_t[]){ 65535, 0 }, 2, TENSOR_F32, { 65535, 0 }, NULL },
+        { "<i4", (int32_t[]){ INT32_MIN, 16777216 }, 4, TENSOR_F32, { INT32_MIN, 16777216 }, NULL },
+        { "<i4", (int32_t[]){ 1, 16777217 }, 4, TENSOR_F32, { 0 }, "value 1 is 16777217 (int32), which no float32 equals" },
+        { "<i4", (int32_t[]){ INT32_MIN, 5 }, 4, TENSOR_I64, { INT32_MIN, 5 }, NULL },
+        { "<u4", (uint32_t[]){ 1, UINT32_MAX }, 4, TENSOR_I32, { 0 }, "value 1 is 4294967295 (uint32)" },
+        { "<i8", (int64_t[]){ 0, INT64_MAX }, 8, TENSOR_F32, { 0 }, "value 1 is 9223372036854775807 (int64)" },
+        { "<i8", (int64_t[]){ INT64_MIN, -9 }, 8, TENSOR_F32, { -0x1p63, -9 }, NULL },
+        { "<u8", (uint64_t[]){ 1ull << 63, 0 }, 8, TENSOR_F32, { 0x1p63, 0 }, NULL },
+        { "<u8", (uint64_t[]){ 3, 1ull << 63 }, 8, TENSOR_I64, { 0 }, "value 1 is 9223372036854775808 (uint64)" },
+        { "<u8", (uint64_t[]){ UINT64_MAX, 0 }, 8, TENSOR_F32, { 0 }, "value 0 is 18446744073709551615 (uint64)" },
+        { "<f2", (uint16_t[]){ 0x7bff, 0x8001 }, 2, TENSOR_F32, { 65504, -0x1p-24 }, NULL },
+        { "<f2", (uint16_t[]){ 0xc000, 0x3c00 }, 2, TENSOR_I64, { -2, 1 }, NULL },
+        { "<f2", (uint16_t[]){ 0xc000, 0x3800 }, 2, TENSOR_I64, { 0 }, "value 1 is 0.5 (float16), which no int64 equals" },
+        { "<f4", (float[]){ 2, -3 }, 4, TENSOR_I32, { 2, -3 }, NULL },
+        { "<f4", (float[]){ 0, 0x1p31f }, 4, TENSOR_I32, { 0 }, "value 1 is 2.14748365e+09 (float32)" },
+        { "<f8", (double[]){ 0.1, (double)INFINITY }, 8, TENSOR_F32, { (double)0.1f, (double)INFINITY }, NULL },
+        { "<f8", (double[]){ 0, 1e300 }, 8, TENSOR_F32, { 0 }, "value 1 is 1.0000000000000001e+300 (float64)" },
+        { "<f8", (double[]){ -0x1p63, 255 }, 8, TENSOR_I64, { -0x1p63, 255 }, NULL },
+        { "<f8", (double[]){ 255, (double)NAN }, 8, TENSOR_U8, { 0 }, "value 1 is nan (float64)" },
+    };
+    char *folder = kit_folder();
+
+    (void)state;
+    for (size_t k = 0; k < COUNT_OF(cases); k++) {
+        struct data_feature x = { .name = "x", .stored = cases[k].stored, .shape = { 1, { 2 } }, .fed = cases[k].stored };
+        struct data_opts opts = { .origin.format = DATA_NPY, .features = &x, .n_features = 1 };
+        struct data_set *s;
+        struct err err;
+        double got[2];
+        int64_t out[2];
+
+        x.scale = x.fed == TENSOR_F32;
+        npy_file(folder, "x.npy", cases[k].descr, "(1, 2)", cases[k].bytes, 2 * cases[k].width);
+        s = open_opts(&opts, folder, "{feature}.npy");
+        if (data_sample(s, 0, (void *[]){ out }, &err) < 0) {
+            if (cases[k].refusal == NULL)
+                fail_msg("%zu: %s", k, err.text);
+            assert_int_equal(err.code, ERR_INPUT);
+            assert_text(err, cases[k].refusal);
+            assert_text(err, "x.npy': record 0 at offset");
+        } else {
+            assert_null(cases[k].refusal);
+            for (size_t i = 0; i < 2; i++) {
+                got[i] = x.fed == TENSOR_F32   ? (double)((float *)(void *)out)[i]
+                         : x.fed == TENSOR_I64 ? (double)out[i]
+                         : x.fed == TENSOR_I32 ? (double)((int32_t *)(void *)out)[i]
+                                               : (double)((uint8_t *)(void *)out)[i];
+                if (got[i] != cases[k].expected[i])
+                    fail_msg("%zu: value %zu is %.17g, expected %.17g", k, i, got[i],
+                             cases[k].expected[i]);
+            }
+        }
+        data_free(s);
+    }
+    kit_remove(folder);
+}
+
+/* Files of a feature may have different types; the cache has converted numbers. */
+static void npy_files_of_different_types_are_one_set(void **state)
+{
+    static const float x[] = { 1, 2 };
+    static const double more[] = { 3, 4 };
+    struct data_feature f = { .name = "x", .stored = TENSOR_F32, .fed = TENSOR_F32, .scale = 1 };
+    struct data_opts opts = { .origin.format = DATA_NPY, .origin.cache = DATA_CACHE_MEMORY, .features = &f, .n_features = 1 };
+    char *folder = kit_folder();
+    struct data_set *s;
+
+    (void)state;
+    npy_file(folder, "x-0.npy", "<f4", "(2,)", x, sizeof(x));
+    npy_file(folder, "x-1.npy", "<f8", "(2,)", more, sizeof(more));
+    s = open_opts(&opts, folder, "{feature}-*.npy");
+    for (uint64_t i = 0; i < 8; i++) {
+        struct err err;
+        float got;
+
+        if (data_sample(s, i % 4, (void *[]){ &got }, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_true(got == (float)(i % 4 + 1));
+    }
+    data_free(s);
     kit_remove(folder);
 }
 
@@ -1087,6 +1189,8 @@ int main(void)
         cmocka_unit_test(csv_header_of_a_file_without_records_is_checked),
         cmocka_unit_test(csv_files_with_other_names_inside_a_feature_are_refused),
         cmocka_unit_test(npy_items_are_records),
+        cmocka_unit_test(npy_numbers_of_other_types_are_converted_exactly_or_refused),
+        cmocka_unit_test(npy_files_of_different_types_are_one_set),
         cmocka_unit_test(feature_name_with_special_characters_names_its_file),
         cmocka_unit_test(pattern_that_is_the_name_of_a_file_is_this_file),
         cmocka_unit_test(token_file_windows_are_records),

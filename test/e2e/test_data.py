@@ -168,6 +168,9 @@ def convert_output_is_read_by_an_independent_reader():
     assert found[1] == {"u": ("bytes", [bytes([4, 5, 6, 7])]), "d": ("float", [struct.unpack("f", struct.pack("f", .2))[0]]),
                         "i": ("int64", [3, -4])}, found
     assert '"u": { "dtype": "uint8", "shape": [2, 2] }' in out, out
+    np.save(folder + "/u.npy", np.array([7, 2**63], np.uint64))
+    out = ctl("convert", "--out", folder + "/n", f"u={folder}/u.npy", code=2)
+    assert "u.npy': item 1 has 9223372036854775808 (uint64), which no int64 equals" in out.stderr, out.stderr
 
     for label, name in enumerate(("cat", "dog")):
         os.makedirs(f"{folder}/pictures/{name}")

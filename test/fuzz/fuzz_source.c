@@ -16,6 +16,12 @@
 #define NPY                                                                                        \
     "\2\x93NUMPY\x01\x00\x3e\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }  \n"      \
     "0123456789abcdef"
+#define NPY_DOUBLE                                                                                 \
+    "\2\x93NUMPY\x01\x00\x3e\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1, 2), }  \n"      \
+    "\0\0\0\0\0\0\xf0\x3f\0\0\0\0\0\0\x4f\x40"
+#define NPY_HALF                                                                                   \
+    "\2\x93NUMPY\x01\x00\x3e\x00{'descr': '<f2', 'fortran_order': False, 'shape': (2, 2), }  \n"      \
+    "01234567"
 #define TOKENS "\3\1\0\2\0\3\0\4\0\5\0"
 /* "hello" in two gzip members */
 #define GZIP                                                                                       \
@@ -24,7 +30,8 @@
 /* "hello" as a zlib stream */
 #define ZLIB "\4\x78\x9c\xcb\x48\xcd\xc9\xc9\x07\x00\x06\x2c\x02\x15"
 
-const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(CSV), FUZZ_SEED(CSV_BARE), FUZZ_SEED(NPY),
+const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(CSV), FUZZ_SEED(CSV_BARE), FUZZ_SEED(NPY), FUZZ_SEED(NPY_DOUBLE),
+                                        FUZZ_SEED(NPY_HALF),
                                         FUZZ_SEED(TOKENS), FUZZ_SEED(GZIP), FUZZ_SEED(ZLIB) };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
