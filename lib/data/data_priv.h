@@ -3,6 +3,7 @@
  *   set.c        the data_set, and its cache
  *   features.c   checks the features, and computes their positions in a stored sample
  *   files.c      finds and sorts the files, numbers their records, computes the digest
+ *   shards.c     finds absent files of a set whose names state its size
  *   file.c       opens and reads a file, with retries
  *   index.c      finds the positions of the records in each file
  *   scan.c       scans a file in blocks, for the formats
@@ -148,6 +149,11 @@ int data_find_files(struct data_set *s, const struct data_opts *opts, struct err
 /* Numbers the records and computes parts and digest, after all files are indexed. */
 int data_number_records(struct data_set *s, struct err *err);
 void data_free_files(struct data_set *s);
+
+/* ---- shards.c ---- */
+/* Checks the files [n] of a pattern whose names state how many they are. Errors: ERR_NOENT (one of them is absent),
+ * ERR_NOMEM. */
+int data_check_shards(const char *pattern, char *const *paths, size_t n, struct err *err);
 
 /* ---- features.c ---- */
 /* Copies and checks the features and computes their layout. Errors: ERR_INPUT (a feature is

@@ -92,6 +92,8 @@ static int find(const char *pattern, struct found *out, struct err *err)
         rc = err_set(err, ERR_NOMEM, "find '%s': out of memory", pattern);
     else
         rc = err_sys(err, errno != 0 ? errno : EIO, "find '%s'", pattern);
+    if (rc == 0)
+        rc = data_check_shards(pattern, out->at, out->n, err);
     globfree(&g);
     return rc;
 }

@@ -487,6 +487,63 @@ static void pattern_that_is_the_name_of_a_file_is_this_file(void **state)
     kit_remove(folder);
 }
 
+static void absent_file_of_a_set_whose_names_state_its_size_is_named(void **state)
+{
+    static const struct {
+        const char *files, *pattern, *absent; /* absent NULL: complete */
+    } cases[] = {
+        { "a-00000-of-00003 a-00001-of-00003 a-00002-of-00003", "a-*", NULL },
+        { "a-00001-of-00003 a-00002-of-00003", "a-*", "a-00000-of-00003' is absent: 2 of the 3 files" },
+        { "a-00000-of-00003 a-00002-of-00003", "*", "a-00001-of-00003' is absent: 2 of the 3 files" },
+        { "a-00000-of-00003 a-00001-of-00003", "a-*-of-*", "a-00002-of-00003' is absent: 2 of the 3 files" },
+        { "a-00000-of-00900", "a-*", "a-00001-of-00900' is absent: 1 of the 900 files" },
+        { "a-00000-of-00003 a-00001-of-00003", "a-0000[01]-of-*", NULL }, /* the pattern leaves it out */
+        { "a-00000-of-00003 a-00001-of-00003", "a-0000?-of-00003", "a-00002-of-00003'" },
+        { "a-00000-of-00003", "a-00000-of-00003", NULL },
+        { "a-1-of-2.tfrecord a-2-of-2.tfrecord", "*.tfrecord", NULL }, /* numbered from 1 */
+        { "a-1-of-3 a-3-of-3", "a-*", "a-2-of-3'" },
+        { "a-00000-of-00002.gz a-00001-of-00002.gz b-00000-of-00002.gz", "*.gz", "b-00001-of-00002.gz'" },
+        { "a-00000-of-00002 a-00000-of-00003 a-00001-of-00002 a-00001-of-00003", "a-*", "a-00002-of-00003'" },
+        { "p/a-00000-of-00002 q/a-00001-of-00002", "[pq]/a-*", NULL }, /* one set in two folders */
+        { "p/a-00000-of-00003 q/a-00002-of-00003", "[pq]/a-*", "a-00001-of-00003'" },
+        { "p/a-00000-of-00001 q/a-00000-of-00001", "*/a-*", NULL },
+        { "p-of-3/a-0-of-1", "p-of-*/a-*", NULL },
+        { "best-of-5 one-of-many-1 2-of-3 a-9-of-3 a-0-of-0 a-00000001-of-00000002", "*", NULL }, /* no numbers of files */
+        { "a-2-of-4-00000-of-00001", "a-*", NULL },
+    };
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+
+    (void)state;
+    for (size_t k = 0; k < COUNT_OF(cases); k++) {
+        char *folder = kit_folder(), *names = strdup(cases[k].files), *rest = names, *name;
+        uint64_t n = 0;
+
+        while ((name = strsep(&rest, " ")) != NULL) {
+            char *slash = strchr(name, '/'), *in;
+            struct err err;
+
+            if (slash != NULL) {
+                *slash = '\0';
+                in = fs_join(folder, name);
+                assert_int_equal(fs_mkdirs(in, &err), 0);
+                free(in);
+                *slash = '/';
+            }
+            kit_file(folder, name, n++, 1);
+        }
+        if (cases[k].absent != NULL) {
+            refused(&opts, folder, cases[k].pattern, ERR_NOENT, cases[k].absent);
+        } else {
+            struct data_set *s = open_opts(&opts, folder, cases[k].pattern);
+
+            assert_int_equal(data_records(s), n);
+            data_free(s);
+        }
+        free(names);
+        kit_remove(folder);
+    }
+}
+
 static void npy_items_are_records(void **state)
 {
     static const float x[5][2] = { { 1, 2 }, { 3, 4 }, { 5, 6 }, { 7, 8 }, { 9, 10 } };
@@ -1188,6 +1245,7 @@ int main(void)
         cmocka_unit_test(csv_feature_with_two_columns_of_its_name_is_refused),
         cmocka_unit_test(csv_header_of_a_file_without_records_is_checked),
         cmocka_unit_test(csv_files_with_other_names_inside_a_feature_are_refused),
+        cmocka_unit_test(absent_file_of_a_set_whose_names_state_its_size_is_named),
         cmocka_unit_test(npy_items_are_records),
         cmocka_unit_test(npy_numbers_of_other_types_are_converted_exactly_or_refused),
         cmocka_unit_test(npy_files_of_different_types_are_one_set),
