@@ -18,6 +18,7 @@ static const struct conf_word layouts[] = {
     { "channels_first", false },
     { "channels_last", true },
 };
+static const struct conf_word orientations[] = { { "stored", false }, { "exif", true } };
 static const struct conf_word bad_records[] = { { "stop", false }, { "skip", true } };
 static const struct conf_word map_ops[] = {
     { "random_resized_crop", DATA_RANDOM_RESIZED_CROP },
@@ -92,6 +93,10 @@ static const struct conf_key rows[] = {
   .doc = "Added after scale." },
 { "/data/features/*", "encoded", BOOL, FEATURE_AT(data.encoded), .fallback = "false",
   .doc = "uint8: a JPEG or PNG file in a bytes list, decoded and resized to the shape." },
+{ "/data/features/*", "orientation", EITHER, FEATURE_AT(data.upright), WORDS(orientations),
+  .fallback = "stored",
+  .doc = "Of an encoded image. stored: the pixels as the file has them, as tf.io.decode_jpeg and torchvision read them; exif: "
+         "turned as its Exif data state, as PIL.ImageOps.exif_transpose does." },
 { "/data/features/*", "layout", EITHER, FEATURE_AT(data.channels_last), WORDS(layouts),
   .fallback = "channels_first",
   .doc = "The order of the shape of an image: [channels, height, width] or [height, width, channels]." },

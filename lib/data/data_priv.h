@@ -17,7 +17,8 @@
  *   source.c     the table of formats; with tfrecord.c, tfrecord_index.c, csv.c, arrays.c
  *   example.c    finds features in a tf.train.Example; with example_read.c (values), proto.c
  *   varints.c    decodes packed integers, for example_read.c
- *   image.c      preprocesses JPEG, PNG or raw pixels; with jpeg.c, png.c, resample.c, color.c
+ *   image.c      preprocesses JPEG, PNG or raw pixels; with jpeg.c, png.c, exif.c, upright.c,
+ *                resample.c, color.c
  *   convert.c    converts the stored type to the fed type
  *   ragged.c     rows of different lengths
  *   decoder.c    the buffers of a decoding thread; reads one record

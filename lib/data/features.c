@@ -99,6 +99,9 @@ static int check_feature(const struct data_feature *f, int64_t elements, bool tr
         return bad_feature(f, err, "a derived feature must be int64");
     if (f->derived == DATA_LENGTH && elements != 1)
         return bad_feature(f, err, "a length must be one int64");
+    if (f->upright && !f->encoded)
+        return bad_feature(f, err,
+                           "the orientation is that of a JPEG or PNG file: set \"encoded\"");
     if (!data_is_image(f))
         return 0;
     return check_image(f, err) < 0 ? ERR_INPUT : check_steps(f, training, err);

@@ -18,7 +18,7 @@ struct image {
     const struct data_set *s;
     struct jpeg *jpeg;
     struct resample resample;
-    struct image_buffer pixels, floats;
+    struct image_buffer pixels, turned, floats;
 };
 
 int image_new(const struct data_set *s, struct image **out, struct err *err)
@@ -45,6 +45,7 @@ void image_free(struct image *m)
     jpeg_free(m->jpeg);
     resample_free(&m->resample);
     free(m->pixels.at);
+    free(m->turned.at);
     free(m->floats.at);
     free(m);
 }
@@ -191,31 +192,92 @@ static int select_part(struct view *v, const struct data_step *steps, uint32_t n
 
 /* ---- pixels ---- */
 
-/* Decodes an encoded image: only the part of a JPEG, a whole PNG. */
-static int read_encoded(struct image *m, const struct data_bytes *b, struct view *v,
-                        const struct data_step *steps, uint32_t n, struct draw_state *d,
-                        struct image_pixels *pixels, double part[4], struct err *err)
+static void set_part(double part[4], const struct image_rect *rect)
 {
-    struct image_rect inside;
-    uint32_t w, h;
-    int rc;
+    part[0] = (double)rect->x;
+    part[1] = (double)rect->y;
+    part[2] = (double)rect->w;
+    part[3] = (double)rect->h;
+}
 
-    if (png_is(b->at, b->n)) {
-        rc = png_read_all(b->at, b->n, v->c, &m->pixels, pixels, err);
-        if (rc == 0)
-            rc = select_part(v, steps, n, d, pixels->w, pixels->h, err);
-        return rc;
-    }
-    if (!jpeg_is(b->at, b->n))
-        return err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", b->n);
-    rc = jpeg_begin(m->jpeg, b->at, b->n, &w, &h, err);
-    if (rc == 0)
-        rc = select_part(v, steps, n, d, w, h, err);
+/* Decodes the part of a JPEG file that the steps select; part: its place in *pixels. */
+static int read_jpeg(struct image *m, const struct data_bytes *b, uint32_t orientation,
+                     struct view *v, const struct data_step *steps, uint32_t n,
+                     struct draw_state *d, struct image_pixels *pixels, double part[4],
+                     struct err *err)
+{
+    uint32_t w, h, upright_w, upright_h, least_w = v->ow, least_h = v->oh;
+    struct image_rect inside;
+    int rc = jpeg_begin(m->jpeg, b->at, b->n, &w, &h, err);
+
     if (rc < 0)
         return rc;
-    inside = v->exact ? (struct image_rect){ 0, 0, w, h } : v->rect;
-    return jpeg_read(m->jpeg, v->c, &inside, v->exact ? w : v->ow, v->exact ? h : v->oh, &m->pixels,
-                     pixels, part, err);
+    upright_w = w;
+    upright_h = h;
+    upright_size(orientation, &upright_w, &upright_h);
+    rc = select_part(v, steps, n, d, upright_w, upright_h, err);
+    if (rc < 0)
+        return rc;
+    if (v->exact) {
+        inside = (struct image_rect){ 0, 0, w, h };
+        least_w = w;
+        least_h = h;
+    } else {
+        inside = v->rect;
+        upright_rect_stored(orientation, w, h, &inside);
+        upright_size(orientation, &least_w, &least_h);
+    }
+    return jpeg_read(m->jpeg, v->c, &inside, least_w, least_h, &m->pixels, pixels, part, err);
+}
+
+/* Decodes a whole PNG file, and selects the part. */
+static int read_png(struct image *m, const struct data_bytes *b, uint32_t orientation,
+                    struct view *v, const struct data_step *steps, uint32_t n, struct draw_state *d,
+                    struct image_pixels *pixels, double part[4], struct err *err)
+{
+    int rc = png_read_all(b->at, b->n, v->c, &m->pixels, pixels, err);
+    uint32_t w, h;
+    struct image_rect stored;
+
+    if (rc < 0)
+        return rc;
+    w = pixels->w;
+    h = pixels->h;
+    upright_size(orientation, &w, &h);
+    rc = select_part(v, steps, n, d, w, h, err);
+    stored = v->rect;
+    upright_rect_stored(orientation, pixels->w, pixels->h, &stored);
+    set_part(part, &stored);
+    return rc;
+}
+
+/* Decodes an encoded image, and turns it upright. */
+static int read_encoded(struct image *m, const struct data_feature *f, const struct data_bytes *b,
+                        struct view *v, const struct data_step *steps, struct draw_state *d,
+                        struct image_pixels *pixels, double part[4], struct err *err)
+{
+    uint32_t orientation = f->upright ? exif_orientation(b->at, b->n) : 1, w, h;
+    uint8_t *turned;
+    int rc;
+
+    if (png_is(b->at, b->n))
+        rc = read_png(m, b, orientation, v, steps, f->n_steps, d, pixels, part, err);
+    else if (jpeg_is(b->at, b->n))
+        rc = read_jpeg(m, b, orientation, v, steps, f->n_steps, d, pixels, part, err);
+    else
+        rc = err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", b->n);
+    if (rc < 0 || orientation == 1)
+        return rc;
+    w = pixels->w;
+    h = pixels->h;
+    turned = image_buffer_reserve(&m->turned, (size_t)w * h * pixels->c);
+    if (turned == NULL)
+        return err_set(err, ERR_NOMEM, "an image: out of memory");
+    upright_copy(orientation, pixels, turned);
+    upright_part(orientation, w, h, part);
+    upright_size(orientation, &w, &h);
+    *pixels = (struct image_pixels){ turned, w, h, pixels->c };
+    return 0;
 }
 
 /* Converts raw pixels to [h, w, c]. */
@@ -315,27 +377,22 @@ int image_preprocess(struct image *m, uint32_t feature, const struct data_sample
     struct draw_state d = draws_of(draw, feature);
     struct linear l = linear_of(f, steps, f->n_steps);
     struct image_pixels pixels;
-    double part[4] = { -1, 0, 0, 0 };
+    double part[4];
     float *x = image_buffer_reserve(&m->floats, n * v.c * sizeof(*x));
     int rc;
 
     if (x == NULL)
         return err_set(err, ERR_NOMEM, "an image: out of memory");
     if (f->encoded) {
-        rc = read_encoded(m, stored, &v, steps, f->n_steps, &d, &pixels, part, err);
+        rc = read_encoded(m, f, stored, &v, steps, &d, &pixels, part, err);
     } else {
         rc = read_raw(m, f, stored, &v, &pixels, err);
         if (rc == 0)
             rc = select_part(&v, steps, f->n_steps, &d, pixels.w, pixels.h, err);
+        set_part(part, &v.rect);
     }
     if (rc < 0)
         return err_wrap(err, rc, "feature '%s'", f->name);
-    if (part[0] < 0) { /* the whole image was decoded */
-        part[0] = (double)v.rect.x;
-        part[1] = (double)v.rect.y;
-        part[2] = (double)v.rect.w;
-        part[3] = (double)v.rect.h;
-    }
     if (v.exact || (v.rect.w == v.ow && v.rect.h == v.oh && part[2] == v.ow && part[3] == v.oh))
         resample_copy(&pixels, v.exact ? v.rect.x : (int64_t)part[0],
                       v.exact ? v.rect.y : (int64_t)part[1], v.ow, v.oh, v.flip, x);

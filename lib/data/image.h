@@ -1,6 +1,6 @@
 /* image.h - preprocesses images from a file to a batch.
  *
- *   decode (jpeg.c, png.c) -> uint8 [h, w, c]
+ *   decode (jpeg.c, png.c) -> uint8 [h, w, c], turned by the orientation of the file (exif.c, upright.c)
  *   crop and resize (resample.c) -> float [h, w, c] from 0 to 255, of the batch's size
  *   colours (color.c), scale or normalise, order of the dimensions (image.c) -> the batch
  *
@@ -68,6 +68,21 @@ int png_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *
 /* Decodes the whole image with `channels` 1 or 3; transparency is discarded. */
 int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_buffer *room,
                  struct image_pixels *pixels, struct err *err);
+
+/* ---- exif.c ---- */
+/* Returns the orientation that the Exif data of a JPEG or PNG file state, 1 to 8; 1, as it is stored, if they are absent or
+ * invalid. */
+uint32_t exif_orientation(const void *bytes, size_t n);
+
+/* ---- upright.c: `orientation` is that of Exif, 1 to 8 ---- */
+/* Changes the size of a stored image to that of the upright image. */
+void upright_size(uint32_t orientation, uint32_t *w, uint32_t *h);
+/* Changes a rectangle of the upright image to that of the stored image of w x h pixels. */
+void upright_rect_stored(uint32_t orientation, uint32_t w, uint32_t h, struct image_rect *rect);
+/* Changes x, y, w, h of a part of stored pixels w x h to those in the upright pixels. */
+void upright_part(uint32_t orientation, uint32_t w, uint32_t h, double part[4]);
+/* Writes the pixels of the upright image, as many bytes as `from` has. */
+void upright_copy(uint32_t orientation, const struct image_pixels *from, uint8_t *out);
 
 /* ---- resample.c ---- */
 struct resample {

@@ -84,6 +84,7 @@ struct data_feature {
     /* TENSOR_U8: one bytes value that is a JPEG or PNG file, decoded to 1 or 3 channels and resized
      * to the shape */
     bool encoded;
+    bool upright;                  /* encoded: turned by the orientation that its Exif data state */
     bool channels_last;            /* image: the shape is [h, w, c], else [c, h, w] or [h, w] */
     const struct data_step *steps; /* image: [n_steps] applied in this order; copied */
     uint32_t n_steps;

@@ -11,6 +11,7 @@
 #include <png.h>
 #include <zlib.h>
 
+#include "data/exif_cases.h"
 #include "data/image.h"
 
 /* A smooth colour gradient, which JPEG preserves within a few levels. */
@@ -708,6 +709,118 @@ static void png_that_inflates_to_more_than_its_pixels_is_refused(void **state)
     kit_remove(folder);
 }
 
+static void image_with_exif_data_is_turned_as_pillow_turns_it(void **state)
+{
+    char *folder = kit_folder();
+
+    (void)state;
+    for (size_t k = 0; k < COUNT_OF(exif_cases); k++) {
+        bool jpeg = exif_cases[k].place == EXIF_JPEG, exchanged = exif_cases[k].orientation >= 5;
+        const uint8_t *file = jpeg ? exif_jpeg : exif_png;
+        const uint8_t(*upright)[EXIF_W * EXIF_H * 3] = jpeg ? exif_jpeg_pixels : exif_png_pixels;
+        size_t n = jpeg ? sizeof(exif_jpeg) : sizeof(exif_png);
+        size_t at = jpeg ? 2 : exif_cases[k].place == EXIF_PNG ? 33 : n - 12;
+        struct buf image = { 0 };
+
+        buf_add(&image, file, at);
+        buf_add(&image, exif_cases[k].part, exif_cases[k].n);
+        buf_add(&image, file + at, n - at);
+        for (int is_upright = 0; is_upright < 2; is_upright++) {
+            struct data_feature f = { .name = "i", .stored = TENSOR_U8, .fed = TENSOR_F32, .scale = 1, .encoded = true,
+                                      .channels_last = true, .upright = is_upright };
+            const uint8_t *pixels = upright[is_upright ? exif_cases[k].orientation - 1 : 0];
+            float out[EXIF_W * EXIF_H * 3];
+            struct data_set *s;
+
+            f.shape = is_upright && exchanged
+                          ? shape_of(3, (int64_t)EXIF_W, (int64_t)EXIF_H, (int64_t)3)
+                          : shape_of(3, (int64_t)EXIF_H, (int64_t)EXIF_W, (int64_t)3);
+            s = open_images(folder, &f, &image, 1, true, false);
+            decode(s, 0, 0, out);
+            for (size_t i = 0; i < COUNT_OF(out); i++)
+                if (out[i] != pixels[i])
+                    fail_msg("%s: number %zu is %g, expected %d", exif_cases[k].name, i,
+                             (double)out[i], pixels[i]);
+            data_free(s);
+        }
+        buf_fini(&image);
+    }
+    kit_remove(folder);
+}
+
+/* Adds the Exif data of an orientation to a file: a segment after the start of a JPEG file, or a chunk after the head of a PNG
+ * file. */
+static void add_orientation(struct buf *file, uint32_t orientation, bool jpeg)
+{
+    const size_t at = jpeg ? 2 : 33, k = jpeg ? 0 : COUNT_OF(exif_cases) - 8;
+    struct buf out = { 0 };
+
+    assert_string_equal(exif_cases[k].name, jpeg ? "little-endian, 1" : "1");
+    buf_add(&out, file->data, at);
+    buf_add(&out, exif_cases[k + orientation - 1].part, exif_cases[k + orientation - 1].n);
+    buf_add(&out, file->data + at, file->len - at);
+    buf_fini(file);
+    *file = out;
+}
+
+/* The operations apply to the upright image: a stored image that is turned gives the same pixels as the upright one. */
+static void image_is_turned_before_the_operations(void **state)
+{
+    enum { W = 190, H = 130, SIDE = 24 };
+    static const struct data_step steps[] = {
+        { .op = DATA_RANDOM_RESIZED_CROP, .scale = { 0.2, 1 }, .ratio = { 0.5, 2 }, .in_training = true },
+        { .op = DATA_RANDOM_CROP, .padding = 9, .in_training = true },
+        { .op = DATA_CENTER_CROP, .fraction = 0.7, .in_training = true },
+        { .op = DATA_FLIP, .probability = 0.5, .in_training = true },
+    };
+    char *folder = kit_folder();
+    uint8_t *p = make_picture(W, H, 3), *turned = malloc(W * H * 3);
+
+    (void)state;
+    for (uint32_t orientation = 1; orientation <= 8; orientation++) {
+        uint32_t back = orientation == 6 ? 8 : orientation == 8 ? 6 : orientation, w = W, h = H;
+        struct image_pixels pixels = { p, W, H, 3 };
+        struct buf images[3] = { { 0 } };
+
+        upright_copy(back, &pixels, turned);
+        upright_size(back, &w, &h);
+        make_png(p, W, H, PNG_FORMAT_RGB, &images[0]);
+        make_png(turned, w, h, PNG_FORMAT_RGB, &images[1]);
+        add_orientation(&images[1], orientation, false);
+        make_jpeg(turned, w, h, 3, FULL_COLOR, &images[2]);
+        add_orientation(&images[2], orientation, true);
+        for (size_t k = 0; k < COUNT_OF(steps); k++) {
+            struct data_feature f = augmented(SIDE);
+            float out[3][3 * SIDE * SIDE];
+            struct data_set *s[3];
+
+            f.upright = true;
+            f.scale = 1;
+            f.offset = 0;
+            f.steps = &steps[k];
+            f.n_steps = 1;
+            for (int i = 0; i < 3; i++)
+                s[i] = open_images(folder, &f, &images[i], 1, true, false);
+            for (uint64_t epoch = 0; epoch < 6; epoch++) {
+                for (int i = 0; i < 3; i++)
+                    decode(s[i], epoch, 0, out[i]);
+                assert_memory_equal(out[0], out[1], sizeof(out[0]));
+                for (size_t i = 0; i < COUNT_OF(out[0]); i++)
+                    if (fabsf(out[0][i] - out[2][i]) > 8)
+                        fail_msg("orientation %d, step %zu: number %zu is %g, expected %g",
+                                 (int)orientation, k, i, (double)out[2][i], (double)out[0][i]);
+            }
+            for (int i = 0; i < 3; i++)
+                data_free(s[i]);
+        }
+        for (int i = 0; i < 3; i++)
+            buf_fini(&images[i]);
+    }
+    free(turned);
+    free(p);
+    kit_remove(folder);
+}
+
 static void image_steps_invalid_are_refused(void **state)
 {
     struct data_step two[] = { augment[0], augment[1] };
@@ -735,6 +848,11 @@ static void image_steps_invalid_are_refused(void **state)
     f.shape = shape_of(1, (int64_t)8);
     assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
     assert_text(err, "[channels, height, width]");
+    f = augmented(8);
+    f.encoded = false;
+    f.upright = true;
+    assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
+    assert_text(err, "the orientation is that of a JPEG or PNG file");
 }
 
 int main(void)
@@ -752,6 +870,8 @@ int main(void)
         cmocka_unit_test(normalize_uses_fractions_of_one),
         cmocka_unit_test(image_damaged_is_refused_with_the_format),
         cmocka_unit_test(png_that_inflates_to_more_than_its_pixels_is_refused),
+        cmocka_unit_test(image_with_exif_data_is_turned_as_pillow_turns_it),
+        cmocka_unit_test(image_is_turned_before_the_operations),
         cmocka_unit_test(image_steps_invalid_are_refused),
     };
 

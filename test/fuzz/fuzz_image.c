@@ -36,8 +36,9 @@
     "\x96\x62\x64\xc6\x85\xdb\x77\xec\x9f\xd5\x67\xcd\x67\x25" \
     "\x93\xc5\xf0\xe1\x85\x85\x21\xaf\x78\x25\x22\x62\x3c\xf8" \
     "\x02\xa6\xce\xb1\x2f\xff\xd9"
-#define JPEG_GREY \
-    "\xff\xd8\xff\xe0\x00\x10\x4a\x46\x49\x46\x00\x01\x01\x00" \
+#define JPEG_GREY "\xff\xd8" JPEG_GREY_REST
+#define JPEG_GREY_REST \
+    "\xff\xe0\x00\x10\x4a\x46\x49\x46\x00\x01\x01\x00" \
     "\x00\x01\x00\x01\x00\x00\xff\xdb\x00\x43\x00\x1b\x12\x14" \
     "\x17\x14\x11\x1b\x17\x16\x17\x1e\x1c\x1b\x20\x28\x42\x2b" \
     "\x28\x25\x25\x28\x51\x3a\x3d\x30\x42\x60\x55\x65\x64\x5f" \
@@ -117,11 +118,15 @@
     "\x66\x81\x50\x8c\xc7\x20\x14\x07\xb2\x20\x00\x3c\xb9\x02" \
     "\xeb\xcb\x4c\x2a\x63\x00\x00\x00\x00\x49\x45\x4e\x44\xae" \
     "\x42\x60\x82"
+/* The grey file with Exif data whose orientation is 6. */
+#define JPEG_TURNED \
+    "\xff\xd8\xff\xe1\x00\x22" "Exif\0\0MM\0\x2a\0\0\0\x08\0\x01" \
+    "\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0" JPEG_GREY_REST
 /* clang-format on */
 
 const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(JPEG_COLOR), FUZZ_SEED(JPEG_GREY),
                                         FUZZ_SEED(JPEG_PROGRESSIVE), FUZZ_SEED(PNG_COLOR),
-                                        FUZZ_SEED(PNG_GREY) };
+                                        FUZZ_SEED(PNG_GREY), FUZZ_SEED(JPEG_TURNED) };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
 /* Limits the size: a small file may declare a large image, which takes long to process. */
@@ -150,7 +155,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         { .name = "color", .stored = TENSOR_U8, .shape = { 3, { 3, 5, 4 } }, .fed = TENSOR_F32,
           .scale = 1, .encoded = true },
         { .name = "grey", .stored = TENSOR_U8, .shape = { 2, { 5, 4 } }, .fed = TENSOR_F32,
-          .scale = 1, .encoded = true, .n_steps = 1 },
+          .scale = 1, .encoded = true, .upright = true, .n_steps = 1 },
     };
     struct data_step *steps[] = { &crop, &crop };
     struct data_set set = { .features = features, .n_features = 2, .steps = steps };
