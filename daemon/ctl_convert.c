@@ -165,6 +165,8 @@ int ctl_convert(int argc, char **argv)
           &c.no_header },
         { "delimiter", "C", NULL, "CSV: between two fields; default: a comma", &c.delimiter, NULL },
         { "seed", "N", NULL, "images: from which their order is drawn; default: 0", &c.seed_text, NULL },
+        { "classes", "FILE", NULL, "images: a class in each line, the first has the label 0; default: the folders by\n"
+                                   "name, which are written to PREFIX.classes.txt", &c.classes, NULL },
         { "help", NULL, NULL, "this text", NULL, &c.help },
     };
     struct err err;

@@ -24,7 +24,7 @@ struct convert_input {
 };
 
 struct convert {
-    const char *out, *shards_text, *label, *delimiter, *seed_text;
+    const char *out, *shards_text, *label, *delimiter, *seed_text, *classes;
     bool no_header, help;
     uint64_t seed;
     VEC(struct convert_input) inputs; /* at least one; patterns are expanded, each sorted by path */

@@ -30,7 +30,7 @@ int convert_checkpoint(const struct convert *c, struct err *err)
     if (c->inputs.n > 1)
         return err_set(err, ERR_INPUT, "%zu checkpoints: expected one", c->inputs.n);
     if (c->shards_text != NULL || c->label != NULL || c->delimiter != NULL ||
-        c->seed_text != NULL || c->no_header)
+        c->seed_text != NULL || c->classes != NULL || c->no_header)
         return err_set(err, ERR_INPUT, "'%.200s' is a checkpoint: --out is its only option", from);
     rc = ckpt_join(from, c->out, &info, err);
     if (rc < 0)

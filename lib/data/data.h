@@ -98,9 +98,14 @@ void data_sample_place(const struct data_set *s, uint64_t sample, uint32_t featu
                        size_t room);
 /* Writes the place of a part: a file with a range of its bytes, or several files. */
 void data_content_place(const struct data_set *s, uint32_t part, char *out, size_t room);
-/* Returns width and height of a JPEG or PNG file in memory. Errors: ERR_INPUT (neither format),
- * ERR_CORRUPT. */
-int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
+/* What the head of a JPEG or PNG file states. */
+struct data_image_info {
+    uint32_t w, h;        /* of the stored image */
+    uint32_t channels;    /* 1 grey, 3 colors */
+    uint32_t orientation; /* of Exif, 1 to 8; 1: as it is stored */
+};
+/* Errors: ERR_INPUT (neither format), ERR_CORRUPT. */
+int data_image_info(const void *bytes, size_t n, struct data_image_info *out, struct err *err);
 /* Returns 0 if the set has fewer samples than a batch and `pad` is false. */
 uint64_t data_steps_per_epoch(const struct data_set *s, uint32_t global_batch, bool pad);
 

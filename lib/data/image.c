@@ -50,20 +50,24 @@ void image_free(struct image *m)
     free(m);
 }
 
-int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err)
+int data_image_info(const void *bytes, size_t n, struct data_image_info *out, struct err *err)
 {
     struct jpeg *j;
     int rc;
 
-    if (png_is(bytes, n))
-        return png_size(bytes, n, w, h, err);
-    if (!jpeg_is(bytes, n))
-        return err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", n);
-    rc = jpeg_new(&j, err);
-    if (rc < 0)
-        return rc;
-    rc = jpeg_begin(j, bytes, n, w, h, err);
-    jpeg_free(j);
+    if (png_is(bytes, n)) {
+        rc = png_describe(bytes, n, &out->w, &out->h, &out->channels, err);
+    } else if (jpeg_is(bytes, n)) {
+        rc = jpeg_new(&j, err);
+        if (rc < 0)
+            return rc;
+        rc = jpeg_begin(j, bytes, n, &out->w, &out->h, err);
+        out->channels = jpeg_channels(j);
+        jpeg_free(j);
+    } else {
+        rc = err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", n);
+    }
+    out->orientation = exif_orientation(bytes, n);
     return rc;
 }
 

@@ -55,6 +55,7 @@ void jpeg_free(struct jpeg *j);
  * jpeg_begin(). */
 int jpeg_begin(struct jpeg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h,
                struct err *err);
+uint32_t jpeg_channels(const struct jpeg *j); /* after jpeg_begin(): 1 grey, 3 colors */
 /* Decodes the part `rect` (inside the image) with `channels` 1 or 3, downscaled by 1, 2, 4 or 8 but
  * not below `w` x `h`. *pixels are in `room` and contain at least the part; at: its x, y, w, h in
  * *pixels. */
@@ -64,7 +65,8 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
 
 /* ---- png.c ---- */
 bool png_is(const void *bytes, size_t n);
-int png_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
+int png_describe(const void *bytes, size_t n, uint32_t *w, uint32_t *h, uint32_t *channels,
+                 struct err *err);
 /* Decodes the whole image with `channels` 1 or 3; transparency is discarded. */
 int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_buffer *room,
                  struct image_pixels *pixels, struct err *err);

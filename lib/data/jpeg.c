@@ -121,6 +121,11 @@ int jpeg_begin(struct jpeg *j, const void *bytes, size_t n, uint32_t *w, uint32_
     return 0;
 }
 
+uint32_t jpeg_channels(const struct jpeg *j)
+{
+    return j->d.num_components == 1 ? 1 : 3;
+}
+
 /* Returns the largest factor of 8, 4, 2, 1 by which the part is downscaled to at least w x h. */
 static uint32_t reduction(const struct image_rect *rect, uint32_t w, uint32_t h)
 {

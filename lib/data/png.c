@@ -91,7 +91,8 @@ static int read_head(struct reader *r, uint32_t *w, uint32_t *h, struct err *err
     return 0;
 }
 
-int png_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err)
+int png_describe(const void *bytes, size_t n, uint32_t *w, uint32_t *h, uint32_t *channels,
+                 struct err *err)
 {
     struct reader r;
     int rc = open_reader(&r, bytes, n, err);
@@ -101,6 +102,7 @@ int png_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *
     if (setjmp(png_jmpbuf(r.png)) != 0)
         return failed(&r, err);
     rc = read_head(&r, w, h, err);
+    *channels = (png_get_color_type(r.png, r.info) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
     return close_reader(&r, rc);
 }
 

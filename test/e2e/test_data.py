@@ -136,14 +136,14 @@ def skipped_records_are_counted_in_status_and_metrics():
 
 
 def png(pixels):
-    """Encodes an RGB image of [h][w][3] as PNG."""
+    """Encodes an image of [h][w][3] (RGB) or [h][w][1] (grey) as PNG."""
     h, w = len(pixels), len(pixels[0])
     raw = b"".join(b"\0" + bytes(v for p in row for v in p) for row in pixels)
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0)) +
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 8, 2 if len(pixels[0][0]) == 3 else 0, 0, 0, 0)) +
             chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b""))
 
 
@@ -183,6 +183,49 @@ def convert_output_is_read_by_an_independent_reader():
     assert sorted(r["label"][1][0] for r in found) == [0, 0, 0, 1, 1, 1]
     assert [r["label"][1][0] for r in found] != [0, 0, 0, 1, 1, 1]  # the order is drawn from the seed
     assert all(r["image"][1][0].startswith(b"\x89PNG") for r in found)
+
+
+@test
+def convert_with_a_class_list_gives_a_folder_without_one_class_the_same_labels():
+    folder = workdir()
+    for part, classes in (("train", ("bee", "cat", "dog")), ("eval", ("cat", "dog")), ("other", ("cat", "eel"))):
+        for name in classes:
+            os.makedirs(f"{folder}/{part}/{name}")
+            with open(f"{folder}/{part}/{name}/0.png", "wb") as f:
+                f.write(png([[(len(name), 1, 2)] * 5] * 4))
+        for name in ("Thumbs.db", ".DS_Store", "cat/desktop.ini"):
+            open(f"{folder}/{part}/{name}", "w").close()
+    out = ctl("convert", "--out", folder + "/t", folder + "/train").stdout
+    with open(folder + "/t.classes.txt") as f:
+        assert f.read() == "bee\ncat\ndog\n"
+    assert f"--classes {folder}/t.classes.txt" in out and '"shape": [3, 224, 224], "encoded": true }' in out, out
+    out = ctl("convert", "--out", folder + "/e", "--classes", folder + "/t.classes.txt", folder + "/eval").stdout
+    assert "class 0: bee\nclass 1: cat\nclass 2: dog\n2 samples" in out, out
+    assert sorted(r["label"][1][0] for r in records(folder + "/e-00000-of-00001.tfrecord")) == [1, 2]
+    assert not os.path.exists(folder + "/e.classes.txt")
+    for text, part, message in (("bee\ncat\ndog\n", "other", "class 'eel' is not in"), ("cat\n\ndog\n", "eval", "line 2: expected"),
+                                ("cat\r\ndog\r\ncat", "eval", "line 3: class 'cat' is also in line 1"), ("", "eval", "expected a class")):
+        with open(folder + "/list", "w", newline="") as f:
+            f.write(text)
+        out = ctl("convert", "--out", folder + "/x", "--classes", folder + "/list", f"{folder}/{part}", code=2)
+        assert message in out.stderr, (message, out.stderr)
+
+
+@test
+def convert_describes_grey_and_turned_images():
+    folder = workdir()
+    os.makedirs(folder + "/grey/all")
+    os.makedirs(folder + "/turned/all")
+    grey = png([[(7,)] * 5] * 4)
+    tiff = b"II*\0\x08\0\0\0\x01\0" + struct.pack("<HHIHHI", 0x0112, 3, 1, 6, 0, 0)
+    exif = struct.pack(">I", len(tiff)) + b"eXIf" + tiff + struct.pack(">I", zlib.crc32(b"eXIf" + tiff))
+    for name, data in (("grey/all/0.png", grey), ("turned/all/0.png", grey), ("turned/all/1.png", grey[:33] + exif + grey[33:])):
+        with open(f"{folder}/{name}", "wb") as f:
+            f.write(data)
+    out = ctl("convert", "--out", folder + "/g", folder + "/grey").stdout
+    assert '"shape": [1, 224, 224], "encoded": true }' in out, out
+    out = ctl("convert", "--out", folder + "/t", folder + "/turned").stdout
+    assert "1 of 2 images are stored in another orientation" in out and '"encoded": true, "orientation": "exif" }' in out, out
 
 
 @test

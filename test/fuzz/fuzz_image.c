@@ -160,12 +160,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct data_step *steps[] = { &crop, &crop };
     struct data_set set = { .features = features, .n_features = 2, .steps = steps };
     struct image *m;
-    uint32_t w, h;
+    struct data_image_info info;
 
-    if (data_image_size(data, size, &w, &h, NULL) < 0)
+    if (data_image_info(data, size, &info, NULL) < 0)
         return 0;
-    CHECK((uint64_t)w * h <= IMAGE_PIXELS_MAX);
-    if ((uint64_t)w * h > PIXELS_MAX)
+    CHECK((uint64_t)info.w * info.h <= IMAGE_PIXELS_MAX);
+    if ((uint64_t)info.w * info.h > PIXELS_MAX)
         return 0;
     CHECK(image_new(&set, &m, NULL) == 0);
     try_feature(m, 0, data, size);
