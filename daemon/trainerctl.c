@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/memory_room.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "daemon/build_commit.h"
@@ -61,6 +62,7 @@ int main(int argc, char **argv)
     const char *near;
 
     process_open_standard_files();
+    memory_room_prepare(CTL_FAILED);
     signal(SIGPIPE, SIG_IGN);
     setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
     if (argc < 2)

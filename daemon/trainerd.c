@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/log_sink.h"
+#include "base/memory_room.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "conf/job_schema.h"
@@ -29,7 +30,7 @@
 #include "daemon/stop_signals.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2, EXIT_STOPPED = 143, PREFLIGHT_SECONDS_MAX = 3600 /* as of the key */ };
+enum { EXIT_INPUT = 2, EXIT_RETRY = 138, EXIT_STOPPED = 143, PREFLIGHT_SECONDS_MAX = 3600 /* as of the key */ };
 
 struct flags {
     struct settled_args settle;
@@ -322,6 +323,7 @@ static void prepare_process(void)
 {
     struct rlimit files;
 
+    memory_room_prepare(EXIT_RETRY);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     stop_signals_handle(on_early_stop);

@@ -2,10 +2,14 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 
 #include "base/check.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/memory_room.h"
+
+enum { STACK_BYTES = 8 << 20 }; /* the usual size */
 
 /* Blocks all signals except those that the own instructions of a thread raise. */
 static void block_signals(sigset_t *before)
@@ -19,6 +23,17 @@ static void block_signals(sigset_t *before)
     pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
+/* Reports that threads did not start: pthread_create() has one error number for the limits of threads and of memory. */
+static int failed(int errnum, const char *start, const char *what, struct err *err)
+{
+    char text[100];
+
+    snprintf(text, sizeof(text), "%s%s", start, what);
+    if (errnum == EAGAIN && memory_room_check(STACK_BYTES, "a stack", err) < 0)
+        return err_wrap(err, ERR_NOMEM, "%s", text);
+    return err_sys(err, errnum, "%s", text);
+}
+
 int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg,
                  struct err *err)
 {
@@ -28,7 +43,7 @@ int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void
     block_signals(&before);
     errnum = fault_hit("thread.start") ? EAGAIN : pthread_create(out, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return errnum == 0 ? 0 : err_sys(err, errnum, "start the thread that %s", what);
+    return errnum == 0 ? 0 : failed(errnum, "start the thread that ", what, err);
 }
 
 /* Waits until all threads have been started, so that they exist at the same time. */
@@ -58,5 +73,5 @@ int thread_check_room(uint32_t n, const char *what, struct err *err)
     for (uint32_t i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return errnum == 0 ? 0 : err_sys(err, errnum, "start the threads of %s", what);
+    return errnum == 0 ? 0 : failed(errnum, "start the threads of ", what, err);
 }

@@ -17,10 +17,14 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/memory_room.h"
 #include "op/op_priv.h"
 
 /* A function of libgomp, which oneDNN uses; only one of our compilers has its header. */
 extern void omp_set_num_threads(int n);
+
+/* oneDNN crashes where it cannot map the code of a kernel. */
+enum { ROOM_BYTES = 32 << 20 };
 
 /* ---- the library ---- */
 
@@ -322,8 +326,15 @@ int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc
         d->bytes[i] = dnnl_memory_desc_get_size(&r->md[i]);
         d->is_empty = d->is_empty || (d->bytes[i] == 0 && r->arg[i] != DNNL_ARG_WORKSPACE);
     }
-    if (!d->is_empty && status == dnnl_success)
+    if (!d->is_empty && status == dnnl_success) {
+        int rc = memory_room_check(ROOM_BYTES, r->what, err);
+
+        if (rc < 0) {
+            dnn_free(d);
+            return rc;
+        }
         status = make_primitives(d, r, op, fwd);
+    }
     if (!d->is_empty && status != dnnl_success) {
         dnn_free(d);
         return dnn_error(err, status, r->what);

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log_sink.h"
+#include "base/memory_room.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "loop/loop.h"
@@ -29,6 +30,7 @@
 enum {
     CHANNEL_ARGS = 16,
     GRPC_THREADS = 8, /* those that gRPC starts at once, the thread of the queue, and a reserve */
+    ROOM_BYTES = 64 << 20, /* for the stacks of these threads and of those that gRPC starts later */
 };
 
 /* gRPC is not instrumented: tells the thread sanitizer that a tag carries what was written
@@ -128,33 +130,35 @@ static void *wait_on_queue(void *arg)
  * A failed assertion of gRPC is a line of level ERROR, after which the same thread calls abort(). So each thread keeps its
  * newest ERROR line for the handler of SIGABRT. */
 static _Thread_local char last_error[600];
+static struct sigaction earlier_action; /* of SIGABRT */
 static char settings[400]; /* "; environment: GRPC_POLL_STRATEGY=epollex"; "": no variable is set */
 
 static void keep_error(gpr_log_func_args *args)
 {
-    if (args->severity == GPR_LOG_SEVERITY_ERROR)
-        snprintf(last_error, sizeof(last_error), "%s:%d: %.400s", args->file, args->line,
-                 args->message);
+    if (args->severity != GPR_LOG_SEVERITY_ERROR)
+        return;
+    snprintf(last_error, sizeof(last_error), "%s:%d: %.400s", args->file, args->line,
+             args->message);
 }
 
-/* SIGABRT: when this handler returns, abort() ends the process with the default action. */
-static void write_last_error(int signum)
+/* SIGABRT: when this handler returns, the earlier action follows. */
+static void write_last_error(int signum, siginfo_t *info, void *context)
 {
     const char *const parts[] = { log_sink_prefix(LOG_ERROR), "gRPC ended the process: ",
                                   last_error, settings, "\n" };
     char text[sizeof(last_error) + sizeof(settings) + 64];
     size_t n = 0;
 
-    (void)signum;
-    if (last_error[0] == '\0')
-        return;
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         size_t len = strlen(parts[i]);
 
         memcpy(text + n, parts[i], len);
         n += len;
     }
-    log_sink_write_final(text, n);
+    if (last_error[0] != '\0')
+        log_sink_write_final(text, n);
+    if ((earlier_action.sa_flags & SA_SIGINFO) != 0)
+        earlier_action.sa_sigaction(signum, info, context);
 }
 
 /* Lists the variables of the environment that gRPC reads. */
@@ -171,19 +175,25 @@ static void list_settings(void)
 
 static void keep_last_words(void)
 {
-    struct sigaction action = { .sa_handler = write_last_error };
+    struct sigaction now, action = { .sa_sigaction = write_last_error, .sa_flags = SA_SIGINFO };
 
     list_settings();
-    (void)sigaction(SIGABRT, &action, NULL); /* fails only for an invalid signal */
+    /* sigaction() fails only for an invalid signal */
+    if (sigaction(SIGABRT, NULL, &now) == 0 && now.sa_sigaction != write_last_error) {
+        earlier_action = now;
+        (void)sigaction(SIGABRT, &action, NULL);
+    }
     gpr_set_log_function(keep_error);
 }
 
 /* gRPC does not notice that one of its threads did not start: then calls, and its shutdown, wait for that
- * thread for ever. So the limit of threads is tested first. */
+ * thread for ever. So the limits of threads and memory are tested first. */
 int rdzv_grpc_init(struct err *err)
 {
     int rc = thread_check_room(GRPC_THREADS, "gRPC", err);
 
+    if (rc == 0)
+        rc = memory_room_check(ROOM_BYTES, "gRPC", err);
     if (rc < 0)
         return rc;
     if (getenv("GRPC_VERBOSITY") == NULL)

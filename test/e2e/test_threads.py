@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """A task that cannot start one of its threads ends with 138 and names the thread; tested for every thread."""
 # san: yes
+import os
 import re
 import signal
 
-from kit import Task, digits_job, main, start, test, workdir
+from kit import BUILD, Skip, Task, digits_job, main, start, test, workdir
 
 JOB = {"train": {"epochs": None, "steps": 30, "lanes": 2, "log_every_steps": 1}, "checkpoint": {"every_steps": 10}}
 MOST = 60  # upper limit of the threads that a task starts
@@ -47,6 +48,20 @@ def thread_start_failure_in_a_cluster_ends_the_task_with_138_and_is_named():
 def room_for_the_threads_of_grpc_is_missing_the_task_ends_with_138_and_names_it():
     task, = start(digits_job(workdir(), **JOB), 1, "cpu:2", env={"TRAINERD_FAULT": "thread.room"})
     assert task.wait() == 138 and "start the threads of gRPC: Resource temporarily unavailable" in task.final_message(), task.log()
+
+
+@test
+def limit_of_addresses_ends_the_task_with_138_and_is_named_or_suffices():
+    """From too few addresses for the first thread to enough for the job; a library that crashes would be a signal."""
+    if "san" in os.path.basename(BUILD):
+        raise Skip("a sanitizer reserves terabytes of addresses")
+    codes = set()
+    for mib in range(100, 240, 18):
+        task, = start(digits_job(workdir(), **JOB), 1, "cpu:2", prefix=("prlimit", f"--as={mib << 20}"))
+        code = task.wait()
+        assert code == 0 or code == 138 and "RLIMIT_AS (ulimit -v) is" in task.final_message(), (mib, code, task.log())
+        codes.add(code)
+    assert codes == {0, 138}, codes
 
 
 @test

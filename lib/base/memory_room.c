@@ -1,0 +1,128 @@
+#include "base/memory_room.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/log_sink.h"
+#include "base/text.h"
+
+enum {
+    CRASH_BYTES = 16 << 20, /* a process that crashes with more room has another reason */
+    STACK_BYTES = 2 << 20,
+    SIGNAL_STACK_BYTES = 64 << 10,
+};
+
+static const int crashes[] = { SIGSEGV, SIGABRT };
+static struct sigaction earlier[COUNT_OF(crashes)];
+static char limit_text[256], exit_text[32];
+static int exit_code;
+
+bool memory_room_has(size_t bytes)
+{
+    /* Private and writable, which all limits count; no page is touched. */
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return at != MAP_FAILED && munmap(at, bytes) == 0;
+}
+
+/* Describes the limit that this process can reach. */
+static void describe_limit(char *out, size_t room)
+{
+    static const struct {
+        int resource;
+        const char *name, *counts;
+    } limits[] = {
+        { RLIMIT_AS, "RLIMIT_AS (ulimit -v)", ", because it also counts addresses without memory" },
+        { RLIMIT_DATA, "RLIMIT_DATA (ulimit -d)", "" },
+    };
+    struct rlimit limit;
+    char size[32];
+
+    snprintf(out, room,
+             "the kernel refuses more: look at vm.overcommit_memory and vm.max_map_count");
+    for (size_t i = COUNT_OF(limits); i > 0; i--)
+        if (getrlimit(limits[i - 1].resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+            text_bytes(size, sizeof(size), limit.rlim_cur);
+            snprintf(out, room, "%s is %s: raise it, or limit the memory with a control group%s",
+                     limits[i - 1].name, size, limits[i - 1].counts);
+        }
+}
+
+int memory_room_check(size_t bytes, const char *what, struct err *err)
+{
+    char text[sizeof(limit_text)], size[32];
+
+    if (!fault_hit("memory.room") && memory_room_has(bytes))
+        return 0;
+    describe_limit(text, sizeof(text));
+    text_bytes(size, sizeof(size), bytes);
+    return err_set(err, ERR_NOMEM, "no room for %s: %s cannot be mapped; %s", what, size, text);
+}
+
+static void on_crash(int signum, siginfo_t *info, void *context)
+{
+    const char *const parts[] = { log_sink_prefix(LOG_ERROR),
+                                  "no memory is left, so a library failed (",
+                                  signum == SIGSEGV ? "SIGSEGV" : "SIGABRT", "); ", limit_text,
+                                  exit_text };
+    char text[sizeof(limit_text) + 160];
+    size_t n = 0;
+
+    (void)context;
+    if (memory_room_has(CRASH_BYTES)) {
+        for (size_t i = 0; i < COUNT_OF(crashes); i++)
+            if (crashes[i] == signum)
+                (void)sigaction(signum, &earlier[i], NULL);
+        if (info->si_code <= 0) /* sent, and not raised by an instruction, which is repeated */
+            raise(signum);
+        return;
+    }
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        size_t len = strlen(parts[i]);
+
+        memcpy(text + n, parts[i], len);
+        n += len;
+    }
+    log_sink_write_final(text, n);
+    _exit(exit_code);
+}
+
+/* Threads reserve a stack each, and the first request for memory in a thread reserves a heap of 64 MiB. */
+static void save_addresses(void)
+{
+    struct rlimit limit;
+    pthread_attr_t attr;
+
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return;
+    (void)mallopt(M_ARENA_MAX, 1); /* a failure leaves more heaps */
+    if (pthread_attr_init(&attr) != 0)
+        return;
+    if (pthread_attr_setstacksize(&attr, STACK_BYTES) == 0)
+        (void)pthread_setattr_default_np(&attr); /* a failure leaves larger stacks */
+    pthread_attr_destroy(&attr);
+}
+
+void memory_room_prepare(int code)
+{
+    static char stack[SIGNAL_STACK_BYTES]; /* of this thread, whose own stack may have no room to grow */
+    struct sigaction action = { .sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    stack_t own = { .ss_sp = stack, .ss_size = sizeof(stack) };
+
+    exit_code = code;
+    describe_limit(limit_text, sizeof(limit_text));
+    snprintf(exit_text, sizeof(exit_text), "; exiting with code %d\n", code);
+    save_addresses();
+    (void)sigaltstack(&own, NULL); /* fails only for an invalid stack, as sigaction() for an invalid signal */
+    for (size_t i = 0; i < COUNT_OF(crashes); i++)
+        (void)sigaction(crashes[i], &action, &earlier[i]);
+}
