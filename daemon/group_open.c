@@ -58,6 +58,11 @@ static bool has_rows_on_ps(const struct settled *s)
     return s->ps != NULL && (s->ps->tables != PS_TABLES_NONE || ps_wants_dense(s->ps));
 }
 
+static void log_grpc_error(const char *line)
+{
+    log_warn("grpc", "gRPC: %s", line);
+}
+
 static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct err *err)
 {
     const struct settled *s = r->s;
@@ -130,6 +135,7 @@ static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct er
                                        .address = t->address,
                                        .name = names[i] };
     }
+    rdzv_on_grpc_error(log_grpc_error);
     rc = rdzv_open(&o, &g->rdzv, err);
     free(tasks);
     free(names);

@@ -4,8 +4,10 @@
  * must never do other work, because gRPC answers pings only on a thread that waits on the queue. */
 #include "rdzv/rdzv_priv.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,7 @@ enum {
     CHANNEL_ARGS = 16,
     GRPC_THREADS = 8, /* those that gRPC starts at once, the thread of the queue, and a reserve */
     ROOM_BYTES = 64 << 20, /* for the stacks of these threads and of those that gRPC starts later */
+    SITES = 64, /* lines of gRPC's source that report errors */
 };
 
 /* gRPC is not instrumented: tells the thread sanitizer that a tag carries what was written
@@ -125,7 +128,8 @@ static void *wait_on_queue(void *arg)
 
 /* ---- the log of gRPC ---- */
 
-/* Only daemon/ logs, and gRPC's errors are reported as statuses. GRPC_VERBOSITY enables gRPC's log.
+/* GRPC_VERBOSITY enables gRPC's own log. Without it, lines of level ERROR are passed to the daemon, because not all of these
+ * errors are reported as statuses: of each line of gRPC's source the first four, then the 16th, 64th, 256th ...
  *
  * A failed assertion of gRPC is a line of level ERROR, after which the same thread calls abort(). So each thread keeps its
  * newest ERROR line for the handler of SIGABRT. */
@@ -133,12 +137,51 @@ static _Thread_local char last_error[600];
 static struct sigaction earlier_action; /* of SIGABRT */
 static char settings[400]; /* "; environment: GRPC_POLL_STRATEGY=epollex"; "": no variable is set */
 
+static void (*_Atomic on_error_line)(const char *line);
+static pthread_mutex_t sites_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct site {
+    const char *file; /* static text of gRPC; NULL: unused */
+    int line;
+    uint32_t n;
+} sites[SITES];
+
+void rdzv_on_grpc_error(void (*fn)(const char *line))
+{
+    atomic_store(&on_error_line, fn);
+}
+
+/* Counts a line of gRPC's source. If the table is full, the last site counts all others. */
+static uint32_t count_site(const char *file, int line)
+{
+    size_t i = 0;
+    uint32_t n;
+
+    pthread_mutex_lock(&sites_lock);
+    while (i + 1 < SITES && sites[i].file != NULL &&
+           (strcmp(sites[i].file, file) != 0 || sites[i].line != line))
+        i++;
+    if (sites[i].file == NULL)
+        sites[i] = (struct site){ file, line, 0 };
+    n = ++sites[i].n;
+    pthread_mutex_unlock(&sites_lock);
+    return n;
+}
+
 static void keep_error(gpr_log_func_args *args)
 {
+    void (*fn)(const char *line) = atomic_load(&on_error_line);
+    char text[sizeof(last_error) + 32];
+    uint32_t n;
+
     if (args->severity != GPR_LOG_SEVERITY_ERROR)
         return;
     snprintf(last_error, sizeof(last_error), "%s:%d: %.400s", args->file, args->line,
              args->message);
+    n = count_site(args->file, args->line);
+    if (fn == NULL || (n > 4 && ((n & (n - 1)) != 0 || __builtin_ctz(n) % 2 != 0)))
+        return;
+    snprintf(text, sizeof(text), "%s (%" PRIu32 " so far)", last_error, n);
+    fn(n > 4 ? text : last_error);
 }
 
 /* SIGABRT: when this handler returns, the earlier action follows. */

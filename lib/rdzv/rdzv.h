@@ -190,6 +190,10 @@ struct rdzv_opts {
     void (*on_trace)(void *arg, const char *text);
 };
 
+/* Sets the function that receives lines of level ERROR of gRPC's log, unless GRPC_VERBOSITY is set; NULL: none. It is called
+ * from threads of gRPC, and must not call gRPC. Many lines from one place of gRPC's source are reported less and less often. */
+void rdzv_on_grpc_error(void (*fn)(const char *line));
+
 /* Binds the address, starts the server (health, reflection, Control, Rendezvous), and starts to
  * seek a leader. The callbacks are called from the loop, not inside this call. On success the
  * caller owns *out and frees it with rdzv_close(). Errors: ERR_IO (the address is in use; the text

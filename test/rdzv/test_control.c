@@ -1,6 +1,8 @@
 /* test_control.c - the services Control and Health, and an independent client. */
 #include "rdzv/kit.h"
 
+#include <grpc/support/log.h>
+
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/fs.h"
@@ -740,10 +742,45 @@ static void independent_grpc_client_all_services_answer(void **state)
     end_issuing(&from);
 }
 
+static uint32_t n_grpc_errors;
+static char last_grpc_error[600];
+
+static void count_grpc_error(const char *line)
+{
+    if (strstr(line, "from a test") == NULL)
+        return;
+    n_grpc_errors++;
+    snprintf(last_grpc_error, sizeof(last_grpc_error), "%s", line);
+}
+
+static void errors_in_the_log_of_grpc_are_reported_less_and_less_often(void **state)
+{
+    struct cluster *c = open_cluster(1); /* initializes gRPC */
+
+    (void)state;
+    rdzv_on_grpc_error(count_grpc_error);
+    gpr_log("a.cc", 7, GPR_LOG_SEVERITY_INFO, "no error, from a test");
+    assert_int_equal(n_grpc_errors, 0);
+    gpr_log("a.cc", 7, GPR_LOG_SEVERITY_ERROR, "accept4 failed, %s", "from a test");
+    assert_int_equal(n_grpc_errors, 1);
+    assert_string_equal(last_grpc_error, "a.cc:7: accept4 failed, from a test");
+    for (int i = 1; i < 100; i++)
+        gpr_log("a.cc", 7, GPR_LOG_SEVERITY_ERROR, "accept4 failed, from a test");
+    assert_int_equal(n_grpc_errors, 6); /* 1 to 4, 16, 64 */
+    assert_string_equal(last_grpc_error, "a.cc:7: accept4 failed, from a test (64 so far)");
+    gpr_log("a.cc", 8, GPR_LOG_SEVERITY_ERROR, "another, from a test");
+    assert_string_equal(last_grpc_error, "a.cc:8: another, from a test");
+    rdzv_on_grpc_error(NULL);
+    gpr_log("a.cc", 9, GPR_LOG_SEVERITY_ERROR, "no receiver, from a test");
+    assert_int_equal(n_grpc_errors, 7);
+    close_cluster(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(status_reports_members_and_progress),
+        cmocka_unit_test(errors_in_the_log_of_grpc_are_reported_less_and_less_often),
         cmocka_unit_test(status_of_a_waiting_task_reports_other_tasks_as_unknown),
         cmocka_unit_test(logs_returns_the_records_after_a_number),
         cmocka_unit_test(trace_is_read_in_parts_when_it_is_written),
