@@ -1,5 +1,5 @@
 /* ctl_logs.c - `trainerctl logs` and `trainerctl events`: the newest log records of all tasks, in the
- * order of their times. */
+ * order of their times. An event of the group, such as a death, is in the log of each task: `events` prints it once. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "daemon/ctl_group.h"
 #include "proto/trainerd.pb-c.h"
 
-enum { FOLLOW_MS = 500 };
+enum { FOLLOW_MS = 500, SAME_US = 10000000 /* equal events of two tasks within this time are one */, RECENT = 256 };
 
 /* What the command knows of one task. */
 struct source {
@@ -31,13 +31,25 @@ struct source {
 struct line {
     const struct ctl_task *task;
     const Trainerd__V1__LogRecord *record;
+    uint64_t hash;                 /* of event and message */
+    uint32_t n_also;               /* further tasks with this event */
+    const struct ctl_task *also;   /* the first of them */
+    bool is_repeated;              /* an earlier line has the event */
+};
+
+/* An event of an earlier round. */
+struct recent {
+    uint64_t hash, time_us;
+    const struct ctl_task *task;
 };
 
 struct view {
     struct ctl_group group;
     struct source *sources; /* [group.n] */
-    bool json;
+    bool json, events_only;
     uint64_t n_last; /* records to print in the first round */
+    struct recent recent[RECENT]; /* the last events that were printed; a ring */
+    size_t n_recent;
 };
 
 /* Called on any thread, for one task. A process that is new numbers its records from 1 again. */
@@ -90,6 +102,47 @@ static void add_time(struct buf *out, uint64_t time_us)
     buf_printf(out, "%s.%03uZ", text, (unsigned)(time_us / 1000 % 1000));
 }
 
+static uint64_t hash_of(const Trainerd__V1__LogRecord *r)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+
+    for (const char *text = r->event; text != NULL; text = text == r->event ? r->message : NULL)
+        for (size_t i = 0; i == 0 || text[i - 1] != '\0'; i++)
+            hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
+    return hash;
+}
+
+static bool is_same(const struct line *l, const struct ctl_task *task, uint64_t hash,
+                    uint64_t time_us)
+{
+    uint64_t own_us = l->record->time_us;
+
+    return hash == l->hash && task != l->task &&
+           (own_us > time_us ? own_us - time_us : time_us - own_us) <= SAME_US;
+}
+
+/* Marks lines[i] if an earlier line, or an earlier round, has its event of another task. The lines are sorted by time. */
+static void merge(struct view *v, struct line *lines, size_t i)
+{
+    struct line *l = &lines[i];
+
+    for (size_t k = i; k-- > 0 && l->record->time_us - lines[k].record->time_us <= SAME_US;) {
+        struct line *first = &lines[k];
+
+        if (first->is_repeated || !is_same(l, first->task, first->hash, first->record->time_us))
+            continue;
+        l->is_repeated = true;
+        if (first->n_also++ == 0)
+            first->also = l->task;
+        return;
+    }
+    for (size_t k = 0; k < v->n_recent && k < RECENT; k++)
+        if (is_same(l, v->recent[k].task, v->recent[k].hash, v->recent[k].time_us))
+            l->is_repeated = true;
+    if (!l->is_repeated)
+        v->recent[v->n_recent++ % RECENT] = (struct recent){ l->hash, l->record->time_us, l->task };
+}
+
 static void add_line(const struct line *l, bool json, struct buf *out)
 {
     const Trainerd__V1__LogRecord *r = l->record;
@@ -102,7 +155,7 @@ static void add_line(const struct line *l, bool json, struct buf *out)
         buf_json(out, r->level);
         buf_str(out, ", \"task\": ");
         buf_json(out, l->task->name);
-        buf_str(out, ", \"event\": ");
+        buf_printf(out, ", \"other_tasks\": %u, \"event\": ", l->n_also);
         buf_json(out, r->event);
         buf_str(out, ", \"message\": ");
         buf_json(out, r->message);
@@ -119,6 +172,10 @@ static void add_line(const struct line *l, bool json, struct buf *out)
     ctl_add_text(out, l->task->name);
     buf_str(out, ": ");
     ctl_add_text(out, r->message);
+    if (l->n_also == 1)
+        buf_printf(out, " (also %s)", l->also->name);
+    else if (l->n_also > 1)
+        buf_printf(out, " (also %u other tasks)", l->n_also);
     buf_str(out, "\n");
 }
 
@@ -143,7 +200,7 @@ static size_t report_failures(struct view *v)
 
 static void print_round(struct view *v, uint64_t max)
 {
-    size_t n = 0, all = 0;
+    size_t n = 0, all = 0, repeated = 0, seen = 0;
     struct line *lines;
     struct buf out = { 0 };
 
@@ -155,11 +212,20 @@ static void print_round(struct view *v, uint64_t max)
         const Trainerd__V1__LogsReply *l = v->sources[i].reply;
 
         for (size_t k = 0; l != NULL && k < l->n_records; k++)
-            lines[n++] = (struct line){ &v->group.tasks[i], l->records[k] };
+            lines[n++] = (struct line){ .task = &v->group.tasks[i], .record = l->records[k] };
     }
     qsort(lines, n, sizeof(*lines), by_time);
-    for (size_t i = n > max ? n - max : 0; i < n; i++)
-        add_line(&lines[i], v->json, &out);
+    for (size_t i = 0; v->events_only && i < n; i++) {
+        lines[i].hash = hash_of(lines[i].record);
+        merge(v, lines, i);
+        repeated += lines[i].is_repeated;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (lines[i].is_repeated)
+            continue;
+        if (n - repeated - seen++ <= max)
+            add_line(&lines[i], v->json, &out);
+    }
     CHECK(!out.failed);
     if (out.len > 0)
         fwrite(out.data, 1, out.len, stdout);
@@ -192,13 +258,13 @@ static int show(struct view *v, bool follow)
 
 static int logs(const char *name, bool events_only, int argc, char **argv)
 {
-    struct view v = { 0 };
+    struct view v = { .events_only = events_only };
     const char *lines = "100";
     bool follow = false, asked = false;
     const struct arg table[] = {
         { "lines", "N", NULL, "the newest N records of all tasks together (100)", &lines, NULL },
         { "follow", NULL, NULL, "go on with each new record, until it is interrupted", NULL, &follow },
-        { "json", NULL, NULL, "print one object a line: time, level, task, event, message", NULL, &v.json },
+        { "json", NULL, NULL, "print one object a line: time, level, task, event, message, other_tasks\n(so many logged the same event; of `events`)", NULL, &v.json },
         { "help", NULL, NULL, "print this", NULL, &asked },
     };
     struct err err;

@@ -64,6 +64,23 @@ def logs_of_all_tasks_are_those_of_their_logs_in_the_order_of_time():
 
 
 @test
+def events_of_the_group_are_printed_once():
+    tasks = start(workdir(), 3)
+    tasks[0].until_step(20)
+    tasks[2].kill()
+    for t in tasks[:2]:
+        t.until(lambda t: any(r["tasks"] == 2 for r in t.events("view")))
+    text = ctl("events", tasks[1].address, codes=(0,)).stdout
+    found = [line for line in text.splitlines() if "was lost" in line and " WARN " in line]
+    assert len(found) == 1 and re.search(r" worker ([01]): worker 2 .*was lost: its connection closed \(also worker (?!\1)[01]\)$", found[0]), text
+    assert len(re.findall(r"generation \d+: 2 of 3 tasks", text)) == 1, text
+    events = [json.loads(line) for line in ctl("events", "--json", tasks[0].address, codes=(0,)).stdout.splitlines()]
+    assert [r["other_tasks"] for r in events if r["level"] == "warn" and "was lost" in r["message"]] == [1], events
+    logs = [json.loads(line) for line in ctl("logs", "--json", "--lines", "10000", tasks[0].address, codes=(0,)).stdout.splitlines()]
+    assert len([r for r in logs if r["level"] == "warn" and "was lost" in r["message"]]) == 2, logs
+
+
+@test
 def events_follow_shows_the_loss_of_a_task_and_its_next_process():
     tasks = start(workdir(), 3)
     tasks[0].until_step(20)
@@ -76,9 +93,9 @@ def events_follow_shows_the_loss_of_a_task_and_its_next_process():
             seen.append(p.stdout.read() or b"")
             return re.search(pattern, b"".join(seen).decode())
 
-        wait_until(lambda: has(r"worker 2: generation \d+: 3 of 3 tasks"))
+        wait_until(lambda: has(r"worker \d: generation \d+: 3 of 3 tasks"))
         tasks[2].kill()
-        wait_until(lambda: has(r"WARN  worker 0: worker 2 .* was lost: its connection closed"))
+        wait_until(lambda: has(r"WARN  worker [01]: worker 2 .* was lost: its connection closed"))
         Task(tasks[0].job, tf_config(tasks[0].ports, 2), ("--devices", "cpu:1"), SLOWER, "worker 2")
         wait_until(lambda: has(r"worker 2: trainerd .*\n(.*\n)*.*worker 2: trainerd "))  # the new process numbers from 1
         lines = b"".join(seen).decode().splitlines()
