@@ -18,9 +18,14 @@ RELATIVE := -fdebug-prefix-map=$(CURDIR)=.
 CPPFLAGS := -Ilib -Itest -I. -I$(BUILD) -MMD -MP -D_GNU_SOURCE -DTRAINERD_VERSION='"$(VERSION)"'
 # Messages are truncated at the end of their buffers on purpose; gcc would warn about each.
 GCC_ONLY := $(if $(shell $(CC) --version | grep -i clang),,-Wno-format-truncation)
+# Hardening; not with sanitizers, whose checks see less with it. _FORTIFY_SOURCE needs optimization.
+MACHINE := $(shell $(CC) -dumpmachine)
+BRANCHES := $(if $(filter x86_64-%,$(MACHINE)),-fcf-protection)$(if $(filter aarch64-%,$(MACHINE)),-mbranch-protection=standard)
+HARDEN := $(if $(SAN),,-fPIE -fstack-protector-strong -fstack-clash-protection $(BRANCHES) \
+            $(if $(findstring -O0,$(OPT)),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3))
 # -ffp-contract=off: lib/op/op.h has the reasons.
 CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -pthread \
-            $(RELATIVE) $(GCC_ONLY) $(SAN)
+            $(HARDEN) $(RELATIVE) $(GCC_ONLY) $(SAN)
 LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lssl -lcrypto \
             -lz -ljpeg -lpng -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
 
@@ -114,15 +119,18 @@ $(BUILD)/daemon/commit.c: FORCE
 	@commit=$$(scripts/commit) && \
 	    { echo '#include "daemon/build_commit.h"'; echo "const char build_commit[] = \"$${commit:+commit $$commit}\";"; } >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-$(addprefix $(BUILD)/daemon/,recipes.o page.o code.o commit.o): $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c
+$(addprefix $(BUILD)/daemon/,recipes.o page.o code.o commit.o): $(BUILD)/daemon/%.o: $(BUILD)/daemon/%.c $(BUILD)/flags
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
-$(BUILD)/%.c.o: %.c | $(GEN)
+$(BUILD)/flags: FORCE # the options of the existing objects
+	@mkdir -p $(@D)
+	@echo '$(CFLAGS)' | cmp -s - $@ || echo '$(CFLAGS)' >$@
+$(BUILD)/%.c.o: %.c $(BUILD)/flags | $(GEN)
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@ || $(MISSING)
-$(BUILD)/proto/%.o: $(BUILD)/proto/%.c
+$(BUILD)/proto/%.o: $(BUILD)/proto/%.c $(BUILD)/flags
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
@@ -137,7 +145,7 @@ $(BUILD)/libkit.a: $(KIT) # an archive: a test program without networks contains
 	@ar rcs $@ $^
 $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/daemon/commit.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) -Wl,-z,relro,-z,now -o $@ $^ $(LDLIBS)
+	@$(CC) $(CFLAGS) $(if $(SAN),,-pie) -Wl,-z,relro,-z,now -o $@ $^ $(LDLIBS)
 # Calls of test programs that arrive in test/harness: plan_new.c verifies each plan, chosen.c chooses tests by name.
 WRAPPED := -Wl,--wrap=plan_new,--wrap=_cmocka_run_group_tests
 $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
@@ -150,7 +158,7 @@ $(OPS): $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.c)) $(BUILD)/libkit.a $(
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) $(WRAPPED) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
 
-$(BUILD)/pic/%.c.o: %.c
+$(BUILD)/pic/%.c.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $< (PIC)"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
@@ -172,7 +180,7 @@ $(BUILD)/lib/code/%.cu.o: NVCCFLAGS += -fmad=false# codes have the bytes of the 
 $(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@nvcc -shared -cudart static -o $@ $(filter-out %.map,$^) -lcublasLt -lcudnn -lnccl \
-	    -Xlinker -z,defs,-z,nodelete,--version-script=scripts/plugin.map
+	    -Xlinker -z,defs,-z,nodelete,-z,relro,-z,now,--version-script=scripts/plugin.map
 $(BUILD)/emulated/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"
@@ -180,7 +188,7 @@ $(BUILD)/emulated/%.cu.o: %.cu
 $(BUILD)/emulated/trainerd-cuda.so: $(call emulated_cu,$(CU)) $(EMULATOR) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -shared -o $@ $(filter-out %.map,$^) $(LDLIBS) \
-	    -Wl,-z,defs,-z,nodelete,--version-script=scripts/plugin.map
+	    -Wl,-z,defs,-z,nodelete,-z,relro,-z,now,--version-script=scripts/plugin.map
 $(BUILD)/emulated/libnvidia-ml.so.1: test/cuda/nvml/nvml.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $<

@@ -350,7 +350,7 @@ static int read_rings(struct comm *c, struct comm_end *e, bool all)
 {
     uint64_t wakes;
 
-    (void)read(e->wake_fd, &wakes, sizeof(wakes)); /* EAGAIN: another event came with this one */
+    (void)!read(e->wake_fd, &wakes, sizeof(wakes)); /* EAGAIN: another event came with this one */
     for (uint32_t k = 0; k < e->n_links; k++)
         if (is_in_ring(&e->channels[k]) && read_channel(c, e, k, all) < 0)
             return -1;

@@ -157,7 +157,7 @@ static void publish(struct channel *ch, struct ring *r)
     uint64_t one = 1;
 
     if (ring_publish(r))
-        (void)write(ch->peer_wake_fd, &one, sizeof(one)); /* EAGAIN: it will wake anyway */
+        (void)!write(ch->peer_wake_fd, &one, sizeof(one)); /* EAGAIN: it will wake anyway */
 }
 
 /* Long parts need none: the processor detects their order. */
