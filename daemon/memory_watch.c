@@ -17,6 +17,10 @@ enum {
     SIZE_BYTES = 32,
     /* Tables use all but this part of the limit, which is for messages and for arrays that are copied. */
     GROWTH_MARGIN = 32,
+    /* A checkpoint is asked for when less than the first part of the limit is left for growth, and not when less
+     * than the last one is left: pages of files that are being written need memory, too. */
+    SAVE_FIRST = 8,
+    SAVE_LAST = 64,
     GROWTH_READINGS = 64, /* the use is read again after this part of what was left */
 };
 
@@ -41,6 +45,7 @@ struct memory_watch {
      * the bytes that were left then. */
     bool has_growth;
     uint64_t grown, grown_read, left;
+    uint64_t saved_left; /* bytes that were left when a checkpoint was asked for last; 0: none was */
     bool is_new;                      /* `latest` was not returned yet */
     char latest[MEMORY_WARNING_BYTES], returned[MEMORY_WARNING_BYTES];
     char ignored[MEMORY_LIMIT_IGNORED_BYTES]; /* logged last */
@@ -272,6 +277,22 @@ static void read_left(struct memory_watch *w)
     w->has_growth = true;
 }
 
+/* A table that grows up to the limit ends the task: a checkpoint is asked for when little is left, and again
+ * whenever half of that is left. */
+static bool asks_for_save(struct memory_watch *w, uint64_t left)
+{
+    bool asks;
+
+    if (w->saved_left != 0 && left > 2 * w->saved_left)
+        w->saved_left = left; /* memory was returned */
+    asks = left < w->limit.bytes / SAVE_FIRST && left >= w->limit.bytes / SAVE_LAST &&
+           (w->saved_left == 0 || left <= w->saved_left / 2);
+
+    if (asks)
+        w->saved_left = left;
+    return asks;
+}
+
 /* Arrays that grow leave holes in the heap, which count as used until they are returned to the kernel. The tables are
  * not all of the memory, so their growth is compared with the use that is measured, from time to
  * time, and more often as less is left. */
@@ -286,7 +307,7 @@ static int judge_growth(struct memory_watch *w, const struct ps_memory *p, struc
     if (w->is_known && p->grown - w->grown_read > w->left)
         return refuse_growth(w, p, err);
     w->grown = p->grown;
-    return 0;
+    return w->is_known && asks_for_save(w, w->left - (p->grown - w->grown_read)) ? 1 : 0;
 }
 
 uint64_t memory_watch_room(struct memory_watch *w, uint64_t held)
@@ -318,14 +339,14 @@ int memory_watch_plan(struct memory_watch *w, const struct ps_memory *p, struct 
         *m = w->limit;
         w->others = m->used > p->held ? m->used - p->held : 0;
         w->has_growth = false;
-        w->grown = 0;
+        w->grown = w->saved_left = 0;
     }
     if (w->has_plan_limit && m->kind != MEMORY_LIMIT_ADDRESSES) {
         if (p->growing != NULL)
             rc = judge_growth(w, p, err);
         else if (p->planned > m->bytes && p->planned - m->bytes > m->swap)
             rc = refuse(w, p, err);
-        if (rc == 0 && p->n_reported == p->n_servers)
+        if (rc >= 0 && p->n_reported == p->n_servers)
             judge_plan(w, p);
     }
     pthread_mutex_unlock(&w->lock);

@@ -44,7 +44,8 @@ bool memory_watch_status(struct memory_watch *w, struct memory_status *out);
 
 /* Logs the warning about tables that fit barely. Errors: ERR_NOMEM: the tables exceed the limit and the
  * swap space of the host; another ps task would reduce what this task holds, so the failure is
- * temporary. */
+ * temporary; the rows of a dynamic table do. Returns 1 if little is left for the growth of dynamic tables, and a
+ * checkpoint should be saved: first at 1/8 of the limit, then whenever half of that is left, down to 1/64. */
 int memory_watch_plan(struct memory_watch *w, const struct ps_memory *m, struct err *err);
 /* Returns the most bytes that the tables of this task may have, beside what is in use for other things; UINT64_MAX: no
  * limit is known. held: of `used`, what belongs to tables. Any thread. */

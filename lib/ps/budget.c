@@ -57,7 +57,19 @@ int ps_budget_grow(struct ps_budget *b, const char *table, uint64_t bytes, struc
         rc = b->decide(b->arg, m, err);
     if (rc < 0)
         *m = before;
+    b->wants_save = b->wants_save || rc > 0;
     m->growing = NULL;
     pthread_mutex_unlock(&b->lock);
-    return rc;
+    return rc < 0 ? rc : 0;
+}
+
+bool ps_budget_takes_save(struct ps_budget *b)
+{
+    bool wants;
+
+    pthread_mutex_lock(&b->lock);
+    wants = b->wants_save;
+    b->wants_save = false;
+    pthread_mutex_unlock(&b->lock);
+    return wants;
 }

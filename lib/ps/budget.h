@@ -8,6 +8,7 @@
 #define PS_BUDGET_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
@@ -25,12 +26,14 @@ struct ps_memory { /* in bytes */
 };
 
 /* Decides whether the ps may allocate the memory. Called by one thread at a time. An error ends the
- * generation with its text. */
+ * generation with its text. Returns 1 if the memory may be allocated, and a checkpoint should be saved because
+ * little is left; else 0. */
 typedef int ps_memory_fn(void *arg, const struct ps_memory *m, struct err *err);
 
 struct ps_budget {
-    pthread_mutex_t lock; /* guards `memory` and calls of `decide` */
+    pthread_mutex_t lock; /* guards `memory`, `wants_save` and calls of `decide` */
     struct ps_memory memory;
+    bool wants_save; /* ps_budget_takes_save() */
     ps_memory_fn *decide; /* NULL: no limit */
     void *arg;
 };
@@ -44,5 +47,7 @@ int ps_budget_report(struct ps_budget *b, uint64_t bytes, uint64_t memory, struc
 /* The rows of a dynamic table are about to get `bytes` more. Errors: those of `decide`; the bytes are then not
  * counted. */
 int ps_budget_grow(struct ps_budget *b, const char *table, uint64_t bytes, struct err *err);
+/* Returns true once after `decide` has asked for a checkpoint. */
+bool ps_budget_takes_save(struct ps_budget *b);
 
 #endif

@@ -193,7 +193,10 @@ int ps_leader_collect(struct ps_leader *l, const struct ps_port *port, const str
             rc = compare(l, server, &m, err);
         if (rc == 0)
             rc = compare_states(l, server, &m, out, err);
-        out->is_finite = out->is_finite && rc == 0 && m.flag == 1;
+        if (rc == 0 && m.flag > (PS_VOTE_FINITE | PS_VOTE_SAVE))
+            rc = err_set(err, ERR_PEER, "server %u: vote with flag %u", server, m.flag);
+        out->is_finite = out->is_finite && rc == 0 && (m.flag & PS_VOTE_FINITE) != 0;
+        out->wants_save = out->wants_save || (rc == 0 && (m.flag & PS_VOTE_SAVE) != 0);
     }
     for (uint32_t s = 0; s < PS_SHARDS; s++)
         out->squares += l->squares[s];

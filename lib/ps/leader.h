@@ -98,6 +98,7 @@ int ps_leader_settle(struct ps_leader *l, const struct ps_port *port, struct ps_
 
 struct ps_votes {
     bool is_finite;
+    bool wants_save; /* the memory of a ps is about to be full */
     double squares; /* of the gradients of all remote tables */
     bool differ;    /* out, also of an error: two servers have different rows of a shard before the step */
     uint32_t shard, servers[2];

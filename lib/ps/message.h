@@ -5,7 +5,7 @@
  * used in place.
  *
  *   offset  size  field
- *        0     4  magic "tps", then the version 5: PS_MESSAGE_MAGIC
+ *        0     4  magic "tps", then the version 6: PS_MESSAGE_MAGIC
  *        4     4  kind
  *        8     8  step
  *       16     4  flag
@@ -47,7 +47,7 @@
  *                                     sections with rows
  *   ROWS    server       rank         step; sections with values, in the order of the rows of PULL
  *   PUSH    rank         server       step; number: first leaf of its lanes; first: leaves (base/lane_tree.h); float: clip; sections with rows and values
- *   VOTE    server       coordinator  step; flag: finite; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]; states u64
+ *   VOTE    server       coordinator  step; flag: enum ps_vote_flag; checksums u32 [PS_SHARDS]; squares f64 [PS_SHARDS]; states u64
  *                                     [PS_CHECK_SHARDS]: 1 + the checksum of the rows before the step of each shard that
  *                                     is compared in this step, 0: no comparison, or the rows are not complete
  *   COMMIT  rank         server       step; flag: 1: the step is skipped; hyper
@@ -145,6 +145,11 @@ enum ps_go {
     PS_GO_UNIT, /* the rank may begin the unit */
     PS_GO_NONE, /* all its lanes of the step are applied */
     PS_GO_STOP, /* all ranks stop: the steps up to the limit are complete */
+};
+
+enum ps_vote_flag {
+    PS_VOTE_FINITE = 1,
+    PS_VOTE_SAVE = 2, /* the memory of the ps is about to be full: a checkpoint should be saved */
 };
 
 enum ps_commit_flag { PS_COMMIT_SKIP = 1, PS_COMMIT_UNIT = 2 };

@@ -8,7 +8,7 @@
 #include "ps/message.h"
 
 enum {
-    PS_MESSAGE_MAGIC = 0x05737074, /* "tps" and the version */
+    PS_MESSAGE_MAGIC = 0x06737074, /* "tps" and the version */
     HEAD_BYTES = 40,
     SECTION_BYTES = 16,
     HYPER_BYTES = 88,

@@ -79,6 +79,13 @@ static int grow(void *arg, const char *table, uint64_t bytes, struct err *err)
     return ps_budget_grow(&s->ps->budget, table, bytes, err);
 }
 
+static bool wants_save(void *arg)
+{
+    struct service *s = arg;
+
+    return ps_budget_takes_save(&s->ps->budget);
+}
+
 /* The service threads hold equal parts of the shards. */
 static uint64_t room(void *arg)
 {
@@ -118,6 +125,7 @@ int ps_open(const struct ps_opts *opts, struct ps **out, struct err *err)
                                                       .reserve = reserve,
                                                       .room = room,
                                                       .grow = grow,
+                                                      .wants_save = wants_save,
                                                       .arg = s,
                                                       .directory = opts->checkpoints },
                             &s->server, err);

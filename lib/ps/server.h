@@ -104,6 +104,8 @@ struct ps_server_opts {
     /* Called before the rows of a dynamic table get `bytes` more. An error is that of the message, so the
      * generation ends. NULL: no limit. */
     int (*grow)(void *arg, const char *table, uint64_t bytes, struct err *err);
+    /* Whether the next VOTE asks for a checkpoint. NULL: none does. */
+    bool (*wants_save)(void *arg);
     void *arg;
     const char *directory; /* of checkpoints, on this host; borrowed. NULL: none, so no save succeeds */
 };

@@ -58,7 +58,9 @@ static int vote(struct ps_server *s, uint32_t to, struct err *err)
     void *at;
 
     ps_store_verdict(s->store, s->verdict);
-    m.flag = s->verdict->is_finite;
+    m.flag = s->verdict->is_finite ? PS_VOTE_FINITE : 0;
+    if (s->opts.wants_save != NULL && s->opts.wants_save(s->opts.arg))
+        m.flag |= PS_VOTE_SAVE;
     ps_write_begin(&s->out, &m, 0);
     at = ps_write_room(&s->out, sizeof(s->verdict->checksums));
     if (at != NULL)

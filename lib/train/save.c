@@ -470,7 +470,7 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         ckpt_hand_over(t->saving.writer, &meta);
         t->saving.last_step = step;
         t->saving.last_ns = clock_ns();
-        t->saving.is_due = false;
+        t->saving.is_due = t->saving.is_urgent = false;
         atomic_fetch_and_explicit(&t->generation.requests, ~(unsigned)TRAIN_REQUEST_CHECKPOINT,
                                   memory_order_relaxed);
         if (remote_has_tables(t))
@@ -541,6 +541,14 @@ bool save_is_wanted(const struct train *t)
            (t->saving.is_due || live_save_is_overdue(&t->live, t->saving.last_ns) ||
             (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
              TRAIN_REQUEST_CHECKPOINT) != 0);
+}
+
+void save_wait_for_previous(struct train *t)
+{
+    struct ckpt_flush_limits limits = { .wait_ms = stall_ms(t), .tries = 1, .stall_ms = stall_ms(t) / 4 };
+
+    if (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))
+        (void)ckpt_flush(t->saving.writer, &limits, NULL); /* a failure is an event of the writer */
 }
 
 bool save_is_due(struct train *t, uint64_t step)

@@ -22,6 +22,8 @@ int save_load_newest(struct train *t, struct err *err);
 int save_load_path(struct train *t, const char *path, struct ckpt_info *out, struct err *err);
 /* Is a checkpoint due at once, whatever the step, and can it begin? The first replica's thread. */
 bool save_is_wanted(const struct train *t);
+/* An urgent checkpoint waits for nothing but the previous one: waits for that, with a limit. */
+void save_wait_for_previous(struct train *t);
 /* Is a checkpoint due after `step`, and can the writer accept it? Then save_if_due() is called when
  * that state may be saved, and for no other step meanwhile. */
 bool save_is_due(struct train *t, uint64_t step);

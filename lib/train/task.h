@@ -90,6 +90,7 @@ struct saving {                  /* save.c; the first replica's */
     uint64_t retry_ns;
     uint64_t last_ns, last_step; /* of the last checkpoint that the writer received; step 0: none */
     bool is_due;                 /* a checkpoint is pending, at the next step that allows it */
+    bool is_urgent;              /* and a ps has little memory left: steps wait for the previous one */
     bool was_leading;            /* in the previous generation */
     _Atomic bool was_discarded;  /* a state that the writer received was not published */
     bool is_reported;            /* the failure of the last hand over is an event of the writer */

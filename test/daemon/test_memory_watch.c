@@ -267,6 +267,26 @@ static void dynamic_table_grows_it_is_refused_by_the_use_that_is_measured(void *
     assert_int_equal(grow(3 * MIB), ERR_NOMEM);
 }
 
+/* An eighth of 100 MiB is 12.5 MiB, a 64th 1.5625 MiB. */
+static void little_is_left_a_checkpoint_is_asked_for_again_at_each_half(void **state)
+{
+    (void)state;
+    assert_int_equal(plan(0, 20 * MIB, 1, 1), 0);
+    set_used(80 * MIB);
+    assert_int_equal(grow(MIB), 0);
+    set_used(88 * MIB);
+    assert_int_equal(grow(2 * MIB), 1); /* 7.875 MiB are left */
+    assert_int_equal(grow(2 * MIB + MIB / 2), 0);
+    set_used(92 * MIB);
+    assert_int_equal(grow(4 * MIB), 1); /* 3.375 MiB */
+    assert_int_equal(grow(4 * MIB + MIB / 2), 0);
+    set_used(95 * MIB);
+    assert_int_equal(grow(5 * MIB), 0); /* 1.375 MiB: too little to write a checkpoint */
+    set_used(92 * MIB);
+    assert_int_equal(plan(0, 20 * MIB, 1, 1), 0);
+    assert_int_equal(grow(MIB / 4), 1); /* a new generation */
+}
+
 static void dynamic_table_grows_near_the_limit_one_warning(void **state)
 {
     (void)state;
@@ -313,6 +333,7 @@ int main(void)
         CONTAINER(several_servers_report_their_sum_is_compared),
         CONTAINER(tables_exceed_the_limit_they_are_refused_with_both_numbers),
         CONTAINER(dynamic_table_grows_it_is_refused_by_the_use_that_is_measured),
+        CONTAINER(little_is_left_a_checkpoint_is_asked_for_again_at_each_half),
         CONTAINER(dynamic_table_grows_near_the_limit_one_warning),
         CONTAINER(swap_space_holds_the_rest_the_tables_are_only_a_warning),
         CONTAINER(addresses_are_the_limit_the_store_has_reserved_them),

@@ -199,11 +199,15 @@ class GrowingJob(Job):
 
     def __init__(self, group):
         super().__init__(group)
+        # on a disk: files in memory would count as memory of the ps
+        self.disk = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir="/var/tmp")
+        self.checkpoints = os.path.join(self.disk.name, "checkpoints")
         ids.SAMPLES, ids.BATCH, ids.IDS, ids.WIDTH = 80000, 200, 10, 256
         source = ids.make_data(os.path.join(_kept.name, "ids"))
         np.save(os.path.join(source, "train-ids.npy"), np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, (ids.SAMPLES, ids.IDS)))
         self.path = ids.job_file(workdir(), source, parameter_server={"replicas": 1}, train={"lanes": 1}, optimizer={"type": "sgd"},
-                                 model={"tables": {"emb": {"admit_after": 1, "expire_steps": 0, "max_rows": 0}}}, elastic={"min_world": 1, "rejoin_seconds": 0})
+                                 model={"tables": {"emb": {"admit_after": 1, "expire_steps": 0, "max_rows": 0}}}, elastic={"min_world": 1, "rejoin_seconds": 0},
+                                 checkpoint={"directory": self.checkpoints, "every_steps": 0})
 
 
 @test
@@ -224,6 +228,9 @@ def dynamic_table_grows_it_warns_and_is_refused_before_a_row_changes():
         tables = float(re.search(r"the tables need ([\d.]+) MiB", end).group(1))
         assert tables > 0.9 * 256, end
         assert max(worker.steps()) > 60, job.logs()
+        # the job saves none by itself: the ps asked for it
+        saved = max(int(name[5:]) for name in os.listdir(job.checkpoints) if name.startswith("step-"))
+        assert saved > 0.75 * max(worker.steps()), (saved, job.logs())
         worker.signal(signal.SIGTERM)
         assert worker.wait() in (138, 143), job.logs()
 
