@@ -3,7 +3,8 @@
 checkpoint."""
 import os
 
-from kit import Task, checkpoint_names, digits_job, expect_codes, finish, free_ports, main, merge, start, test, tf_config, workdir
+from kit import (Gate, Task, checkpoint_names, digits_job, expect_codes, finish, free_ports, main, merge, start, status, test, tf_config,
+                 wait_until, workdir)
 
 KILLED_AT = 10
 # No checkpoint is due before the last step.
@@ -68,8 +69,18 @@ def storage_hangs_at_the_deadline_the_survivor_ends_nevertheless():
 
 @test
 def worker_sees_the_last_checkpoint_later_than_the_chief_both_end_with_0():
-    tasks = start(job(workdir(), train={"steps": 4}), 2, faults={1: "complete.find=fail@1-3"})
-    expect_codes(tasks, [0, 0])
+    gate = Gate()
+    tasks = start(job(workdir(), train={"steps": 4}), 2, faults={1: "complete.find=fail@1-3,%s" % gate.fault("complete.find", 4)})
+
+    def is_looking():
+        assert tasks[1].p.poll() is None, tasks[1].log()
+        s = status("127.0.0.1:%d" % tasks[1].port)
+        return s is not None and s["phase"] == "complete"
+
+    expect_codes(tasks[:1], [0])
+    wait_until(is_looking, tasks[1].log)
+    gate.open()
+    expect_codes(tasks[1:], [0])
 
 
 @test
