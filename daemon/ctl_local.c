@@ -261,16 +261,36 @@ static void start(struct local *l, struct task *t)
 
 /* ---- running ---- */
 
-/* Prints a log line with the name of its task. A JSON record already contains the name. */
+/* Prints a line of a task with its name, which a line of the log has after time and level:
+ * "2026-01-02T03:04:05.678Z INFO  worker 0: text" becomes "worker 0 | 2026-01-02T03:04:05.678Z INFO  text", on a terminal
+ * "worker 0 | 03:04:05 INFO  text". A JSON record already contains the name. */
 static void print_line(struct task *t)
 {
-    char line[LINE_BYTES + 32], prefix[32] = "";
+    enum { DATE_BYTES = 11, CLOCK_BYTES = 8, TIME_BYTES = 24, HEAD_BYTES = 40 /* time, level and blanks */ };
+    char line[LINE_BYTES + 32], prefix[32] = "", name[32];
+    size_t head = t->n_line < HEAD_BYTES ? t->n_line : HEAD_BYTES, n_name, from = 0,
+           n_time = TIME_BYTES;
+    const char *at;
     int n;
 
     if (t->line[0] != '{')
         snprintf(prefix, sizeof(prefix), "%s %u | ", t->type, t->index);
-    n = snprintf(line, sizeof(line), "%s%.*s\n", prefix, (int)t->n_line, t->line);
-
+    n_name = (size_t)snprintf(name, sizeof(name), " %s %u: ", t->type, t->index);
+    at = head > TIME_BYTES
+             ? memmem(t->line, t->n_line < head + n_name ? t->n_line : head + n_name, name, n_name)
+             : NULL;
+    if (at != NULL && t->line[TIME_BYTES - 1] == 'Z') {
+        if (isatty(STDERR_FILENO)) {
+            from = DATE_BYTES;
+            n_time = CLOCK_BYTES;
+        }
+        head = (size_t)(at - t->line) + 1;
+        n = snprintf(line, sizeof(line), "%s%.*s%.*s%.*s\n", prefix, (int)n_time, t->line + from,
+                     (int)(head - TIME_BYTES), t->line + TIME_BYTES,
+                     (int)(t->n_line - head - n_name + 1), t->line + head + n_name - 1);
+    } else {
+        n = snprintf(line, sizeof(line), "%s%.*s\n", prefix, (int)t->n_line, t->line);
+    }
     log_raw(line, (size_t)n);
     t->n_line = 0;
 }

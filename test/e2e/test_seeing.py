@@ -107,6 +107,41 @@ def local_cluster_ctrl_c_saves_and_ends_all_tasks():
 
 
 @test
+def local_lines_have_the_name_once_and_a_short_time_on_a_terminal():
+    job = digits_job(workdir(), train={"steps": 30, "epochs": None, "log_every_steps": 10})
+    command = [TRAINERCTL, "local", "-n", "2", "--devices", "cpu:1", job]
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    p = subprocess.Popen(command, stderr=slave)
+    os.close(slave)
+    shown = b""
+    try:
+        while select.select([master], [], [], GUARD)[0]:
+            data = os.read(master, 65536)
+            if not data:
+                break
+            shown += data
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        assert await_process(p) == 0
+        os.close(master)
+    lines = re.findall(r"worker [01] \| .*", shown.decode())
+    steps = [line for line in lines if re.search(r"  step \d+ of 30, ", line)]
+    assert len(steps) >= 3, lines
+    for line in lines:
+        assert re.match(r"worker [01] \| \d\d:\d\d:\d\d (INFO |WARN ) (?!worker)", line), line
+    for line in steps:
+        assert len(line.rstrip()) <= 2 * 80, line
+    os.rename(os.path.join(os.path.dirname(job), "run"), os.path.join(os.path.dirname(job), "earlier"))
+    text = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True).stderr
+    lines = re.findall(r"^worker [01] \| .*$", text, re.M)
+    assert len(lines) > 6, text
+    for line in lines:
+        assert re.match(r"worker [01] \| \d{4}-\d\d-\d\dT[\d:.]{12}Z (INFO |WARN ) (?!worker)", line), line
+
+
+@test
 def terminal_has_one_progress_line():
     job = digits_job(workdir(), train={"epochs": 40, "log_every_steps": 1000000})
     master, slave = pty.openpty()
@@ -128,7 +163,7 @@ def terminal_has_one_progress_line():
         assert await_process(p) == 0
         os.close(master)
     text = seen.decode()
-    assert re.search(r"step \d+/880  epoch \d+  loss [\d.e-]+  \d+ samples/s  ETA .+data \d+% compute \d+% reduction \d+%", text), text[-2000:]
+    assert re.search(r"step \d+/880  epoch \d+  loss [\d.e-]+  [\d.]+ samples/s  ETA .+data \d+% compute \d+% reduction \d+%", text), text[-2000:]
 
 
 @test
