@@ -22,10 +22,11 @@ void ctl_status_line(const Trainerd__V1__StatusReply *s, struct buf *out)
         buf_printf(out, "  step %llu/%llu  epoch %llu", (ull)s->step, (ull)s->total_steps,
                    (ull)s->epoch);
     if (s->step > 0) {
-        char left[32] = "?";
+        char left[32] = "?", speed[32];
 
         if (s->samples_per_second > 0) {
-            buf_printf(out, "  loss %.4g  %.0f samples/s", s->loss, s->samples_per_second);
+            text_rate(speed, sizeof(speed), s->samples_per_second);
+            buf_printf(out, "  loss %.4g  %s samples/s", s->loss, speed);
             if (s->step_seconds > 0 && s->total_steps >= s->step)
                 text_duration(
                     left, sizeof(left),

@@ -43,6 +43,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/text.h"
 
 static bool write_step(enum log_level level, const struct step_line *s)
 {
@@ -59,8 +60,9 @@ static bool write_step(enum log_level level, const struct step_line *s)
         LOG_F64("reduce_work", s->reduce_work),
     };
     uint32_t n = 9; /* then the fields that not every task has */
-    char idle[48] = "";
+    char idle[48] = "", speed[32];
 
+    text_rate(speed, sizeof(speed), s->samples_per_second);
     if (has_idle) {
         fields[n++] = (struct log_field)LOG_F64("device_idle", s->device_idle);
         snprintf(idle, sizeof(idle), "; GPUs without work %.1f %%", 100 * s->device_idle);
@@ -70,11 +72,11 @@ static bool write_step(enum log_level level, const struct step_line *s)
     if (s->groups > 0)
         fields[n++] = (struct log_field)LOG_U64("outer_step", s->outer_step);
     return log_record(level, "step", fields, n,
-                      "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s "
+                      "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %s samples/s "
                       "(data %.0f %%, compute %.0f %%, reduction %.0f %%%s)",
                       (unsigned long long)s->step, (unsigned long long)s->total_steps,
                       (unsigned long long)s->epoch, s->loss, s->learning_rate,
-                      s->samples_per_second, 100 * s->share_data, 100 * s->share_compute,
+                      speed, 100 * s->share_data, 100 * s->share_compute,
                       100 * s->share_reduce, idle);
 }
 

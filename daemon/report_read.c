@@ -45,7 +45,7 @@ void report_draw(struct report *r)
 {
     struct rdzv_progress p;
     uint64_t done, all;
-    char line[512], eta[32];
+    char line[512], eta[32], speed[32];
 
     curves_check(r);
     pthread_mutex_lock(&r->lock);
@@ -54,16 +54,17 @@ void report_draw(struct report *r)
     all = r->all;
     left(r, &p, eta, sizeof(eta));
     pthread_mutex_unlock(&r->lock);
+    text_rate(speed, sizeof(speed), p.samples_per_second);
     if (!log_progress_wanted()) {
         log_long_phase(r, &p, done, all);
         return;
     }
     if (strcmp(p.phase, "train") == 0 && p.step > 0)
         snprintf(line, sizeof(line),
-                 "step %llu/%llu  epoch %llu  loss %.4g  %.0f samples/s  ETA %s  [data %.0f%% compute %.0f%% "
+                 "step %llu/%llu  epoch %llu  loss %.4g  %s samples/s  ETA %s  [data %.0f%% compute %.0f%% "
                  "reduction %.0f%%]",
                  (unsigned long long)p.step, (unsigned long long)p.total_steps,
-                 (unsigned long long)p.epoch, p.loss, p.samples_per_second, eta, 100 * p.share_data,
+                 (unsigned long long)p.epoch, p.loss, speed, eta, 100 * p.share_data,
                  100 * p.share_compute, 100 * p.share_reduce);
     else if (all > 0)
         snprintf(line, sizeof(line), "%s: %.0f %%", p.phase, 100.0 * report_ratio(done, all));

@@ -1,6 +1,7 @@
 #include "base/text.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -214,4 +215,16 @@ void text_duration(char *out, size_t n, uint64_t ns)
         snprintf(out, n, "%" PRIu64 " %s %" PRIu64 " %s", s / units[u].seconds, units[u].major,
                  s % units[u].seconds / units[u].minor_seconds, units[u].minor);
     }
+}
+
+void text_rate(char *out, size_t n, double rate)
+{
+    double limit = 99.95; /* from here on no decimal is needed; below, one more for each factor of ten */
+    int decimals = 0;
+
+    while (rate > 0 && rate < limit && decimals < 9) {
+        decimals++;
+        limit = 9.995 / pow(10, decimals - 1);
+    }
+    snprintf(out, n, "%.*f", decimals, rate);
 }

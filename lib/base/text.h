@@ -32,5 +32,8 @@ void text_bytes(char *out, size_t n, uint64_t bytes);
 /* Formats a duration for a person, such as "3 h 20 min", "12.3 s", "45 ms". Writes at most n
  * bytes. */
 void text_duration(char *out, size_t n, uint64_t ns);
+/* Formats a rate, such as samples per second, with at least three significant digits and without an exponent: "4704", "15.6",
+ * "0.0625"; "0" for 0. Writes at most n bytes. */
+void text_rate(char *out, size_t n, double rate);
 
 #endif

@@ -202,6 +202,24 @@ static void text_quote_pattern_matches_the_text_alone(void **state)
     }
 }
 
+static void text_rate_has_three_significant_digits(void **state)
+{
+    static const struct {
+        double rate;
+        const char *text;
+    } cases[] = { { 0, "0" }, { 4704.4, "4704" }, { 100, "100" }, { 99.96, "100" }, { 99.94, "99.9" }, { 16, "16.0" },
+                  { 9.996, "10.0" }, { 9.994, "9.99" }, { 1, "1.00" }, { 0.9996, "1.00" }, { 0.25, "0.250" },
+                  { 0.0625, "0.0625" }, { 0.001234, "0.00123" }, { 1e7, "10000000" } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[32];
+
+        text_rate(text, sizeof(text), cases[i].rate);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +231,7 @@ int main(void)
         cmocka_unit_test(text_starts_compares_the_prefix),
         cmocka_unit_test(text_quote_pattern_matches_the_text_alone),
         cmocka_unit_test(text_bytes_and_text_duration_select_the_unit),
+        cmocka_unit_test(text_rate_has_three_significant_digits),
     };
 
     return cmocka_run_group_tests_name("base/text", tests, NULL, NULL);
