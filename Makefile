@@ -98,13 +98,13 @@ $(BUILD)/daemon/recipes.c: $(RECIPES) scripts/embed
 	   for f in $(RECIPES); do n=$$(basename $$f .py); echo "{ \"$$n\", recipe_$$n, &recipe_$${n}_bytes },"; done; \
 	   echo '};'; echo 'const size_t n_recipes = sizeof(recipes) / sizeof(recipes[0]);'; } >$@
 # The files of the status page as C arrays.
-PAGE := $(sort $(wildcard daemon/page/page.*))
+PAGE := $(sort $(wildcard daemon/page/*.*))
 $(BUILD)/daemon/page.c: $(PAGE) scripts/embed
 	@mkdir -p $(@D)
 	@{ echo '#include "daemon/page.h"'; \
-	   for f in $(PAGE); do scripts/embed page_$${f##*.} $$f || exit 1; done; \
+	   for f in $(PAGE); do n=$${f##*/}; scripts/embed page_$${n%.*}_$${n##*.} $$f || exit 1; done; \
 	   echo 'const struct page_file page_files[] = {'; \
-	   for f in $(PAGE); do n=$${f##*.}; echo "{ \"$$n\", page_$$n, &page_$${n}_bytes },"; done; \
+	   for f in $(PAGE); do n=$${f##*/}; s=page_$${n%.*}_$${n##*.}; echo "{ \"$$n\", $$s, &$${s}_bytes },"; done; \
 	   echo '};'; echo 'const size_t n_page_files = sizeof(page_files) / sizeof(page_files[0]);'; } >$@
 # A digest of the code that decides the bits of a step, without comments (daemon/versions.h).
 CODE := $(sort $(shell find $(addprefix lib/,base code comm data device engine graph op optim opts tensor train) \

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 struct page_file {
-    const char *name; /* "html", "css", "js": the extension */
+    const char *name; /* "page.html": the name of the file */
     const unsigned char *text;
     const size_t *bytes;
 };

@@ -219,21 +219,28 @@ static void add_file(const char *name, struct buf *out)
 static bool print_html(void *arg, struct buf *out)
 {
     (void)arg;
-    add_file("html", out);
+    add_file("page.html", out);
     return true;
 }
 
 static bool print_css(void *arg, struct buf *out)
 {
     (void)arg;
-    add_file("css", out);
+    add_file("page.css", out);
     return true;
 }
 
 static bool print_js(void *arg, struct buf *out)
 {
     (void)arg;
-    add_file("js", out);
+    add_file("page.js", out);
+    return true;
+}
+
+static bool print_charts(void *arg, struct buf *out)
+{
+    (void)arg;
+    add_file("charts.js", out);
     return true;
 }
 
@@ -241,6 +248,7 @@ static const struct metrics_page pages[] = {
     { "/", "text/html; charset=utf-8", print_html },
     { "/page.css", "text/css; charset=utf-8", print_css },
     { "/page.js", "text/javascript; charset=utf-8", print_js },
+    { "/charts.js", "text/javascript; charset=utf-8", print_charts },
     { "/page.json", "application/json", print_page_status },
     { "/api/v1/status", "application/json", print_status },
     { "/api/v1/curve", "application/json", print_curve },

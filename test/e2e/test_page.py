@@ -320,7 +320,7 @@ class Imitation:
                 name = {"/": "page.html"}.get(self.path, self.path[1:])
                 if self.path in documents:
                     body, kind = json.dumps(documents[self.path]).encode(), "application/json"
-                elif name in ("page.html", "page.css", "page.js"):
+                elif name in ("page.html", "page.css", "page.js", "charts.js"):
                     with open(os.path.join(ROOT, "daemon", "page", name), "rb") as f:
                         body, kind = f.read(), {"html": "text/html", "css": "text/css", "js": "text/javascript"}[name.split(".")[1]]
                 else:
