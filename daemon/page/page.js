@@ -5,7 +5,7 @@ const STATUS_MS = 1000, SLOW_MS = 3000, ITEMS_SHOWN = 12;
 const FULL_TASKS = 16; // more tasks are shown in compact form, but for those with a problem
 const PARTS = [["data", "waits for data"], ["compute", "compute"], ["reduce", "exposed all-reduce"], ["checkpoint", "checkpoint copy"]];
 const PHASES_OF_WORK = new Set(["train", "evaluate", "save", "export", "serve", "wait for a checkpoint"]);
-const ENDS = { complete: "The job is complete.", stopped: "The task was stopped", failed: "The task has failed" };
+const ENDS = { complete: "The job is complete.", stopped: "The task has ended", failed: "The task has failed" };
 
 const byId = (id) => document.getElementById(id);
 
