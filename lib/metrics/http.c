@@ -110,6 +110,12 @@ static enum MHD_Result refuse_host(struct MHD_Connection *c, const char *host)
     return send_response(c, MISDIRECTED, "text/plain; charset=utf-8", &body);
 }
 
+static void renew(const struct metrics_http *h, struct MHD_Connection *c)
+{
+    http_clients_renew(
+        h->clients, MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context);
+}
+
 /* libmicrohttpd calls it on the HTTP thread once after the headers, once for each part of a request
  * body, and once at the end. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *url,
@@ -128,6 +134,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
         return send_refusal(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
     if (*seen == NULL) {
         *seen = &marker;
+        renew(h, c);
         return MHD_YES;
     }
     if (*upload_bytes > 0)
@@ -171,13 +178,9 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **context,
 static void on_served(void *arg, struct MHD_Connection *c, void **seen,
                       enum MHD_RequestTerminationCode code)
 {
-    const struct metrics_http *h = arg;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-
     (void)seen;
     (void)code;
-    http_clients_served(h->clients, info->socket_context);
+    renew(arg, c);
 }
 
 /* ---- listening ---- */

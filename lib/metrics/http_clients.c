@@ -89,7 +89,7 @@ struct http_client *http_clients_begin(struct http_clients *c, int fd, const str
     return x;
 }
 
-void http_clients_served(struct http_clients *c, struct http_client *x)
+void http_clients_renew(struct http_clients *c, struct http_client *x)
 {
     if (x == NULL)
         return;

@@ -30,15 +30,15 @@ struct http_client;
 enum {
     HTTP_CLIENTS = 64,             /* open connections */
     HTTP_CLIENTS_OF_ADDRESS = 24,  /* of an IPv4 address, or of the first 64 bits of an IPv6 address */
-    HTTP_REQUEST_MS = 10000,       /* from the connection, or the end of a request, to the end of the next one */
+    HTTP_REQUEST_MS = 10000, /* for the head of a request, and again for its response */
 };
 
 struct http_clients *http_clients_new(void); /* NULL: out of memory */
 /* Adds a connection. Above a limit the connection whose request has taken longest is shut down: the HTTP server then
  * closes it, and calls http_clients_end(). Returns the entry, which http_clients_end() frees; NULL: out of memory. */
 struct http_client *http_clients_begin(struct http_clients *c, int fd, const struct sockaddr *from);
-/* A response was sent: the time of the next request begins. NULL is allowed. */
-void http_clients_served(struct http_clients *c, struct http_client *x);
+/* The head of a request has arrived, or its response was sent: the time begins again. NULL is allowed. */
+void http_clients_renew(struct http_clients *c, struct http_client *x);
 void http_clients_end(struct http_clients *c, struct http_client *x); /* before the socket is closed; NULL is allowed */
 /* Shuts down the connections whose request has taken longer than HTTP_REQUEST_MS. */
 void http_clients_expire(struct http_clients *c);

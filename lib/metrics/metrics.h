@@ -76,7 +76,7 @@ struct metrics_http_opts {
  * ERR_IO (the port is in use, the name service is down), ERR_NOMEM. */
 int metrics_http_open(struct metrics *m, const struct metrics_http_opts *opts,
                       struct metrics_http **out, struct err *err);
-/* Closes the connections whose request has taken longer than 10 s. Called about once a second; any thread. NULL is
+/* Closes the connections whose request, or the response to it, has taken longer than 10 s. Called about once a second; any thread. NULL is
  * allowed. */
 void metrics_http_expire(struct metrics_http *h);
 uint16_t metrics_http_port(const struct metrics_http *h);
