@@ -140,7 +140,8 @@ class Torch:
 
 class TorchElastic:
     """A job under torchrun, which restarts all workers when one ends. The best case for torchrun: one agent for all
-    workers that checks them ten times per second (its default is every 5 s)."""
+    workers that checks them ten times per second (its default is every 5 s), as many restarts as it needs, and workers that
+    give up a restart that hangs after 10 s (the default is 30 minutes)."""
 
     def __init__(self, world, model, logits, batch, folder, snapshot_steps):
         self.world, self.folder = world, folder
@@ -160,9 +161,10 @@ class TorchElastic:
         except OSError:
             return []
 
-    def pid(self, rank):
-        """Returns the pid of the current worker."""
-        return int(self.lines(rank, "start")[-1][1])
+    def signal(self, rank, number):
+        """Sends a signal to the current worker; returns its pid, or None if torchrun has ended it and started none yet."""
+        pid = int(self.lines(rank, "start")[-1][1])
+        return pid if send(pid, number) else None
 
     def steps(self):
         """Returns [(step, seconds since 1970)], including repeated steps."""
@@ -198,8 +200,17 @@ class TorchElastic:
         for rank in range(self.world):
             for _, pid, _ in self.lines(rank, "start"):
                 if runs_ours(int(pid), self.folder):
-                    os.kill(int(pid), signal.SIGKILL)
+                    send(int(pid), signal.SIGKILL)
         self.log.close()
+
+
+def send(pid, number):
+    """Sends a signal; returns False if the process has ended."""
+    try:
+        os.kill(pid, number)
+        return True
+    except ProcessLookupError:
+        return False
 
 
 def runs_ours(pid, word):

@@ -6,6 +6,7 @@ a periodic snapshot of the state that is loaded after a restart. The times of ev
 FOLDER/rank-R.txt: "start TIME PID RESTARTS" when the process begins, "step K TIME" when rank 0 has completed step K;
 times in seconds since 1970. FOLDER/snapshot.pt: model, optimizer, step. The batches are in memory.
 """
+import datetime
 import os
 import sys
 import time
@@ -27,7 +28,8 @@ def main():
     log.write("start %.6f %d %s\n" % (BEGIN, os.getpid(), os.environ["TORCHELASTIC_RESTART_COUNT"]))
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    dist.init_process_group("gloo")
+    # A restart may hang in Gloo's connections; with this limit it fails and is repeated, with the default after 30 minutes.
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))
     net, at = Network(path, logits), 0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     if os.path.exists(snapshot):
