@@ -73,11 +73,21 @@ static int read_descr(struct header *h)
         return 0;
     }
     skip_blanks(h);
-    return err_set(
-        h->err, ERR_UNSUPPORTED,
-        "%s: its elements are %.*s; supported are little-endian numbers and booleans, such "
-        "as '<f4': convert it with array.astype('<f4')",
-        h->what, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
+    if (accept(h, "["))
+        return err_set(
+            h->err, ERR_UNSUPPORTED,
+            "%s: its elements are structures; save a file for each field: array['field']", h->what);
+    if (accept(h, "'|O'"))
+        return err_set(h->err, ERR_UNSUPPORTED,
+                       "%s: its elements are Python objects, such as lists of different lengths; "
+                       "save an array of numbers: array.astype('<f4')",
+                       h->what);
+    for (i = 1; h->at + i < h->end && i < 20 && h->at[i] != '\'';)
+        i++;
+    return err_set(h->err, ERR_UNSUPPORTED,
+                   "%s: its elements are %.*s; supported are little-endian numbers and booleans, such "
+                   "as '<f4': convert it with array.astype('<f4')",
+                   h->what, (int)(h->end - h->at < (ptrdiff_t)i + 1 ? h->end - h->at : (ptrdiff_t)i + 1), h->at);
 }
 
 static int read_dimension(struct header *h)

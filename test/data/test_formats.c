@@ -427,7 +427,59 @@ static void csv_files_with_other_names_inside_a_feature_are_refused(void **state
     kit_remove(folder);
 }
 
+static void file_that_is_no_csv_is_named(void **state)
+{
+    static const struct {
+        const char *bytes, *text;
+    } files[] = {
+        { "\xff\xfe" "a", "a.csv' is text in UTF-16, expected a CSV file in UTF-8: save it as UTF-8" },
+        { "PK\3\4 sheet", "a.csv' is a zip file, such as an Excel workbook" },
+        { "PAR1", "a.csv' is a Parquet file" },
+    };
+    struct data_opts opts = { .origin.format = DATA_CSV, .origin.csv_header = true, .features = csv_features, .n_features = 2 };
+    char *folder = kit_folder();
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        write_text(folder, "a.csv", files[i].bytes);
+        refused(&opts, folder, "a.csv", ERR_INPUT, files[i].text);
+    }
+    kit_remove(folder);
+}
+
 /* ---- .npy ---- */
+
+static void npy_types_without_numbers_are_refused_with_a_remedy(void **state)
+{
+    static const struct {
+        const char *descr, *text;
+    } files[] = {
+        { "'>f4'", "its elements are '>f4'; supported are little-endian" },
+        { "'|O'", "its elements are Python objects" },
+        { "[('a', '<f4'), ('b', '<f4')]", "its elements are structures; save a file for each field" },
+        { "'<U7'", "its elements are '<U7'; supported" },
+    };
+    struct data_feature f = { .name = "x", .stored = TENSOR_F32, .fed = TENSOR_F32, .scale = 1 };
+    struct data_opts opts = { .origin.format = DATA_NPY, .features = &f, .n_features = 1 };
+    char *folder = kit_folder();
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        struct buf b = { 0 };
+        char text[128];
+        int len =
+            snprintf(text, sizeof(text), "{'descr': %s, 'fortran_order': False, 'shape': (1,), }\n",
+                     files[i].descr);
+
+        buf_add(&b, "\x93NUMPY\x01\x00", 8);
+        buf_add(&b, (uint8_t[]){ (uint8_t)len, 0 }, 2);
+        buf_add(&b, text, (size_t)len);
+        kit_write(folder, "x.npy", b.data, b.len);
+        refused(&opts, folder, "{feature}.npy", ERR_UNSUPPORTED, files[i].text);
+        buf_fini(&b);
+    }
+    kit_remove(folder);
+}
 
 static void npy_file(const char *folder, const char *name, const char *descr, const char *shape,
                      const void *data, size_t n)
@@ -1246,6 +1298,8 @@ int main(void)
         cmocka_unit_test(csv_header_of_a_file_without_records_is_checked),
         cmocka_unit_test(csv_files_with_other_names_inside_a_feature_are_refused),
         cmocka_unit_test(absent_file_of_a_set_whose_names_state_its_size_is_named),
+        cmocka_unit_test(file_that_is_no_csv_is_named),
+        cmocka_unit_test(npy_types_without_numbers_are_refused_with_a_remedy),
         cmocka_unit_test(npy_items_are_records),
         cmocka_unit_test(npy_numbers_of_other_types_are_converted_exactly_or_refused),
         cmocka_unit_test(npy_files_of_different_types_are_one_set),
