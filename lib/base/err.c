@@ -22,6 +22,14 @@ static const struct code_name names[] = {
     NAME(ERR_PATH),
 };
 
+/* An error text is one line, also where it has a value with line breaks. */
+static void remove_controls(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < ' ')
+            *text = ' ';
+}
+
 /* Like vsnprintf, but truncates between characters, so that the text stays valid UTF-8. Returns the
  * length. */
 __attribute__((format(printf, 2, 0))) static size_t format_text(char out[ERR_TEXT_BYTES],
@@ -34,6 +42,7 @@ __attribute__((format(printf, 2, 0))) static size_t format_text(char out[ERR_TEX
         out[0] = '\0';
         return 0;
     }
+    remove_controls(out);
     if (n < ERR_TEXT_BYTES)
         return (size_t)n;
     len = text_utf8_cut(out, ERR_TEXT_BYTES - 1);

@@ -93,6 +93,19 @@ static bool next_starts(const struct scan *s, const char *word)
     return (size_t)(s->end - s->at) >= n && memcmp(s->at, word, n) == 0;
 }
 
+static bool looks_like_yaml_or_path(const struct scan *s)
+{
+    size_t n = (size_t)(s->end - s->at);
+    const char *end = n > 0 ? memchr(s->at, '\n', n) : NULL;
+    size_t line = end != NULL ? (size_t)(end - s->at) : n;
+
+    if (next_starts(s, "---") || next_starts(s, "/") || next_starts(s, "./") ||
+        next_starts(s, "~/"))
+        return true;
+    return line > 0 && (s->at[0] | 32) >= 'a' && (s->at[0] | 32) <= 'z' &&
+           memchr(s->at, ':', line) != NULL;
+}
+
 /* Reports an unexpected token. For syntax that other formats allow, the message names the
  * remedy. */
 static int bad_token(struct scan *s, const char *expected)
@@ -103,6 +116,8 @@ static int bad_token(struct scan *s, const char *expected)
         { "//", "JSON has no comments: remove it" },
         { "/*", "JSON has no comments: remove it" },
         { "#", "JSON has no comments: remove it" },
+        { "'{", "remove the quotes around the text" },
+        { "\"{", "remove the quotes around the text" },
         { "'", "write strings in double quotes" },
         { "\"", "is a comma or a colon missing before it?" },
         { ",", "remove the extra comma" },
@@ -127,6 +142,11 @@ static int bad_token(struct scan *s, const char *expected)
         if (next_starts(s, common_mistakes[i].start))
             return bad(s, s->at, "found %s, expected %s; %s", what, expected,
                        common_mistakes[i].remedy);
+    if (s->line == 1 && s->at == s->line_start && looks_like_yaml_or_path(s))
+        return bad(s, s->at,
+                   "found %s, expected %s; is this YAML, or the path of a file? Expected JSON, "
+                   "which begins with '{'",
+                   what, expected);
     return bad(s, s->at, "found %s, expected %s", what, expected);
 }
 

@@ -89,12 +89,31 @@ static void quoted_list(char *out, size_t size, const char *const *words, size_t
         len += (size_t)snprintf(out + len, size - len, "%s\"%s\"", i == 0 ? "" : ", ", words[i]);
 }
 
+/* Returns the name of a key that other programs call `word`, if it is one of the n known words; else NULL. */
+static const char *other_name(const char *word, const char *const *known, size_t n)
+{
+    static const char *const names[][2] = {
+        { "lr", "learning_rate" },          { "batch_size", "global_batch_size" },
+        { "num_workers", "threads" },       { "num_epochs", "epochs" },
+        { "max_steps", "steps" },           { "max_grad_norm", "clip_norm" },
+        { "gradient_clip_val", "clip_norm" }, { "gradient_accumulation_steps", "lanes" },
+        { "save_steps", "every_steps" },    { "betas", "beta1" },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        for (size_t k = 0; k < n; k++)
+            if (strcmp(names[i][0], word) == 0 && strcmp(names[i][1], known[k]) == 0)
+                return names[i][1];
+    return NULL;
+}
+
 /* Rejects a word that is not one of the `n` known words. The message has the most similar word if
  * the word may be a typo, else all known words. `what` describes the word. */
 static int refuse_word(const struct reader *r, const cJSON *value, const char *what,
                        const char *word, const char *const *known, size_t n)
 {
-    const char *near = text_nearest(word, known, n);
+    const char *other = other_name(word, known, n);
+    const char *near = other != NULL ? other : text_nearest(word, known, n);
     char list[LIST_BYTES];
 
     if (near != NULL)
@@ -119,6 +138,8 @@ static int refuse_unknown_keys(const struct reader *r, const char *parent, const
 
         if (conf_key_find(parent, v->string) != NULL)
             continue;
+        if (parent[0] == '\0' && strcmp(v->string, "$schema") == 0)
+            continue; /* for editors */
         elsewhere = conf_key_find_unique(v->string);
         if (elsewhere != NULL)
             return json_error(

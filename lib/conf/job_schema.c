@@ -329,6 +329,13 @@ static void schema_object(struct conf_out *o, const char *parent)
     }
     buf_str(o->buf, "]");
     conf_out_open(o, "properties", '{');
+    if (parent[0] == '\0') { /* with which editors find this schema; conf_read() ignores it */
+        conf_out_open(o, "$schema", '{');
+        member(o, "type", "string");
+        member(o, "description",
+               "The address or the path of this schema, for editors; trainerd ignores it.");
+        conf_out_close(o, '}');
+    }
     for (k = NULL; (k = conf_key_next(parent, k)) != NULL;) {
         conf_out_open(o, k->name, '{');
         schema_value(o, k);

@@ -193,6 +193,9 @@ static void json_invalid_text_is_refused_with_position_and_remedy(void **state)
         { "True", "j:1:1: found 'T', expected a value; write true" },
         { "None", "j:1:1: found 'N', expected a value; write null" },
         { "tru", "j:1:1: found 't', expected a value" },
+        { "model:\n  onnx: a", "j:1:1: found 'm', expected a value; is this YAML, or the path of a file? Expected JSON, which begins with '{'" },
+        { "/etc/a.json", "j:1:1: found '/', expected a value; is this YAML, or the path of a file? Expected JSON, which begins with '{'" },
+        { "'{}'", "j:1:1: found ''', expected a value; remove the quotes around the text" },
         { "truest", "j:1:5: found 's', expected nothing more after the value" },
         { "+1", "j:1:1: found '+', expected a value; a positive number has no sign" },
         { ".5", "j:1:1: found '.', expected a value; a number starts with a digit: write 0.5, not "
