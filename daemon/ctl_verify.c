@@ -65,6 +65,11 @@ int ctl_verify(int argc, char **argv)
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_FAILED;
     }
+    if (c.good + c.bad == 0)
+        fprintf(
+            stderr,
+            "trainerctl: '%s' has no checkpoint (step-*); expected checkpoint.directory of a job\n",
+            argv[1]);
     printf("%u good, %u bad\n", c.good, c.bad);
     return c.bad == 0 && c.good > 0 ? CTL_OK : CTL_FAILED;
 }

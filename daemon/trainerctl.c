@@ -56,15 +56,11 @@ static int help(FILE *out)
     return out == stdout ? CTL_OK : CTL_USAGE;
 }
 
-int main(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
     const char *names[COUNT_OF(commands)];
     const char *near;
 
-    process_open_standard_files();
-    memory_room_prepare(CTL_FAILED);
-    signal(SIGPIPE, SIG_IGN);
-    setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
     if (argc < 2)
         return help(stderr);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
@@ -80,8 +76,22 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     }
+    if (strcmp(argv[1], "train") == 0) {
+        fprintf(stderr, "trainerctl: unknown command 'train'; `trainerd --job FILE` trains, and `trainerctl local -n N "
+                        "FILE` with several tasks\n");
+        return CTL_USAGE;
+    }
     near = text_nearest(argv[1], names, COUNT_OF(commands));
     fprintf(stderr, "trainerctl: unknown command '%s'", argv[1]);
     fprintf(stderr, near != NULL ? "; did you mean %s?\n" : "; --help lists the commands\n", near);
     return CTL_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    process_open_standard_files();
+    memory_room_prepare(CTL_FAILED);
+    signal(SIGPIPE, SIG_IGN);
+    setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
+    return process_close_output("trainerctl", run_command(argc, argv), CTL_FAILED);
 }

@@ -133,9 +133,10 @@ static int check(const struct settled *s)
     }
     settled_print(s, s->conf != NULL && !s->is_ps && rc == 0 ? &facts : NULL,
                   rc < 0 ? err.text : NULL, &out);
-    if (out.failed || fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout) != 0)
-        rc = usage_error("cannot write to standard output");
-    else if (rc < 0)
+    CHECK(!out.failed);
+    fwrite(out.data, 1, out.len, stdout); /* process_close_output() reports a failure */
+    fflush(stdout);                       /* before the error */
+    if (rc < 0)
         rc = usage_error(err.text);
     buf_fini(&out);
     return rc;
@@ -149,7 +150,7 @@ static int print_schema(void)
     CHECK(!out.failed);
     fwrite(out.data, 1, out.len, stdout);
     buf_fini(&out);
-    return fflush(stdout) == 0 ? 0 : usage_error("cannot write to standard output");
+    return 0;
 }
 
 static void log_plan(const struct settled *s)
@@ -336,7 +337,7 @@ static void prepare_process(void)
     }
 }
 
-int main(int argc, char **argv)
+static int run_flags(int argc, char **argv)
 {
     struct flags f = { 0 };
     const struct arg table[] = {
@@ -412,7 +413,6 @@ int main(int argc, char **argv)
     };
     struct err err;
 
-    process_open_standard_files();
     launcher_find(&f.launcher);
     prepare_process();
     if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
@@ -435,4 +435,10 @@ int main(int argc, char **argv)
     if (init_log(&f, &err) < 0 || stop_signals_select(f.usr_signals, &err) < 0)
         return usage_error(err.text);
     return run(&f);
+}
+
+int main(int argc, char **argv)
+{
+    process_open_standard_files();
+    return process_close_output("trainerd", run_flags(argc, argv), EXIT_INPUT);
 }

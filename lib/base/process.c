@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,4 +45,16 @@ void process_open_standard_files(void)
     while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd >= 0)
         close(fd);
+}
+
+int process_close_output(const char *program, int code, int failure)
+{
+    struct pollfd out = { .fd = STDOUT_FILENO };
+
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    if (poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) /* a pipe without a reader */
+        return code;
+    fprintf(stderr, "%s: cannot write to standard output: is the disk full?\n", program);
+    return code == 0 ? failure : code;
 }

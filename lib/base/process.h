@@ -22,4 +22,9 @@ bool process_read(uint64_t pid, struct process *out);
  * any file is opened. If /dev/null cannot be opened, the descriptors stay closed. */
 void process_open_standard_files(void);
 
+/* Called before the program ends with exit code `code`. Writes what stdout still buffers, and returns `code`; if not all of
+ * the output could be written, such as to a full disk, it reports that on stderr and returns `failure` if `code` is 0. A
+ * pipe whose reader has ended (`| head`) is no failure. */
+int process_close_output(const char *program, int code, int failure);
+
 #endif

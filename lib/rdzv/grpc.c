@@ -401,7 +401,8 @@ bool rdzv_is_address(const char *s)
     const char *colon = strrchr(s, ':');
     uint64_t port;
 
-    return colon != NULL && colon != s && text_u64(colon + 1, UINT16_MAX, &port);
+    return colon != NULL && colon != s && strchr(s, '/') == NULL &&
+           text_u64(colon + 1, UINT16_MAX, &port);
 }
 
 const char *rdzv_host(const char *address, char out[RDZV_HOST_BYTES])

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 
-from kit import GUARD, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
+from kit import GUARD, TRAINERCTL, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
 
 def worker(addresses, index=0, kind="worker", **jobs):
     return {"cluster": {"worker": addresses, **jobs}, "task": {"type": kind, "index": index}}
@@ -57,6 +57,12 @@ ROWS = [
      r"gRPC ended the process: .*epollex.*; environment: .*GRPC_POLL_STRATEGY=epollex", -6),
     ("pinning is a number", {"args": CHECK + ["--pin", "1"]}, r"--pin: expected auto, on or off, found '1'", 2),
     ("signals have an unknown effect", {"args": CHECK + ["--usr-signals", "save"]}, r"--usr-signals: expected stop or ignore, found 'save'", 2),
+    ("task has a line break", {"args": CHECK, "env": {"TRAINERD_TASK": "worker:0\nx"}}, r"--task 'worker:0 x': expected TYPE:INDEX", 2),
+    ("TF_CONFIG is in quotes", {"args": CHECK, "env": {"TF_CONFIG": "'{}'"}}, r"TF_CONFIG:1:1: .*remove the quotes around the text", 2),
+    ("TF_CONFIG is a path", {"args": CHECK, "env": {"TF_CONFIG": "/etc/tf.json"}}, r"TF_CONFIG:1:1: .*or the path of a file", 2),
+    ("learning rate has the name of PyTorch", {"job": {"optimizer": {"lr": 1}}}, r'/optimizer/lr: .*did you mean "learning_rate"', 2),
+    ("batch size has another name", {"job": {"train": {"batch_size": 8}}}, r'/train/batch_size: .*did you mean "global_batch_size"', 2),
+    ("job names its schema", {"job": {"$schema": "job.schema.json"}, "args": CHECK}, r"", 0),
     # ---- files ----
     ("checkpoints are a URL", {"job": {"checkpoint": {"directory": "s3://bucket/run"}}},
      r"/checkpoint/directory: 's3://bucket/run' is a URL; expected a path .*mount the storage", 2),
@@ -307,6 +313,30 @@ def stranger_on_the_address_of_an_absent_task_ends_no_task_with_2():
             assert task.wait() == 138, (what, task.log())
             assert "1 of 2 tasks is missing: worker 0 (127.0.0.1:%d): " % stranger.port in task.final_message(), (what, task.log())
             stranger.socket.close()
+
+
+@test
+def trainerctl_names_the_remedy():
+    folder = workdir()
+    for args, code, text in ((["train"], 2, "`trainerd --job FILE` trains"), (["status", "http://127.0.0.1:1"], 2, "expected HOST:PORT"),
+                             (["verify", folder], 1, "has no checkpoint (step-*); expected checkpoint.directory of a job")):
+        p = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD)
+        assert p.returncode == code and text in p.stderr, (args, p)
+
+
+@test
+def output_that_cannot_be_written_is_a_failure_unless_its_reader_ended():
+    for program, args, code in ((TRAINERD, ["--schema"], 2), (TRAINERD, ["--help"], 2), (TRAINERD, ["--version"], 2),
+                                (TRAINERD, ["--check", "--job", digits_job(workdir())], 2), (TRAINERCTL, ["--help"], 1),
+                                (TRAINERCTL, ["explain", "2"], 1)):
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([program, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=GUARD)
+        assert p.returncode == code and "cannot write to standard output" in p.stderr, (args, p)
+    read, write = os.pipe()
+    os.close(read)
+    p = subprocess.run([TRAINERD, "--schema"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=GUARD)
+    assert p.returncode == 0 and p.stderr == "", p
+    os.close(write)
 
 
 if __name__ == "__main__":
