@@ -315,6 +315,14 @@ static int add_free_space(const char *directory, const struct ckpt_layouts *layo
         return rc;
     text_bytes(need, sizeof(need), bytes);
     text_bytes(have, sizeof(have), (uint64_t)fs.f_bavail * fs.f_frsize);
+    if (fs.f_files > 0 && fs.f_favail == 0)
+        return err_wrap(err, rc, "the file system of '%s' has no inode left: remove files",
+                        directory);
+    if ((uint64_t)fs.f_bavail * fs.f_frsize > bytes)
+        return err_wrap(err, rc,
+                        "a checkpoint needs %s, and '%s' has %s free: a quota, or the limit of the "
+                        "size of a file (ulimit -f), is reached",
+                        need, directory, have);
     return err_wrap(err, rc, "a checkpoint needs %s, but '%s' has %s free", need, directory, have);
 }
 
