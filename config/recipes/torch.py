@@ -2,7 +2,7 @@
 # Lines that end in "yours" are the ones to change. A network with BatchNorm layers needs "batch_norm": "train" in the
 # job's "model"; forward() must return the scores, not the loss.
 import json, torch
-import torchvision
+import torchvision  # yours
 
 net = torchvision.models.resnet18(num_classes=10)  # yours
 inputs = {"x": torch.rand(2, 3, 224, 224)}  # names for the arguments of forward(), a batch of two: yours

@@ -115,7 +115,7 @@ def run_script(name, net, exported):
     torch.int64 = torch.float32 = None
     text, n = re.subn(r"^net = .*yours$", "net = _net", recipe(name), flags=re.M)
     assert n == 1, text
-    text = re.sub(r"^(import torchvision|from transformers import .*)$", "", text, flags=re.M)
+    text = re.sub(r"^(import torchvision.*|from transformers import .*)$", "", text, flags=re.M)
     printed, previous = io.StringIO(), sys.modules.get("torch")
     sys.modules["torch"] = torch
     try:
