@@ -55,6 +55,11 @@ int arrays_index(struct data_scan *w, struct err *err)
                        w->f->origin, tensor_dtype_name(head.dtype),
                        shape_print(&head.shape, has, sizeof(has)), f->name,
                        tensor_dtype_name(f->stored), shape_print(&f->shape, wants, sizeof(wants)));
+    if (head.dtype == TENSOR_BOOL && f->stored == TENSOR_F32)
+        return err_set(err, ERR_INPUT,
+                       "'%s' is an array of bool, feature '%s' has the \"dtype\" float32: set it to "
+                       "uint8, which also feeds a float input with 0 and 1",
+                       w->f->origin, f->name);
     item = s->layout.elements[w->member] * tensor_dtype_bytes(head.dtype);
     if ((w->f->bytes - head.data_at) / item != (uint64_t)head.shape.dim[0] ||
         (w->f->bytes - head.data_at) % item != 0)

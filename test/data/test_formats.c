@@ -716,6 +716,20 @@ static void npy_numbers_of_other_types_are_converted_exactly_or_refused(void **s
     kit_remove(folder);
 }
 
+static void npy_bool_is_refused_for_a_float_feature(void **state)
+{
+    struct data_feature f = { .name = "x", .stored = TENSOR_F32, .fed = TENSOR_F32, .scale = 1 };
+    struct data_opts opts = { .origin.format = DATA_NPY, .features = &f, .n_features = 1 };
+    char *folder = kit_folder();
+
+    (void)state;
+    npy_file(folder, "x.npy", "|b1", "(2,)", "\1\0", 2);
+    refused(&opts, folder, "{feature}.npy", ERR_INPUT, "set it to uint8");
+    f.stored = TENSOR_U8;
+    data_free(open_opts(&opts, folder, "{feature}.npy"));
+    kit_remove(folder);
+}
+
 /* Files of a feature may have different types; the cache has converted numbers. */
 static void npy_files_of_different_types_are_one_set(void **state)
 {
@@ -1299,6 +1313,7 @@ int main(void)
         cmocka_unit_test(csv_files_with_other_names_inside_a_feature_are_refused),
         cmocka_unit_test(absent_file_of_a_set_whose_names_state_its_size_is_named),
         cmocka_unit_test(file_that_is_no_csv_is_named),
+        cmocka_unit_test(npy_bool_is_refused_for_a_float_feature),
         cmocka_unit_test(npy_types_without_numbers_are_refused_with_a_remedy),
         cmocka_unit_test(npy_items_are_records),
         cmocka_unit_test(npy_numbers_of_other_types_are_converted_exactly_or_refused),
