@@ -88,6 +88,7 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
 {
     const struct member_lease *l = e->lease;
     bool is_answer = n->lease.is_pending && l->answered >= n->lease.request;
+    bool is_lost = n->lease.record.is_mine && !l->is_mine && l->token > n->lease.record.token;
     uint32_t n_members = 0;
 
     if (l->token != n->lease.record.token || l->is_mine != n->lease.record.is_mine ||
@@ -129,6 +130,12 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
         return;
     if (n->lead.phase == NODE_GATHERING)
         node_gather(n, now_ms);
+    else if (is_lost && !node_has_all_trainers(n, &n->view))
+        node_end_view(
+            n, MEMBER_NO_RANK,
+            node_print(n, "%s took the lease: another group may have trained",
+                       l->holder < n->opts.world ? node_name(n, l->holder) : "another task"),
+            now_ms);
     else
         node_keep_lease(n, now_ms);
 }

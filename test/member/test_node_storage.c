@@ -137,6 +137,29 @@ static void leader_cannot_save_for_a_leaving_task_another_task_saves(void **stat
     sim_free(s);
 }
 
+/* Task 0 trains alone and cannot read the lease while task 1, of which it hears nothing, takes the lease, trains
+ * and dies. When it reads the lease again, task 1 has joined it and no other group trains any more. */
+static void lease_that_another_task_took_meanwhile_ends_the_view(void **state)
+{
+    struct sim *s = START_CLUSTER(.world = 2);
+
+    (void)state;
+    sim_kill(s, 1);
+    expect_group(s, 1, 0, LINKS_MS);
+    sim_storage(s, 0, SIM_STORAGE_HANGS);
+    sim_partition(s, 1);
+    sim_start(s, 1);
+    sim_advance(s, MEMBER_EXPIRY_MS + 3000);
+    EXPECT(s, sim_generation(s, 0) != 0 && sim_generation(s, 1) != 0); /* task 0 permits no step, but its view lives */
+    sim_kill(s, 1);
+    sim_heal(s);
+    sim_start(s, 1);
+    sim_storage(s, 0, SIM_STORAGE_FINE);
+    EXPECT(s, sim_until_together(s, 2, 10000));
+    EXPECT(s, strstr(sim_log(s), "took the lease: another group may have trained") != NULL);
+    sim_free(s);
+}
+
 static void failing_lease_is_retried_with_growing_delay(void **state)
 {
     struct sim *s = START_CLUSTER(.world = 1);
@@ -169,6 +192,7 @@ int main(void)
         cmocka_unit_test(no_task_can_write_at_all_and_all_end_with_2_before_the_first_step),
         cmocka_unit_test(last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason),
         cmocka_unit_test(leader_cannot_save_for_a_leaving_task_another_task_saves),
+        cmocka_unit_test(lease_that_another_task_took_meanwhile_ends_the_view),
         cmocka_unit_test(failing_lease_is_retried_with_growing_delay),
         cmocka_unit_test(storage_failing_on_some_tasks_checkpoints_stay_on_time),
     };
