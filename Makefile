@@ -123,6 +123,9 @@ $(addprefix $(BUILD)/daemon/,recipes.o page.o code.o commit.o): $(BUILD)/daemon/
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
+# Half the compile time, and as fast at run time: the work is in the libraries, whose undefined behaviour is what the sanitizer shall
+# find. `private`: not for what these have as prerequisites.
+$(addsuffix .c.o,$(TEST) $(FUZZ)): private CFLAGS += -O1 -g1 -Wno-maybe-uninitialized $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined)
 $(BUILD)/flags: FORCE # the options of the existing objects
 	@mkdir -p $(@D)
 	@echo '$(CFLAGS)' | cmp -s - $@ || echo '$(CFLAGS)' >$@

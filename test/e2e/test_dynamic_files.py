@@ -177,7 +177,7 @@ def all_holders_are_killed_the_group_returns_to_the_newest_checkpoint():
     expect_equal(group)
 
 
-WAITS = {"elastic": {"min_world": 3, "rejoin_seconds": 0}}
+WAITS = {"elastic": {"min_world": 2, "rejoin_seconds": 0}}
 
 
 @test
@@ -185,7 +185,7 @@ def only_ps_is_killed_at_its_fault_points_all_files_are_equal():
     slow = "train.forward=delay:3@1+"
     alone = ["ps.vote=kill@40", "ps.commit=kill@30", "ps.count=kill@1", "ps.save=kill@9", "ps.vote=kill@700", "ps.load=kill@300", "ps.rows=kill@90"]
     for ends in few(alone):
-        expect_equal(saving(2, 1, fault=slow, lives={"ps 0": ends}, elastic={"min_world": 2, "rejoin_seconds": 0}).finish())
+        expect_equal(saving(2, 1, fault=slow, lives={"ps 0": ends}, **WAITS).finish())
 
 
 @test
@@ -193,7 +193,7 @@ def workers_and_ps_are_killed_at_their_fault_points_all_files_are_equal():
     slow = "train.forward=delay:3@1+"
     lives = {"ps 0": ["ps.push=kill@50", "ps.send=kill@40", "ps.save_sync=kill@3"], "ps 1": ["ps.copy=kill@90", "ps.committed=kill@99"],
              "worker 1": ["train.update=kill@120", "train.commit=kill@50"], "worker 0": ["train.save=kill@1", "ckpt.write=kill@9"]}
-    expect_equal(saving(4, 3, fault=slow, lives=lives, **WAITS).finish(), may_lack=True)
+    expect_equal(saving(2, 2, fault=slow, lives=lives, **WAITS).finish(), may_lack=True)
 
 
 @test
