@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/err.h"
@@ -36,6 +37,63 @@ static bool is_service_link(const char *name, const char *value)
     for (size_t i = 0; i < COUNT_OF(protocols) && len > n; i++)
         if (strcmp(name + len - n, end) == 0 && text_starts(value, protocols[i]))
             return true;
+    return false;
+}
+
+/* Whether the name may be that of a variable which kubelet makes for a Service: NAME_SERVICE_HOST, NAME_SERVICE_PORT,
+ * NAME_PORT, NAME_PORT_2222_TCP, and longer ones. */
+static bool may_be_service(const char *name)
+{
+    const char *port = strstr(name, "_PORT");
+
+    return strstr(name, "_SERVICE_HOST") != NULL || strstr(name, "_SERVICE_PORT") != NULL ||
+           (port != NULL &&
+            (port[5] == '\0' || (port[5] == '_' && port[6] >= '0' && port[6] <= '9')));
+}
+
+static bool is_read(const char *known, const char *name)
+{
+    size_t n = strlen(known);
+
+    return known[n - 1] == '_' ? strncmp(name, known, n) == 0 : strcmp(name, known) == 0;
+}
+
+bool args_next_unread(const struct arg *table, size_t n, const char *const *others, size_t n_others,
+                      size_t *at, const char **name, size_t *length, const char **near)
+{
+    static const char start[] = "TRAINERD_";
+    const char *known[3 * ARGS_MAX]; /* without their start, which would make all names alike */
+    size_t n_known = 0, n_names, skipped = sizeof(start) - 1;
+
+    CHECK(n <= ARGS_MAX && n_others <= ARGS_MAX);
+    for (size_t i = 0; i < n; i++)
+        if (table[i].env != NULL)
+            known[n_known++] = table[i].env + skipped;
+    for (size_t i = 0; i < n_others; i++)
+        if (others[i][strlen(others[i]) - 1] != '_')
+            known[n_known++] = others[i] + skipped;
+    n_names = n_known;
+    for (size_t i = 0; i < n_others; i++)
+        known[n_known++] = others[i] + skipped;
+    while (environ[*at] != NULL) {
+        const char *text = environ[(*at)++];
+        char own[128];
+        bool found = false;
+
+        *length = strcspn(text, "=");
+        if (!text_starts(text, start) || *length >= sizeof(own))
+            continue;
+        memcpy(own, text, *length);
+        own[*length] = '\0';
+        for (size_t i = 0; i < n_known && !found; i++)
+            found = is_read(known[i], own + skipped);
+        if (found || may_be_service(own))
+            continue;
+        *name = text;
+        *near = text_nearest(own + skipped, known, n_names);
+        *near -= *near != NULL ? skipped : 0;
+        return true;
+    }
     return false;
 }
 

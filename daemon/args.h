@@ -25,6 +25,12 @@ struct arg {
  * words after "--" are arguments.
  * Errors: ERR_INPUT; the text names the flag and the nearest known one. */
 int args_parse(const struct arg *table, size_t n, int *argc, char **argv, struct err *err);
+/* Finds the next variable of the environment, from environ[*at] on, whose name begins with TRAINERD_ and which nothing
+ * reads: no flag of the table, no word of `others` (one that ends with _ is the beginning of names), and no
+ * Service of Kubernetes made it. false: there is none. *name: borrowed from the environment, of *length
+ * characters; *near: the nearest name that is read, or NULL. */
+bool args_next_unread(const struct arg *table, size_t n, const char *const *others, size_t n_others,
+                      size_t *at, const char **name, size_t *length, const char **near);
 /* Prints a list of the flags. */
 void args_help(const struct arg *table, size_t n, FILE *out);
 

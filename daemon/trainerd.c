@@ -337,6 +337,22 @@ static void prepare_process(void)
     }
 }
 
+/* A variable with a wrong name has no effect, and nobody would see it. */
+static void warn_unread(const struct arg *table, size_t n)
+{
+    static const char *const others[] = { "TRAINERD_TOKEN", "TRAINERD_TLS", "TRAINERD_LOCATION", "TRAINERD_FAULT",
+                                          "TRAINERD_KEEP_", "TRAINERD_MPIRUN_", "TRAINERD_SRUN_", "TRAINERD_TEST_" };
+    const char *name, *near;
+    size_t at = 0, length;
+
+    while (args_next_unread(table, n, others, COUNT_OF(others), &at, &name, &length, &near))
+        log_warn(
+            "configuration",
+            "the environment variable %.*s is not read%s%s%s trainerd --help lists the variables",
+            (int)length, name, near != NULL ? ": did you mean " : ";", near != NULL ? near : "",
+            near != NULL ? "?" : "");
+}
+
 static int run_flags(int argc, char **argv)
 {
     struct flags f = { 0 };
@@ -434,6 +450,7 @@ static int run_flags(int argc, char **argv)
     }
     if (init_log(&f, &err) < 0 || stop_signals_select(f.usr_signals, &err) < 0)
         return usage_error(err.text);
+    warn_unread(table, COUNT_OF(table));
     return run(&f);
 }
 

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
@@ -77,6 +78,44 @@ static void link_in_another_variable_is_a_value(void **state)
     assert_string_equal(p.job, "tcp://job");
 }
 
+static void variable_that_nothing_reads_is_found_with_the_nearest_name(void **state)
+{
+    static const char *const unread[][3] = {
+        { "TRAINERD_TOKN", "x", "TRAINERD_TOKEN" },   { "TRAINERD_PROT", "2222", "TRAINERD_PORT" },
+        { "TRAINERD_COLOUR_SCHEME", "red", NULL },    { "TRAINERD_KEEPER", "1", NULL },
+        { "TRAINERD_PORTS", "2222", "TRAINERD_PORT" },
+    };
+    static const char *const others[] = { "TRAINERD_TOKEN", "TRAINERD_KEEP_" };
+    static const char *const read[] = { "TRAINERD_TOKEN", "TRAINERD_KEEP_PAUSE", "TRAINERD_SERVICE_HOST",
+                                        "TRAINERD_SERVICE_PORT_GRPC", "TRAINERD_PORT_2222_TCP_ADDR",
+                                        "TRAINERD_HEADLESS_PORT", "TRAINED_PORT" };
+    const char *text = NULL, *name, *near;
+    const struct arg table[] = { { "port", "N", "TRAINERD_PORT", "", &text, NULL } };
+    size_t at = 0, length;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(read); i++)
+        setenv(read[i], "1", 1);
+    assert_false(args_next_unread(table, 1, others, COUNT_OF(others), &at, &name, &length, &near));
+    for (size_t i = 0; i < COUNT_OF(unread); i++) {
+        setenv(unread[i][0], unread[i][1], 1);
+        at = 0;
+        assert_true(
+            args_next_unread(table, 1, others, COUNT_OF(others), &at, &name, &length, &near));
+        assert_int_equal(length, strlen(unread[i][0]));
+        assert_memory_equal(name, unread[i][0], length);
+        if (unread[i][2] == NULL)
+            assert_null(near);
+        else
+            assert_string_equal(near, unread[i][2]);
+        assert_false(
+            args_next_unread(table, 1, others, COUNT_OF(others), &at, &name, &length, &near));
+        unsetenv(unread[i][0]);
+    }
+    for (size_t i = 0; i < COUNT_OF(read); i++)
+        unsetenv(read[i]);
+}
+
 static void flag_beside_a_service_variable_has_its_value(void **state)
 {
     char *argv[] = { (char *)"trainerd", (char *)"--port=7000", NULL };
@@ -96,6 +135,7 @@ int main(void)
         cmocka_unit_test(service_variable_of_kubernetes_is_no_value_of_a_flag),
         cmocka_unit_test(other_value_of_the_variable_is_that_of_the_flag),
         cmocka_unit_test(link_in_another_variable_is_a_value),
+        cmocka_unit_test(variable_that_nothing_reads_is_found_with_the_nearest_name),
         cmocka_unit_test(flag_beside_a_service_variable_has_its_value),
     };
 
