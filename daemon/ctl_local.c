@@ -587,6 +587,11 @@ static int publish_token(struct local *l, struct err *err)
     for (uint32_t i = 0; i < l->n; i++)
         ports[i] = l->tasks[i].port;
     rc = local_token_publish(ports, l->n, &l->token, err);
+    if (rc < 0 && rc != ERR_REFUSED && rc != ERR_NOMEM) {
+        fprintf(stderr, "trainerctl: %s; other commands need TRAINERD_TOKEN, set before this one\n",
+                err->text);
+        rc = 0;
+    }
     if (rc == 0 && setenv("TRAINERD_TOKEN", l->token.text, 1) != 0)
         rc = err_sys(err, errno, "environment");
     return rc;

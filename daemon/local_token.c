@@ -17,15 +17,17 @@
 #include "base/rng.h"
 #include "base/text.h"
 
-enum { RANDOM_BYTES = 32, FOLDERS = 2, FILE_BYTES = 4096 };
+enum { RANDOM_BYTES = 32, FOLDERS = 3, FILE_BYTES = 4096 };
 
-/* Writes the path of a folder. The second one is for a session without XDG_RUNTIME_DIR. Returns false if there is none. */
+/* Writes the path of a folder. The others are for a session without XDG_RUNTIME_DIR, and for a read-only root. Returns false
+ * if there is none. */
 static bool folder(int i, char *out, size_t n)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
 
-    if (i == 1)
-        return snprintf(out, n, "/tmp/trainerd-%u", (unsigned)geteuid()) < (int)n;
+    if (i > 0)
+        return snprintf(out, n, "%s/trainerd-%u", i == 1 ? "/tmp" : "/dev/shm",
+                        (unsigned)geteuid()) < (int)n;
     return runtime != NULL && runtime[0] == '/' &&
            snprintf(out, n, "%s/trainerd", runtime) < (int)n;
 }
@@ -44,17 +46,17 @@ static int make_folder(char *out, size_t n, struct err *err)
     for (int i = 0; i < FOLDERS; i++) {
         if (!folder(i, out, n))
             continue;
-        if (mkdir(out, 0700) != 0 && errno != EEXIST) {
-            if (i + 1 < FOLDERS)
-                continue; /* a session that has ended has no runtime folder */
-            return err_sys(err, errno, "create '%s'", out);
+        if ((mkdir(out, 0700) != 0 && errno != EEXIST) ||
+            (is_private(out) && access(out, W_OK) != 0)) {
+            (void)err_sys(err, errno, "create a file in '%s'", out);
+            continue; /* a session that has ended has no runtime folder */
         }
         if (is_private(out))
             return 0;
         return err_set(err, ERR_REFUSED, "'%s' is not a folder that only this user can read (mode 700): remove it, or set "
                                          "TRAINERD_TOKEN, or give --insecure", out);
     }
-    return err_set(err, ERR_IO, "no folder for the token");
+    return ERR_IO; /* /dev/shm was tried, so the error is set */
 }
 
 static int make_text(const uint16_t *ports, uint32_t n, struct local_token *t, struct buf *out,
@@ -74,26 +76,25 @@ static int make_text(const uint16_t *ports, uint32_t n, struct local_token *t, s
 
 int local_token_publish(const uint16_t *ports, uint32_t n, struct local_token *out, struct err *err)
 {
-    struct local_token t = { .fd = -1 };
     char dir[4100];
     struct buf text = { 0 };
-    int rc = make_folder(dir, sizeof(dir), err);
+    int rc;
 
+    *out = (struct local_token){ .fd = -1 };
+    rc = make_text(ports, n, out, &text, err);
     if (rc == 0)
-        rc = make_text(ports, n, &t, &text, err);
+        rc = make_folder(dir, sizeof(dir), err);
     if (rc < 0)
         goto done;
-    snprintf(t.path, sizeof(t.path), "%s/local-%u", dir, (unsigned)ports[0]);
-    (void)unlink(t.path); /* of a command that was killed: the port is free */
-    t.fd = open(t.path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (t.fd < 0 || flock(t.fd, LOCK_EX | LOCK_NB) != 0)
-        rc = err_sys(err, errno, "create '%s'", t.path);
+    snprintf(out->path, sizeof(out->path), "%s/local-%u", dir, (unsigned)ports[0]);
+    (void)unlink(out->path); /* of a command that was killed: the port is free */
+    out->fd = open(out->path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (out->fd < 0 || flock(out->fd, LOCK_EX | LOCK_NB) != 0)
+        rc = err_sys(err, errno, "create '%s'", out->path);
     else
-        rc = fs_write_all(t.fd, text.data, text.len, t.path, err);
+        rc = fs_write_all(out->fd, text.data, text.len, out->path, err);
     if (rc < 0)
-        local_token_remove(&t);
-    else
-        *out = t;
+        local_token_remove(out);
 
 done:
     buf_fini(&text);

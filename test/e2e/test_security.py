@@ -9,6 +9,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -301,9 +302,9 @@ def address_that_is_not_in_the_certificate_is_named_with_the_remedy():
 class Local:
     """`trainerctl local` with two slow tasks; ports[i] is that of worker i. Use as a context manager."""
 
-    def __init__(self, job, *args, **env):
+    def __init__(self, job, *args, prefix=(), **env):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
-        self.p = subprocess.Popen([CTL, "local", "-n", "2", "--devices", "cpu:1", *args, job], stderr=subprocess.PIPE, text=True, env={
+        self.p = subprocess.Popen([*prefix, CTL, "local", "-n", "2", "--devices", "cpu:1", *args, job], stderr=subprocess.PIPE, text=True, env={
             **clean, "TRAINERD_FAULT": "train.forward=delay:5@1+", **env})
         self.lines = []
         for line in self.p.stderr:
@@ -348,6 +349,26 @@ def local_cluster_is_stopped_by_its_user_alone():
             assert ctl("stop", "localhost:" + local.ports[1], **folder).returncode == 0
             text, code = local.rest()
             assert code == 143 and not os.path.exists(path), text
+
+
+def with_read_only(*folders):
+    """Words in front of a command that sees these folders empty and read-only."""
+    mounts = " && ".join("mount -t tmpfs -o ro none " + folder for folder in folders)
+    return "unshare", "--mount", "sh", "-c", mounts + " && exec \"$@\"", "sh"
+
+
+@test
+def local_cluster_on_a_read_only_system_keeps_its_token_in_memory_or_in_no_file():
+    need_namespaces()
+    with Local(long_job(), XDG_RUNTIME_DIR="", prefix=with_read_only("/tmp")) as local:
+        out = ctl("stop", "127.0.0.1:" + local.ports[0], XDG_RUNTIME_DIR="")
+        assert out.returncode == 0, out
+        assert local.rest()[1] == 143
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder, \
+            Local(long_job(folder), XDG_RUNTIME_DIR="", prefix=with_read_only("/tmp", "/dev/shm")) as local:
+        assert "other commands need TRAINERD_TOKEN" in "".join(local.lines), local.lines
+        out = ctl("stop", "127.0.0.1:" + local.ports[0], XDG_RUNTIME_DIR="")
+        assert out.returncode != 0 and "token" in out.stderr, out
 
 
 @test
