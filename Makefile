@@ -325,7 +325,7 @@ clean: ## removes the build folder
 	rm -rf $(BUILD)
 
 help: ## prints this list
-	@sed -n 's/^\([a-z_-]*\):[^=]* ## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t 18
+	@LC_ALL=C sed -n 's/^\([a-z_-]*\):[^=]* ## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | sort | expand -t 18
 
 FORCE:
 .PHONY: FORCE help nightly all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance kubernetes bench bench-gpu bench-programs chaos layers format compile_commands install uninstall deb clean

@@ -193,7 +193,7 @@ def workers_and_ps_are_killed_at_their_fault_points_all_files_are_equal():
     slow = "train.forward=delay:3@1+"
     lives = {"ps 0": ["ps.push=kill@50", "ps.send=kill@40", "ps.save_sync=kill@3"], "ps 1": ["ps.copy=kill@90", "ps.committed=kill@99"],
              "worker 1": ["train.update=kill@120", "train.commit=kill@50"], "worker 0": ["train.save=kill@1", "ckpt.write=kill@9"]}
-    expect_equal(saving(2, 2, fault=slow, lives=lives, **WAITS).finish(), may_lack=True)
+    expect_equal(saving(4, 3, fault=slow, lives=lives, elastic={"min_world": 3, "rejoin_seconds": 0}).finish(), may_lack=True)
 
 
 @test

@@ -62,7 +62,7 @@ FAULTS = {
 
 
 def promtool(*args, **more):
-    return subprocess.run([need_program("promtool"), *args], capture_output=True, text=True, timeout=GUARD, **more)
+    return subprocess.run([need_program("promtool"), *args], capture_output=True, text=True, timeout=10 * GUARD, **more)
 
 
 def case(series, alerts, fires):

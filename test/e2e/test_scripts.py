@@ -143,6 +143,25 @@ def run_counts_tests_and_states_how_to_repeat_a_failure():
 
 
 @test
+def run_within_a_time_takes_the_programs_that_fit_and_a_word_is_no_time():
+    tree = tree_of_three()
+    assert tree.run("--within", "5")[1][-1] == "4 passed, 1 failed"
+    code, lines = tree.run("--within", "soon")
+    assert code == 1 and "--within needs a number" in lines[-1], lines
+
+
+@test
+def program_that_ends_in_the_middle_with_0_counts_as_failed():
+    tree = Tree()
+    tree.unit("base/test_whole", "one_is_one", then="echo '[==========] 1 test(s) run.'")
+    tree.write("test/base/test_cut.c", "cmocka_unit_test(one_is_one)\n")
+    tree.write("build/test/base/test_cut", "#!/bin/sh\necho '[==========] Running 2 test(s).'\necho '[       OK ] one_is_one'\n", 0o755)
+    tree.script("test_cut.py", "echo 'ok - a word (0.1 s)'\n")
+    code, lines = tree.run()
+    assert code == 1 and lines[-1] == "3 passed, 2 failed", lines
+
+
+@test
 def run_of_failed_programs_repeats_these_alone():
     tree = tree_of_three()
     tree.run()
