@@ -24,7 +24,7 @@ const struct exit_code exit_codes[] = {
       "must restart", false },
     { 139, "SIGSEGV: an invalid memory access, which is an error in trainerd or a library, or defective memory",
       "report the core dump (`coredumpctl info trainerd`; the unit writes none before `LimitCORE=infinity`); test the memory of the host if it repeats there", RESTARTS, true },
-    { 143, "stopped by SIGTERM, SIGINT, SIGUSR1 or SIGUSR2, `trainerctl drain` or `trainerctl stop`; the state is saved", "start it again to continue",
+    { 143, "stopped by SIGTERM, SIGINT, SIGXCPU, SIGUSR1 or SIGUSR2, `trainerctl drain` or `trainerctl stop`; the state is saved", "start it again to continue",
       "does not restart (`SuccessExitStatus=143`)", false },
     { 159, "SIGSYS: a system-call filter refused a system call",
       "compare the filter (`SystemCallFilter` of the unit) with the system call in `journalctl -k -g seccomp`", RESTARTS, true },

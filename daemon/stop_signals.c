@@ -5,9 +5,14 @@
 #include "base/check.h"
 #include "base/err.h"
 
-static const int signals[] = { SIGTERM, SIGINT, SIGUSR1, SIGUSR2 };
-static const char *const names[] = { "SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2" };
+static const int signals[] = { SIGTERM, SIGINT, SIGXCPU, SIGUSR1, SIGUSR2 };
+static const char *const names[] = { "SIGTERM", "SIGINT", "SIGXCPU", "SIGUSR1", "SIGUSR2" };
 static size_t n_signals = COUNT_OF(signals);
+
+static bool is_of_user(int signum)
+{
+    return signum == SIGUSR1 || signum == SIGUSR2;
+}
 
 int stop_signals_select(const char *word, struct err *err)
 {
@@ -16,7 +21,7 @@ int stop_signals_select(const char *word, struct err *err)
     if (strcmp(word, "ignore") != 0)
         return err_set(err, ERR_INPUT, "--usr-signals: expected stop or ignore, found '%.80s'",
                        word);
-    while (n_signals > 0 && stop_signal_announces(signals[n_signals - 1]))
+    while (n_signals > 0 && is_of_user(signals[n_signals - 1]))
         signal(signals[--n_signals], SIG_IGN);
     return 0;
 }
@@ -63,5 +68,5 @@ const char *stop_signal_name(int signum)
 
 bool stop_signal_announces(int signum)
 {
-    return signum == SIGUSR1 || signum == SIGUSR2;
+    return is_of_user(signum) || signum == SIGXCPU; /* the kernel repeats SIGXCPU every second */
 }

@@ -1,4 +1,4 @@
-/* stop_signals.h - the signals that end a task after it has saved: SIGTERM, SIGINT, and SIGUSR1 and SIGUSR2, with which batch
+/* stop_signals.h - the signals that end a task after it has saved: SIGTERM, SIGINT, SIGXCPU (the limit of processor time), and SIGUSR1 and SIGUSR2, with which batch
  * systems announce that the time of a job ends (Slurm's --signal, -notify of Grid Engine).
  *
  * Threads: that of main(). */
@@ -23,7 +23,7 @@ void stop_signals_add(sigset_t *set);
 bool stop_signals_are_pending(void);
 /* Returns "SIGTERM" of a signal in the list. */
 const char *stop_signal_name(int signum);
-/* Returns true for SIGUSR1 and SIGUSR2: an announcement, which never counts as a second request to end. */
+/* Returns true for SIGUSR1, SIGUSR2 and SIGXCPU, which the kernel repeats: an announcement, which never counts as a second request to end. */
 bool stop_signal_announces(int signum);
 
 #endif

@@ -326,6 +326,7 @@ static void prepare_process(void)
 
     memory_room_prepare(EXIT_RETRY);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit fails with EFBIG */
     signal(SIGHUP, SIG_IGN);
     stop_signals_handle(on_early_stop);
     /* gRPC must resolve names as the host does (/etc/hosts, NSS), not with c-ares. */

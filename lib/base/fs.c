@@ -158,7 +158,12 @@ int fs_create(const char *path, const void *data, size_t n, struct err *err)
 
 bool fs_lacks_links(int errnum)
 {
-    return errnum == EPERM || errnum == EOPNOTSUPP || errnum == ENOSYS;
+    static const int known[] = { EPERM, EOPNOTSUPP, ENOSYS, EXDEV, EINVAL, EMLINK, EACCES };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (errnum == known[i])
+            return true;
+    return false;
 }
 
 static int sync_parent(const char *path, struct err *err)
@@ -202,6 +207,9 @@ static int make_dir(const char *path, struct err *err)
             return 0;
         return err_set(err, ERR_EXISTS, "create directory '%s': a file of this name exists", path);
     }
+    if (errnum == EEXIST && lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) /* stat() failed */
+        return err_set(err, ERR_IO, "create directory '%s': it is a link to a path that does not exist: mount the "
+                                       "storage, or remove the link", path);
     return err_sys(err, errnum, "create directory '%s'", path);
 }
 

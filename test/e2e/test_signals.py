@@ -159,11 +159,12 @@ def sigterm_of_timeout_to_the_process_and_its_group_saves_the_state():
 
 
 @test
-def sigusr1_or_sigusr2_of_a_batch_system_saves_and_ends_the_task():
-    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+def signal_of_a_batch_system_saves_and_ends_the_task():
+    for signum in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
         job = digits_job(workdir(), train=LONG, checkpoint={"every_steps": 0, "every_seconds": 0})
         task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY})
         task.until_step(5)
+        task.signal(signal.SIGXFSZ)  # ignored: the write that it belongs to fails
         task.signal(signum)
         expect_codes([task], [143])
         assert task.final_message() == "exit 143: stopped, state saved", task.log()
