@@ -91,13 +91,17 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
     const struct peer *p = &n->peers[rank];
     uint64_t silent_ms = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
     char why[NODE_TEXT];
+    bool agrees;
 
-    if (!node_begin_event(n) || !p->is_joined || p->incarnation == join->incarnation)
+    if (!node_begin_event(n) || !p->is_joined)
+        return true;
+    agrees = has_role(n, rank, join, why, sizeof(why)) &&
+             member_ident_agrees(join->ident, join->n_devices, n->opts.ident, n->opts.n_devices,
+                                 why, sizeof(why));
+    if (agrees && p->incarnation == join->incarnation) /* the task calls again */
         return true;
     *refusal = (struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = MEMBER_CONTINUE };
-    if (!has_role(n, rank, join, why, sizeof(why)) ||
-        !member_ident_agrees(join->ident, join->n_devices, n->opts.ident, n->opts.n_devices, why,
-                             sizeof(why))) {
+    if (!agrees) {
         refusal->code = CODE_INPUT;
         refusal->text =
             node_print(n, "a second process of %s was refused: %s", node_name(n, rank), why);

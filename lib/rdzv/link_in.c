@@ -129,7 +129,9 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
                        j->to->type, j->to->index, j->to->address);
     else if (rank == r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
-    else if (j->incarnation == rdzv_joined_get(r->joined, rank)->incarnation &&
+    /* only while the newer call lasts: any number may have come from a stranger where there is no token */
+    else if (l->seats[rank].call != NULL &&
+             j->incarnation == rdzv_joined_get(r->joined, rank)->incarnation &&
              j->call <= l->seats[rank].n_calls)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process exists");
     else

@@ -78,6 +78,7 @@ static void *thread_main(void *arg)
 
 /* ---- the beginning ---- */
 
+/* The leader sent the view: a wrong one is no fault of this task, which begins again. */
 static int check_view(const struct train *t, const struct group_view *v, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -87,13 +88,13 @@ static int check_view(const struct train *t, const struct group_view *v, struct 
     CHECK(v->self < v->n_members && v->coordinator < v->n_members &&
           (v->newest_step == 0 || v->newest_member < v->n_members));
     if (v->members[v->self].n_devices != o->n_devices)
-        return err_set(err, ERR_INPUT, "the group counts on %u replicas of %s, which has %u",
+        return err_set(err, ERR_PEER, "the group counts on %u replicas of %s, which has %u",
                        v->members[v->self].n_devices, v->members[v->self].name, o->n_devices);
     if (world > o->replicas)
-        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u",
+        return err_set(err, ERR_PEER, "the group has %u replicas, this job was planned for %u",
                        world, o->replicas);
     if (world < least)
-        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u%s",
+        return err_set(err, ERR_PEER, "the group has %u replicas, this job was planned for %u%s",
                        world, least, least < o->replicas ? " or more" : "");
     if (v->newest_step < state_held(&t->state))
         return err_set(

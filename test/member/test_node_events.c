@@ -364,6 +364,10 @@ static void second_process_is_admitted_only_if_first_is_silent_and_identity_agre
     assert_int_equal(refusal.code, 2);
     assert_non_null(strstr(refusal.text, "'other'"));
     perform(&r);
+    again.ident = &other; /* the process of the older link, as a stranger writes it */
+    assert_false(member_node_admits(r.node, 1, &again, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
+    assert_non_null(strstr(refusal.text, "'other'"));
+    perform(&r);
     member_node_free(r.node);
 }
 

@@ -146,16 +146,16 @@ static void invalid_group_is_refused_and_no_thread_starts(void **state)
     f->opts.min_replicas = 3;
     fixture_open(f);
     g = alone(f);
-    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     assert_non_null(strstr(err.text, "has 2 replicas, this job was planned for 3 or more"));
     g.view.members = members;
     g.view.n_members = 2;
     members[1].n_devices = 3;
-    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     assert_non_null(strstr(err.text, "has 5 replicas, this job was planned for 4"));
     members[0].n_devices = 1;
     members[1].n_devices = 2;
-    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     assert_non_null(strstr(err.text, "the group counts on 1 replicas of a, which has 2"));
     fixture_free(f);
 }
