@@ -9,7 +9,6 @@ import ssl
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
@@ -351,9 +350,12 @@ def local_cluster_is_stopped_by_its_user_alone():
             assert code == 143 and not os.path.exists(path), text
 
 
-def with_read_only(*folders):
-    """Words in front of a command that sees these folders empty and read-only."""
-    mounts = " && ".join("mount -t tmpfs -o ro none " + folder for folder in folders)
+def with_read_only(*parents):
+    """Words in front of a command in whose view this user's folder below each parent is read-only."""
+    folders = [os.path.join(parent, "trainerd-%d" % os.geteuid()) for parent in parents]
+    for folder in folders:
+        os.makedirs(folder, 0o700, exist_ok=True)
+    mounts = " && ".join("mount -t tmpfs -o ro,mode=700 none " + folder for folder in folders)
     return "unshare", "--mount", "sh", "-c", mounts + " && exec \"$@\"", "sh"
 
 
@@ -364,8 +366,7 @@ def local_cluster_on_a_read_only_system_keeps_its_token_in_memory_or_in_no_file(
         out = ctl("stop", "127.0.0.1:" + local.ports[0], XDG_RUNTIME_DIR="")
         assert out.returncode == 0, out
         assert local.rest()[1] == 143
-    with tempfile.TemporaryDirectory(dir=BUILD) as folder, \
-            Local(long_job(folder), XDG_RUNTIME_DIR="", prefix=with_read_only("/tmp", "/dev/shm")) as local:
+    with Local(long_job(), XDG_RUNTIME_DIR="", prefix=with_read_only("/tmp", "/dev/shm")) as local:
         assert "other commands need TRAINERD_TOKEN" in "".join(local.lines), local.lines
         out = ctl("stop", "127.0.0.1:" + local.ports[0], XDG_RUNTIME_DIR="")
         assert out.returncode != 0 and "token" in out.stderr, out
