@@ -93,7 +93,7 @@ int arrays_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, 
         return 0;
     npy_print_number(type, bytes, fitting, number, sizeof(number));
     return err_set(err, ERR_INPUT,
-                   "feature '%s': value %zu is %s (%s), which no %s equals: give the feature a "
+                   "'%s': feature '%s': value %zu is %s (%s), which no %s equals: give the feature a "
                    "\"dtype\" that has this number, or change the array",
-                   f->name, fitting, number, tensor_dtype_name(type), tensor_dtype_name(f->stored));
+                   d->file->origin, f->name, fitting, number, tensor_dtype_name(type), tensor_dtype_name(f->stored));
 }

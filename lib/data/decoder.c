@@ -80,6 +80,8 @@ int data_wrap_record(const struct data_set *s, uint64_t record, int rc, struct e
     uint64_t from, to;
 
     record -= f->first;
+    if (s->n_members > 1) /* the text names the file of the feature */
+        return err_wrap(err, rc, "record %" PRIu64, record);
     data_record_range(f, record, &from, &to);
     return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record,
                     from);

@@ -716,6 +716,31 @@ static void npy_numbers_of_other_types_are_converted_exactly_or_refused(void **s
     kit_remove(folder);
 }
 
+static void npy_number_of_one_of_two_arrays_names_its_own_file(void **state)
+{
+    struct data_feature features[] = {
+        { .name = "a", .stored = TENSOR_F32, .shape = { 1, { 2 } }, .fed = TENSOR_F32, .scale = 1 },
+        { .name = "b", .stored = TENSOR_I64, .fed = TENSOR_I64 },
+    };
+    struct data_opts opts = { .origin.format = DATA_NPY, .features = features, .n_features = 2 };
+    char *folder = kit_folder();
+    float a[2];
+    int64_t b;
+    struct data_set *s;
+    struct err err;
+
+    (void)state;
+    npy_file(folder, "a.npy", "<f8", "(1, 2)", (double[]){ 0, 1e300 }, 16);
+    npy_file(folder, "b.npy", "<i8", "(1,)", (int64_t[]){ 3 }, 8);
+    s = open_opts(&opts, folder, "{feature}.npy");
+    assert_int_equal(data_sample(s, 0, (void *[]){ a, &b }, &err), ERR_INPUT);
+    assert_text(err, "record 0: ");
+    assert_text(err, "a.npy': feature 'a': value 1 is");
+    assert_null(strstr(err.text, "b.npy"));
+    data_free(s);
+    kit_remove(folder);
+}
+
 static void npy_bool_is_refused_for_a_float_feature(void **state)
 {
     struct data_feature f = { .name = "x", .stored = TENSOR_F32, .fed = TENSOR_F32, .scale = 1 };
@@ -1313,6 +1338,7 @@ int main(void)
         cmocka_unit_test(csv_files_with_other_names_inside_a_feature_are_refused),
         cmocka_unit_test(absent_file_of_a_set_whose_names_state_its_size_is_named),
         cmocka_unit_test(file_that_is_no_csv_is_named),
+        cmocka_unit_test(npy_number_of_one_of_two_arrays_names_its_own_file),
         cmocka_unit_test(npy_bool_is_refused_for_a_float_feature),
         cmocka_unit_test(npy_types_without_numbers_are_refused_with_a_remedy),
         cmocka_unit_test(npy_items_are_records),
