@@ -309,19 +309,6 @@ static int settle_sample_log(const struct settled_args *args, struct settled *s,
     return name_file(s, "--sample-log", args->sample_log, s->sample_log, err);
 }
 
-/* A folder where an exported file shall be. */
-static int check_export(const char *key, const char *path, struct err *err)
-{
-    struct stat st;
-
-    if (path == NULL || stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
-        return 0;
-    return err_set(
-        err, ERR_INPUT,
-        "%s: '%s' is a folder; expected the name of a file; name a file in it, or remove it", key,
-        path);
-}
-
 /* A file where the directory shall be, which no retry removes. outputs_check() finds other problems. */
 static int check_checkpoint_directory(const struct conf *c, struct err *err)
 {
@@ -399,10 +386,6 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
     if (rc == 0 && s->conf != NULL)
         rc = check_checkpoint_directory(s->conf, err);
     if (rc == 0 && s->conf != NULL)
-        rc = check_export("/export/onnx", s->conf->export.onnx, err);
-    if (rc == 0 && s->conf != NULL)
-        rc = check_export("/export/safetensors", s->conf->export.safetensors, err);
-    if (rc == 0 && s->conf != NULL)
         rc = settle_ports(s, err);
     if (rc == 0)
         rc = settle_location(s, err);
@@ -438,6 +421,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (rc == 0)
             rc = settle_evaluator(s, err);
     }
+    if (rc == 0 && s->conf != NULL)
+        rc = settle_outputs(args, s, err);
     if (rc < 0)
         goto fail;
     *out = s;

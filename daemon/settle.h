@@ -144,6 +144,10 @@ int settle_data(struct settled *s, struct err *err);
 int settle_evaluator(struct settled *s, struct err *err);
 void settled_print_evaluator(const struct settled *s, struct buf *out);
 
+/* settle_outputs.c: refuses an export, a trace or a sample log in the place of something that is no regular file, of a file
+ * that the job reads (by any path), or of another output. After the data are settled. Errors: ERR_INPUT, ERR_NOMEM. */
+int settle_outputs(const struct settled_args *args, const struct settled *s, struct err *err);
+
 /* settle_ps.c: whether the job uses ps tasks, which then have ranks, and the role of this task. Errors:
  * ERR_INPUT. */
 bool settle_is_ps_task(const struct settled *s); /* needs only the cluster */

@@ -511,28 +511,6 @@ static int check_advice(const struct checker *k)
     return 0;
 }
 
-/* Checks that an export does not overwrite a file that the job reads, or the other export. */
-static int check_export(const struct checker *k)
-{
-    const struct conf *c = k->c;
-    const struct {
-        const char *pointer, *path, *other, *name;
-    } rows[] = {
-        { "/export/onnx", c->export.onnx, c->model.onnx, "/model/onnx" },
-        { "/export/onnx", c->export.onnx, c->model.weights, "/model/weights" },
-        { "/export/safetensors", c->export.safetensors, c->model.onnx, "/model/onnx" },
-        { "/export/safetensors", c->export.safetensors, c->model.weights, "/model/weights" },
-        { "/export/safetensors", c->export.safetensors, c->export.onnx, "/export/onnx" },
-    };
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (rows[i].path != NULL && rows[i].other != NULL &&
-            strcmp(rows[i].path, rows[i].other) == 0)
-            return json_error(k->doc, value_at(k->doc, rows[i].pointer), k->err,
-                              "this file would overwrite %s: choose another file", rows[i].name);
-    return 0;
-}
-
 /* Checks that evaluators can compute the metric, and that no evaluator removes checkpoints of the
  * job. */
 static int check_evaluator(const struct checker *k)
@@ -673,7 +651,7 @@ int conf_check(const struct json *doc, struct conf *c, struct err *err)
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lane_tree, check_lanes,   check_warmup, check_needs,
-        check_cycle, check_waits,   check_advice, check_export, check_weights_names, check_scale,
+        check_cycle, check_waits,   check_advice, check_weights_names, check_scale,
         check_evaluator, check_ps_tables, check_dynamic, check_phases, check_compression,
         check_deterministic,
     };

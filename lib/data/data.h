@@ -61,6 +61,13 @@ struct data_opts {
 int data_open(const struct data_opts *opts, struct data_set **out, struct err *err);
 void data_free(struct data_set *s); /* after its readers are closed; NULL is allowed */
 
+/* Calls `visit` for the path of each file that data_open() would read, until one does not return 0, and returns that. Finds no
+ * file where data_open() would find none or fail; reads nothing. Of `opts` only origin, glob and features are used.
+ * Errors: those of `visit`. */
+int data_each_path(const struct data_opts *opts,
+                   int (*visit)(void *arg, const char *path, struct err *err), void *arg,
+                   struct err *err);
+
 /* The numbers that a feature may have in a batch. */
 struct data_range {
     double least, greatest;

@@ -179,7 +179,7 @@ def sample_log_check_does_not_create_it_and_non_file_is_refused():
     p = subprocess.run([TRAINERD, "--job", job, "--check", "--sample-log", path], capture_output=True, text=True)
     assert p.returncode == 0 and json.loads(p.stdout)["sample_log"] == path and not os.path.exists(path), p
     p = subprocess.run([TRAINERD, "--job", job, "--sample-log", "/dev/null"], capture_output=True, text=True, timeout=GUARD)
-    assert p.returncode == 2 and "'/dev/null': it is not a file" in p.stderr, p
+    assert p.returncode == 2 and "--sample-log: '/dev/null' is a device; expected" in p.stderr, p
 
 
 @test

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 
-from kit import GUARD, TRAINERCTL, TRAINERD, Task, digits_job, free_ports, main, test, tf_config, workdir
+from kit import GUARD, TRAINERCTL, TRAINERD, Task, digits_job, free_ports, main, read_tree, test, tf_config, workdir
 
 def worker(addresses, index=0, kind="worker", **jobs):
     return {"cluster": {"worker": addresses, **jobs}, "task": {"type": kind, "index": index}}
@@ -244,6 +244,65 @@ def each_mistake_has_its_message_and_exit_code():
     assert len(ROWS) + len(PAIRS) + len(UNPROVEN) >= 60
     wrong = [w for w in (run_row(*row) for row in ROWS) if w]
     assert not wrong, "%d of %d rows\n%s" % (len(wrong), len(ROWS), "\n".join(wrong))
+
+
+OUTPUTS = [
+    # the outputs, the message; sub is a folder, link.json a hard link to the job file, null a link to a device, data changes of the job
+    ({"onnx": "sub/../digits_cnn.onnx"}, r"/export/onnx: '.*' is the same file as /model/onnx, which it would overwrite: name another file"),
+    ({"safetensors": "digits_cnn.onnx"}, r"/export/safetensors: '.*' is the same file as /model/onnx,"),
+    ({"onnx": "link.json"}, r"/export/onnx: '.*/link.json' is the same file as --job,"),
+    ({"onnx": "digits-train-1.tfrecord"}, r"/export/onnx: '.*' is the same file as '.*/digits-train-1.tfrecord' of /data/train,"),
+    ({"safetensors": "sub/../digits-test-0.tfrecord"}, r"/export/safetensors: .* '.*/digits-test-0.tfrecord' of /data/eval,"),
+    ({"onnx": "new", "safetensors": "sub/../new"}, r"/export/safetensors: '.*' is the same file as /export/onnx,"),
+    ({"onnx": "token"}, r"/export/onnx: '.*' is the same file as /communication/token_file,"),
+    ({"onnx": "cluster.json"}, r"/export/onnx: '.*' is the same file as --cluster,"),
+    ({"onnx": "output"}, r"/export/onnx: '.*' is the same file as standard output,"),
+    ({"onnx": "null"}, r"/export/onnx: '.*/null' is a device; expected the name of a file; name a file that does not exist"),
+    ({"trace": "{}/job.json"}, r"--trace: '.*' is the same file as --job,"),
+    ({"trace": "{}/new", "sample-log": "{}/sub/../new"}, r"--sample-log: '.*' is the same file as --trace,"),
+    ({"sample-log": "{}/digits-train-0.tfrecord"}, r"--sample-log: '.*' is the same file as '.*/digits-train-0.tfrecord' of /data/train,"),
+    ({"data": {"train": None, "mixture": [{"files": "digits-train-0*", "weight": 1}, {"files": "digits-train-1*", "weight": 2}]},
+      "onnx": "digits-train-1.tfrecord"}, r"/export/onnx: '.*' is the same file as '.*/digits-train-1.tfrecord' of /data/mixture,"),
+    ({"data": {"format": "npy", "train": "x-{feature}.npy", "eval": "y-{feature}.npy"}, "onnx": "x-image.npy"}, r"/export/onnx: '.*' is the same file as '.*/x-image.npy' of /data/train,"),
+]
+
+
+def run_with_outputs(outputs, message, check):
+    """Returns what is wrong with the refusal, or None; no file may be new or changed."""
+    folder = workdir()
+    os.mkdir(folder + "/sub")
+    export = {k: v for k, v in outputs.items() if k in ("onnx", "safetensors")}
+    job = digits_job(folder, export=export, communication={"token_file": "token"}, data=outputs.get("data", {}))
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.islink(path):  # a copy, so that no defect changes the demo
+            source = os.readlink(path)
+            os.remove(path)
+            shutil.copy(source, path)
+    os.link(job, folder + "/link.json")
+    os.symlink("/dev/null", folder + "/null")
+    for name, text in (("token", "a" * 20), ("cluster.json", json.dumps(worker(TWO))), ("x-image.npy", "x"), ("x-label.npy", "x")):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write(text)
+    args = ["--job", job, "--devices", "cpu:1"] + check
+    for flag in ("trace", "sample-log"):
+        args += ["--" + flag, outputs[flag].replace("{}", folder)] if flag in outputs else []
+    if outputs.get("onnx") == "cluster.json":
+        args += ["--cluster", folder + "/cluster.json"]
+    with open(folder + "/output", "w") as out:
+        before = read_tree(folder)
+        p = subprocess.run([TRAINERD, *args], stdout=out, stderr=subprocess.PIPE, text=True, timeout=GUARD)
+    after = read_tree(folder)
+    if p.returncode != 2 or not re.search(message, p.stderr) or after != before:
+        return "%s: exit %d; expected /%s/, found:\n%s" % (outputs, p.returncode, message, p.stderr[-600:])
+    return None
+
+
+@test
+def output_in_the_place_of_an_input_or_a_device_is_refused_and_nothing_changes():
+    wrong = [run_with_outputs(*row, check) for row in OUTPUTS for check in ([], CHECK)]
+    wrong = [w for w in wrong if w]
+    assert not wrong, "%d of %d\n%s" % (len(wrong), 2 * len(OUTPUTS), "\n".join(wrong))
 
 
 def differing(rows, expected):

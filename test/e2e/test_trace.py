@@ -189,9 +189,9 @@ def trace_impossible_request_is_refused_before_the_first_step():
     where = os.path.join(d, "t.json")
     rows = [
         (["--trace", os.path.join(d, "no", "t.json")], "No such file or directory"),
-        (["--trace", d], "Is a directory"),
-        (["--trace", os.path.join(d, "pipe")], "name a file in a folder that exists"),
-        (["--trace", "/dev/null"], "it is not a file"),
+        (["--trace", d], "is a folder; expected the name of a file"),
+        (["--trace", os.path.join(d, "pipe")], "is a FIFO; expected the name of a file"),
+        (["--trace", "/dev/null"], "is a device; expected the name of a file"),
         (["--trace", where, "--trace-steps", "0"], "--trace-steps: expected a number from 1"),
         (["--trace", where, "--trace-steps", "5x"], "--trace-steps: expected a number from 1"),
         (["--trace", where, "--trace-steps", "1000000"], "trace at most"),
