@@ -289,6 +289,10 @@ static const struct cluster_row without_text[] = {
 
 /* Environments as the launchers write them. */
 #define REFUSED(seen_) "!a launcher started several tasks (" seen_ "), but there is no cluster"
+#define VERTEX(pools_)                                                                            \
+    "{\"cluster\":{" pools_ "\"workerpool0\":[\"cmle-training-workerpool0-ab-0:2222\"]},"          \
+    "\"environment\":\"cloud\",\"task\":{\"type\":\"workerpool0\",\"index\":0},"                   \
+    "\"job\":\"{\\\"replica_count\\\":\\\"1\\\"}\"}"
 static const struct cluster_row recorded[] = {
     { .id = "torchrun on one host", NULL, SECOND, .note = "all tasks of torchrun are here",
       .env = { "RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=0",
@@ -359,6 +363,71 @@ static const struct cluster_row recorded[] = {
       .env = { "SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=2", "SLURM_PROCID=0", "SLURM_NODEID=0" } },
     { .id = "one task of a step in a larger allocation", NULL, LOCAL,
       .env = { "SLURM_NTASKS=4", "SLURM_STEP_ID=1", "SLURM_STEP_NUM_TASKS=1", "SLURM_PROCID=0" } },
+    { .id = "Slurm allocation of nodes without an index", NULL, REFUSED("SLURM_JOB_NUM_NODES=2"),
+      .env = { "SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2", "SLURM_JOB_NODELIST=n[1-2]",
+               "SLURM_TASKS_PER_NODE=1(x2)" } },
+    { .id = "Slurm allocation of nodes, old name", NULL, REFUSED("SLURM_NNODES=2"),
+      .env = { "SLURM_JOB_ID=7", "SLURM_NNODES=2" } },
+    { .id = "Slurm allocation of tasks without an index", NULL, REFUSED("SLURM_NTASKS=4"),
+      .env = { "SLURM_JOB_ID=7", "SLURM_NTASKS=4", "SLURM_NNODES=1" } },
+    { .id = "Slurm allocation of one node", NULL, LOCAL,
+      .env = { "SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=1", "SLURM_NNODES=1" } },
+    { .id = "mpirun of one task in a Slurm allocation", NULL, LOCAL,
+      .env = { "SLURM_JOB_NUM_NODES=2", "OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_LOCAL_SIZE=1",
+               "OMPI_COMM_WORLD_RANK=0" } },
+    { .id = "mpirun of one task in a batch job of Slurm", NULL, LOCAL,
+      .env = { "SLURM_NTASKS=4", "SLURM_PROCID=0", "OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0" } },
+    { .id = "prterun in a Slurm allocation of one node", NULL, REFUSED("PMIX_RANK=1"),
+      .env = { "SLURM_JOB_NUM_NODES=1", "SLURM_NTASKS=1", "PMIX_RANK=1" } },
+    { .id = "HTCondor", NULL, REFUSED("_CONDOR_NPROCS=2, _CONDOR_PROCNO=1"),
+      .env = { "_CONDOR_PROCNO=1", "_CONDOR_NPROCS=2", "_CONDOR_SLOT=slot1" } },
+    { .id = "HTCondor of one machine", NULL, LOCAL,
+      .env = { "_CONDOR_PROCNO=0", "_CONDOR_NPROCS=1", "_CONDOR_SLOT=slot1" } },
+    { .id = "SageMaker toolkit", NULL,
+      REFUSED("SM_HOSTS=[\"algo-1\",\"algo-2\"], SM_CURRENT_HOST=algo-2"),
+      .env = { "SM_HOSTS=[\"algo-1\",\"algo-2\"]", "SM_CURRENT_HOST=algo-2", "SM_NUM_GPUS=1" } },
+    { .id = "SageMaker toolkit of one host", NULL, LOCAL,
+      .env = { "SM_HOSTS=[\"algo-1\"]", "SM_CURRENT_HOST=algo-1", "SM_NUM_GPUS=1" } },
+    { .id = "Vertex AI", NULL, "!several tasks (CLUSTER_SPEC={\"cluster\":{\"workerpool1\":[\"cmle-trainin), but there is no cluster",
+      .env = { "CLUSTER_SPEC=" VERTEX("\"workerpool1\":[\"cmle-training-workerpool1-ab-0:2222\"],") } },
+    { .id = "Vertex AI of one replica", NULL, LOCAL, .env = { "CLUSTER_SPEC=" VERTEX("") } },
+    { .id = "CLUSTER_SPEC of another program", NULL, LOCAL, .env = { "CLUSTER_SPEC=a:1,b:2" } },
+    { .id = "Lightning", NULL, REFUSED("NNODES=2, NODE_RANK=1"),
+      .env = { "NNODES=2", "NODE_RANK=1", "MASTER_ADDR=n0", "MASTER_PORT=29500" } },
+    { .id = "Lightning of one node", NULL, LOCAL,
+      .env = { "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=n0", "MASTER_PORT=29500" } },
+    { .id = "Lightning without a number", NULL, REFUSED("NODE_RANK=0"),
+      .env = { "NODE_RANK=0", "MASTER_ADDR=n0", "MASTER_PORT=29500" } },
+    { .id = "NODE_RANK of another program", NULL, LOCAL, .env = { "NODE_RANK=3" } },
+    { .id = "WORLD_SIZE is empty", NULL, REFUSED("WORLD_SIZE=, RANK=1"),
+      .env = { "WORLD_SIZE=", "RANK=1", "MASTER_ADDR=n0", "MASTER_PORT=29500" } },
+    { .id = "WORLD_SIZE is no number", NULL,
+      "!each of them would train the whole job; set WORLD_SIZE to the number of tasks, which is 1 for one "
+      "task alone, and add MASTER_ADDR=HOST",
+      .env = { "WORLD_SIZE=two", "RANK=1" } },
+    { .id = "RANK without WORLD_SIZE", NULL, REFUSED("RANK=1"),
+      .env = { "RANK=1", "MASTER_ADDR=n0", "MASTER_PORT=29500" } },
+    { .id = "RANK of another program", NULL, LOCAL, .env = { "RANK=3" } },
+    { .id = "empty WORLD_SIZE in a Slurm step", NULL, SECOND, .note = "formed from the Slurm step",
+      AUTO_STEP("n[1-2]", "1(x2)", "2", "1", "WORLD_SIZE=", "RANK=1") },
+    { .id = "mpirun without a number", NULL, REFUSED("OMPI_COMM_WORLD_RANK=1"),
+      .env = { "OMPI_COMM_WORLD_RANK=1" } },
+    { .id = "MVAPICH2 without a number", NULL, REFUSED("MV2_COMM_WORLD_RANK=0"),
+      .env = { "MV2_COMM_WORLD_RANK=0" } },
+    { .id = "Horovod without a number", NULL, REFUSED("HOROVOD_RANK=0"), .env = { "HOROVOD_RANK=0" } },
+    { .id = "jsrun without a number", NULL, REFUSED("JSM_NAMESPACE_RANK=0"),
+      .env = { "JSM_NAMESPACE_RANK=0", "PMIX_RANK=0" } },
+    { .id = "Flux without a number", NULL, REFUSED("FLUX_TASK_RANK=0"), .env = { "FLUX_TASK_RANK=0" } },
+    { .id = "PMI without a number", NULL, REFUSED("PMI_RANK=0"), .env = { "PMI_RANK=0" } },
+    { .id = "LSF on two hosts", NULL, REFUSED("LSB_MCPU_HOSTS=a 2 b 2 "),
+      .env = { "LSB_JOBID=7", "LSB_DJOB_NUMPROC=4", "LSB_HOSTS=a a b b", "LSB_MCPU_HOSTS=a 2 b 2 ",
+               "LSB_DJOB_HOSTFILE=/home/u/.lsbatch/7.hostfile" } },
+    { .id = "LSF on two hosts, the list alone", NULL, REFUSED("LSB_HOSTS=a b"),
+      .env = { "LSB_DJOB_NUMPROC=2", "LSB_HOSTS=a b" } },
+    { .id = "LSF on one host", NULL, LOCAL,
+      .env = { "LSB_JOBID=7", "LSB_DJOB_NUMPROC=4", "LSB_HOSTS=a a a a", "LSB_MCPU_HOSTS=a 4 " } },
+    { .id = "jsrun of one task in a job of LSF", NULL, LOCAL,
+      .env = { "JSM_NAMESPACE_RANK=0", "JSM_NAMESPACE_SIZE=1", "LSB_MCPU_HOSTS=batch 1 a 42 b 42" } },
     { .id = "Indexed Job", NULL, REFUSED("JOB_COMPLETION_INDEX=0"),
       .env = { "JOB_COMPLETION_INDEX=0" } },
 };
@@ -367,6 +436,31 @@ static void recorded_environment_is_a_cluster_or_refused_with_the_line_to_add(vo
 {
     (void)state;
     kit_check_rows(recorded, COUNT_OF(recorded));
+}
+
+/* PBS_NODEFILE has a line for each process of a chunk. */
+static void file_of_hosts_with_two_different_hosts_is_refused(void **state)
+{
+    static const struct { const char *text, *expected; } files[] = {
+        { "a\na\nb\nb\n", "!a launcher started several tasks (PBS_NODEFILE=/tmp/trainerd-hosts-" },
+        { "a\na\n", LOCAL },
+        { "", LOCAL },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        char variable[] = "PBS_NODEFILE=/tmp/trainerd-hosts-XXXXXX";
+        char *path = strchr(variable, '=') + 1;
+        const struct cluster_row row = { .id = files[i].text, NULL, files[i].expected,
+                                         .env = { variable, "PBS_NODENUM=0", "PBS_JOBID=7" } };
+        int fd = mkstemp(path);
+
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, files[i].text, strlen(files[i].text)), strlen(files[i].text));
+        close(fd);
+        kit_check_rows(&row, 1);
+        unlink(path);
+    }
 }
 
 static void several_tasks_without_a_cluster_are_formed_or_refused(void **state)
@@ -574,6 +668,7 @@ int main(void)
         cmocka_unit_test(task_without_index_gets_the_index_of_its_launcher),
         cmocka_unit_test(several_tasks_without_a_cluster_are_formed_or_refused),
         cmocka_unit_test(recorded_environment_is_a_cluster_or_refused_with_the_line_to_add),
+        cmocka_unit_test(file_of_hosts_with_two_different_hosts_is_refused),
         cmocka_unit_test(hosts_without_ports_get_a_port_for_each_of_their_tasks),
         cmocka_unit_test(slurm_distribution_decides_the_host_of_a_task),
         cmocka_unit_test(slurm_task_in_another_place_is_refused),
