@@ -92,7 +92,7 @@ int main(int argc, char **argv)
     process_open_standard_files();
     memory_room_prepare(CTL_FAILED);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit fails with EFBIG */
+    signal(SIGXFSZ, SIG_IGN);                 /* a write beyond the limit fails with EFBIG */
     setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
     return process_close_output("trainerctl", run_command(argc, argv), CTL_FAILED);
 }
