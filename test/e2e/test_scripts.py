@@ -170,7 +170,9 @@ def run_of_failed_programs_repeats_these_alone():
     tree.unit("base/test_bad", "one_is_one")
     assert tree.run("--failed")[1][-1] == "1 passed, 0 failed"
     code, lines = tree.run("--failed")
-    assert code == 1 and lines[-1] == "0 passed, 0 failed", lines  # nothing failed in the last run
+    assert code == 1 and lines[-1] == "0 passed, 0 failed" and "nothing is selected: no program failed in the last run" in lines[0], lines
+    code, lines = tree.run("nosuchword")
+    assert code == 1 and "nothing is selected: no test program fits 'nosuchword'" in lines[0], lines
 
 
 @test
