@@ -60,10 +60,29 @@ static bool is_dim_of_input(const Onnx__GraphProto *p, const char *symbol)
     return false;
 }
 
+/* Returns whether a graph input has a dimension of this size, other than the batch: it may count positions. */
+static bool is_size_of_input(const Onnx__GraphProto *p, int64_t size)
+{
+    size_t i, k;
+
+    for (i = 0; i < p->n_input; i++)
+        for (k = 1; has_dims(p->input[i]) && k < p->input[i]->type->tensor_type->shape->n_dim;
+             k++) {
+            const Onnx__TensorShapeProto__Dimension *d =
+                p->input[i]->type->tensor_type->shape->dim[k];
+
+            if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&
+                d->dim_value == size)
+                return true;
+        }
+    return false;
+}
+
 /* Returns the axis of the classes, 1 or -1, if the file proves it; else 0. A network has a fixed
  * number of classes: of the second and the last dimension of an output, one that has the size of an
  * input's dynamic dimension counts positions, so the other one, if it is fixed, counts classes. An
- * unknown size that no input has is no proof. */
+ * unknown size that no input has is no proof, nor is it one if the other one has the size of an input's
+ * fixed dimension: a network that points at positions has as many classes as the dynamic dimension. */
 static int64_t proven_class_axis(const struct graph *g, uint32_t value)
 {
     const Onnx__GraphProto *p = g->file.model->graph;
@@ -77,9 +96,11 @@ static int64_t proven_class_axis(const struct graph *g, uint32_t value)
             continue;
         second = symbol_of(p->output[i], 1);
         last = symbol_of(p->output[i], s->rank - 1);
-        if (second != NULL && s->dim[s->rank - 1] >= 0 && is_dim_of_input(p, second))
+        if (second != NULL && s->dim[s->rank - 1] >= 0 && is_dim_of_input(p, second) &&
+            !is_size_of_input(p, s->dim[s->rank - 1]))
             return -1;
-        if (last != NULL && s->dim[1] >= 0 && is_dim_of_input(p, last))
+        if (last != NULL && s->dim[1] >= 0 && is_dim_of_input(p, last) &&
+            !is_size_of_input(p, s->dim[1]))
             return 1;
     }
     return 0;

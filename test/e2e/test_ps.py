@@ -400,8 +400,13 @@ def until_view(group, name, tasks):
 
 
 def until_copied(group, name):
-    """Waits until a ps has all rows of its shards."""
+    """Waits until a ps has all rows of its shards in the newest generation, whose view the leader logs first."""
+    def generation(task):
+        return [r["generation"] for r in group.now(task).events("view")][-1:]
+
     def is_done():
+        if generation(name) != generation("worker 0"):
+            return False
         server = status(group, name)["server"]
         return server["shards"] > 0 and server["copying"] == 0
     wait_until(is_done, group.logs)
@@ -1001,6 +1006,7 @@ def fewer_ps_than_min_ps_are_left_the_group_waits_and_all_files_are_equal():
     until_steps(group)
     group.kill("ps 2")
     until_view(group, "worker 0", 4)
+    until_steps(group, 1)
     until_copied(group, "ps 0")
     group.kill("ps 1")
     wait_until(lambda: "1 parameter server is present, and min_ps is 2" in group.notes(), group.logs)

@@ -192,11 +192,12 @@ static void declare_output(struct model *m, int64_t second, int64_t last)
     shape->n_dim = 3;
 }
 
-/* x [batch, T, 4] -> logits [batch, T, V]: a score for each class at each position. */
-static int plan_of_positions(int64_t second, int64_t last, int64_t axis, struct err *err)
+/* x [batch, T, width] -> logits [batch, T, V]: a score for each class at each position. */
+static int plan_of_positions(int64_t width, int64_t second, int64_t last, int64_t axis,
+                             struct err *err)
 {
     struct plan_feed feed = {
-        .name = "x", .dtype = TENSOR_F32, .shape = shape_of(2, (int64_t)T, (int64_t)4)
+        .name = "x", .dtype = TENSOR_F32, .shape = shape_of(2, (int64_t)T, width)
     };
     struct plan_feed labels = net_labels;
     struct plan_opts o = { .purpose = PLAN_TRAIN, .batch = 2, .feeds = &feed, .n_feeds = 1, NET_LOSS };
@@ -215,10 +216,10 @@ static int plan_of_positions(int64_t second, int64_t last, int64_t axis, struct 
         loss.attrs = &stated;
         loss.n_attrs = 1;
     }
-    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)-1, (int64_t)4));
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)-1, width));
     model_proto(m)->graph->input[0]->type->tensor_type->shape->dim[1]->dim_param =
         (char *)(uintptr_t) "length";
-    model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)V), 1);
+    model_weights(m, "w", shape_of(2, width, (int64_t)V), 1);
     model_node(m, "MatMul", "x w", "logits");
     model_output(m, "logits");
     if (second != 0)
@@ -246,11 +247,15 @@ static void logits_with_as_many_classes_as_positions_need_proof_of_the_class_axi
     (void)state;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct err err = { 0 };
-        int rc = plan_of_positions(cases[i].second, cases[i].last, cases[i].axis, &err);
+        int rc = plan_of_positions(4, cases[i].second, cases[i].last, cases[i].axis, &err);
 
         if ((rc == 0) != cases[i].ok ||
             (rc < 0 && strstr(err.text, "state which one it is: \"class_axis\"") == NULL))
             fail_msg("case %zu: %d %s", i, rc, err.text);
+        /* the other dimension has the size of an input's: the network may point at its positions */
+        rc = plan_of_positions(V, cases[i].second, cases[i].last, cases[i].axis, &err);
+        if ((rc == 0) != (cases[i].axis != 0))
+            fail_msg("case %zu with an input of that size: %d %s", i, rc, err.text);
     }
 }
 
