@@ -80,8 +80,6 @@ int data_wrap_record(const struct data_set *s, uint64_t record, int rc, struct e
     uint64_t from, to;
 
     record -= f->first;
-    if (s->n_members > 1) /* the text names the file of the feature */
-        return err_wrap(err, rc, "record %" PRIu64, record);
     data_record_range(f, record, &from, &to);
     return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record,
                     from);
@@ -105,6 +103,9 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
         if (rc == 0)
             rc = s->source->parse(d, m, bytes, n, err);
     }
+    if (rc < 0 && s->n_members > 1) /* the text names the file of the feature */
+        return err_wrap(err, rc, "record %" PRIu64,
+                        record - s->files[data_file_of(s, record)].first);
     return rc < 0 ? data_wrap_record(s, record, rc, err) : 0;
 }
 
