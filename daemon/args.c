@@ -51,47 +51,48 @@ static bool may_be_service(const char *name)
             (port[5] == '\0' || (port[5] == '_' && port[6] >= '0' && port[6] <= '9')));
 }
 
-static bool is_read(const char *known, const char *name)
+/* Variables of the scripts trainerd-* and of the tests begin so. */
+static bool is_of_script(const char *name)
 {
-    size_t n = strlen(known);
+    static const char *const starts[] = { "TRAINERD_KEEP_", "TRAINERD_MPIRUN_", "TRAINERD_SRUN_", "TRAINERD_TEST_" };
 
-    return known[n - 1] == '_' ? strncmp(name, known, n) == 0 : strcmp(name, known) == 0;
+    for (size_t i = 0; i < COUNT_OF(starts); i++)
+        if (text_starts(name, starts[i]))
+            return true;
+    return false;
 }
 
 bool args_next_unread(const struct arg *table, size_t n, const char *const *others, size_t n_others,
-                      size_t *at, const char **name, size_t *length, const char **near)
+                      size_t *at, char out[ARGS_UNREAD_BYTES])
 {
     static const char start[] = "TRAINERD_";
-    const char *known[3 * ARGS_MAX]; /* without their start, which would make all names alike */
-    size_t n_known = 0, n_names, skipped = sizeof(start) - 1;
+    const char *known[2 * ARGS_MAX], *near; /* names without their start, which would make all alike */
+    size_t n_known = 0, skipped = sizeof(start) - 1;
 
     CHECK(n <= ARGS_MAX && n_others <= ARGS_MAX);
     for (size_t i = 0; i < n; i++)
         if (table[i].env != NULL)
             known[n_known++] = table[i].env + skipped;
     for (size_t i = 0; i < n_others; i++)
-        if (others[i][strlen(others[i]) - 1] != '_')
-            known[n_known++] = others[i] + skipped;
-    n_names = n_known;
-    for (size_t i = 0; i < n_others; i++)
         known[n_known++] = others[i] + skipped;
     while (environ[*at] != NULL) {
-        const char *text = environ[(*at)++];
-        char own[128];
-        bool found = false;
+        char name[128];
+        size_t i = 0;
 
-        *length = strcspn(text, "=");
-        if (!text_starts(text, start) || *length >= sizeof(own))
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(environ[*at], "="), environ[*at]);
+        (*at)++;
+        if (!text_starts(name, start) || is_of_script(name) || may_be_service(name))
             continue;
-        memcpy(own, text, *length);
-        own[*length] = '\0';
-        for (size_t i = 0; i < n_known && !found; i++)
-            found = is_read(known[i], own + skipped);
-        if (found || may_be_service(own))
+        while (i < n_known && strcmp(known[i], name + skipped) != 0)
+            i++;
+        if (i < n_known)
             continue;
-        *name = text;
-        *near = text_nearest(own + skipped, known, n_names);
-        *near -= *near != NULL ? skipped : 0;
+        near = text_nearest(name + skipped, known, n_known);
+        snprintf(
+            out, ARGS_UNREAD_BYTES,
+            "the environment variable %s is not read%s%s%s trainerd --help lists the variables",
+            name, near != NULL ? ": did you mean TRAINERD_" : ";", near != NULL ? near : "",
+            near != NULL ? "?" : "");
         return true;
     }
     return false;

@@ -25,12 +25,12 @@ struct arg {
  * words after "--" are arguments.
  * Errors: ERR_INPUT; the text names the flag and the nearest known one. */
 int args_parse(const struct arg *table, size_t n, int *argc, char **argv, struct err *err);
-/* Finds the next variable of the environment, from environ[*at] on, whose name begins with TRAINERD_ and which nothing
- * reads: no flag of the table, no word of `others` (one that ends with _ is the beginning of names), and no
- * Service of Kubernetes made it. false: there is none. *name: borrowed from the environment, of *length
- * characters; *near: the nearest name that is read, or NULL. */
+enum { ARGS_UNREAD_BYTES = 384 };
+/* Looks for a variable TRAINERD_... that has no effect, from environ[*at] on: it belongs to no flag of the table, is not one
+ * of `others`, and neither a script nor a Service of Kubernetes made it. Returns false if there is no further one. Otherwise
+ * writes a warning, with the nearest name that has an effect, and advances *at past the variable. */
 bool args_next_unread(const struct arg *table, size_t n, const char *const *others, size_t n_others,
-                      size_t *at, const char **name, size_t *length, const char **near);
+                      size_t *at, char out[ARGS_UNREAD_BYTES]);
 /* Prints a list of the flags. */
 void args_help(const struct arg *table, size_t n, FILE *out);
 

@@ -258,7 +258,7 @@ static void cut_rows(struct buf *out, size_t rows)
     }
 }
 
-/* Those that need a look first, as many as fit with the last line, which states the number of the others. */
+/* Adds a line for each task, those with problems first, as far as they fit; the last line states how many are left out. */
 static void add_some(const Trainerd__V1__StatusReply *s, struct top_size size, struct buf *out)
 {
     size_t shown = 0, at;

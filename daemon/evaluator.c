@@ -164,20 +164,26 @@ static void on_opened(struct run *r)
     start_worker(r);
 }
 
+static void end_stopped(struct run *r)
+{
+    run_end(r, EXIT_STOPPED,
+            "stopped; the checkpoint in progress is evaluated after the next start");
+}
+
 static void on_ended(struct run *r, const struct run_ended *m)
 {
     switch (m->end) {
     case TRAIN_COMPLETE:
     case TRAIN_PAUSED:
-        if (!r->stop.is_requested) {
-            r->evaluator->is_evaluated = true;
-            start_worker(r);
+        if (r->stop.is_requested) { /* it came after the last batch */
+            end_stopped(r);
             break;
-        } /* the stop came after the last batch */
-        /* fall through */
+        }
+        r->evaluator->is_evaluated = true;
+        start_worker(r);
+        break;
     case TRAIN_ABORTED:
-        run_end(r, EXIT_STOPPED,
-                "stopped; the checkpoint in progress is evaluated after the next start");
+        end_stopped(r);
         break;
     default:
         run_end(r, run_exit_code(m->code), m->text);

@@ -19,8 +19,8 @@
 
 enum { RANDOM_BYTES = 32, FOLDERS = 3, FILE_BYTES = 4096 };
 
-/* Writes the path of a folder. The others are for a session without XDG_RUNTIME_DIR, and for a read-only root. Returns false
- * if there is none. */
+/* Writes the path of folder i: below XDG_RUNTIME_DIR; for a session without it; for a read-only root. Returns false if
+ * XDG_RUNTIME_DIR is not set. */
 static bool folder(int i, char *out, size_t n)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -46,13 +46,16 @@ static int make_folder(char *out, size_t n, struct err *err)
     for (int i = 0; i < FOLDERS; i++) {
         if (!folder(i, out, n))
             continue;
-        if ((mkdir(out, 0700) != 0 && errno != EEXIST) ||
-            (is_private(out) && access(out, W_OK) != 0)) {
-            (void)err_sys(err, errno, "create a file in '%s'", out);
+        if (mkdir(out, 0700) != 0 && errno != EEXIST) {
+            (void)err_sys(err, errno, "create '%s'", out);
             continue; /* a session that has ended has no runtime folder */
         }
-        if (is_private(out))
-            return 0;
+        if (is_private(out)) {
+            if (access(out, W_OK) == 0)
+                return 0;
+            (void)err_sys(err, errno, "create a file in '%s'", out);
+            continue;
+        }
         return err_set(err, ERR_REFUSED, "'%s' is not a folder that only this user can read (mode 700): remove it, or set "
                                          "TRAINERD_TOKEN, or give --insecure", out);
     }

@@ -338,20 +338,16 @@ static void prepare_process(void)
     }
 }
 
-/* A variable with a wrong name has no effect, and nobody would see it. */
+/* Otherwise a variable with a misspelled name is ignored, and no line says so. */
 static void warn_unread(const struct arg *table, size_t n)
 {
-    static const char *const others[] = { "TRAINERD_TOKEN", "TRAINERD_TLS", "TRAINERD_LOCATION", "TRAINERD_FAULT",
-                                          "TRAINERD_KEEP_", "TRAINERD_MPIRUN_", "TRAINERD_SRUN_", "TRAINERD_TEST_" };
-    const char *name, *near;
-    size_t at = 0, length;
+    static const char *const others[] = { "TRAINERD_TOKEN", "TRAINERD_TLS", "TRAINERD_LOCATION",
+                                          "TRAINERD_FAULT" };
+    char text[ARGS_UNREAD_BYTES];
+    size_t at = 0;
 
-    while (args_next_unread(table, n, others, COUNT_OF(others), &at, &name, &length, &near))
-        log_warn(
-            "configuration",
-            "the environment variable %.*s is not read%s%s%s trainerd --help lists the variables",
-            (int)length, name, near != NULL ? ": did you mean " : ";", near != NULL ? near : "",
-            near != NULL ? "?" : "");
+    while (args_next_unread(table, n, others, COUNT_OF(others), &at, text))
+        log_warn("configuration", "%s", text);
 }
 
 static int run_flags(int argc, char **argv)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/check.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/rng.h"
@@ -160,7 +161,7 @@ bool fs_lacks_links(int errnum)
 {
     static const int known[] = { EPERM, EOPNOTSUPP, ENOSYS, EXDEV, EINVAL, EMLINK, EACCES };
 
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+    for (size_t i = 0; i < COUNT_OF(known); i++)
         if (errnum == known[i])
             return true;
     return false;

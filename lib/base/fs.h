@@ -20,7 +20,7 @@ int fs_write_all(int fd, const void *data, size_t n, const char *path, struct er
 int fs_replace(const char *path, const void *data, size_t n, struct err *err);
 /* Creates a file that must not exist, with this content; durable when the function returns 0. ERR_EXISTS: it exists. */
 int fs_create(const char *path, const void *data, size_t n, struct err *err);
-/* Returns true if link(2) failed with this errno because the file system has no hard links. */
+/* Returns true if link(2) failed with this errno because no hard link is possible there. */
 bool fs_lacks_links(int errnum);
 int fs_mkdirs(const char *path, struct err *err); /* like mkdir -p; 0 if the directory exists */
 int fs_sync_dir(const char *path, struct err *err);

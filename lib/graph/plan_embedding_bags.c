@@ -15,8 +15,8 @@
  * (plan_padded_bags.c). The rows of the padding are replaced before the reduction, in x [n, w, ...]:
  *
  *     sum    ReduceSum(Where(ids = padding, 0, x), 1)
- *     mean   the same, divided by the number of other rows, or by 1 if there is none
- *     max    ReduceMax(Where(ids = padding, -FLT_MAX, x), 1), or 0 if there is no other row */
+ *     mean   that sum, divided by the number of rows that are no padding; a bag of padding alone is 0
+ *     max    ReduceMax(Where(ids = padding, -FLT_MAX, x), 1); a bag of padding alone is 0 */
 #include <float.h>
 #include <string.h>
 

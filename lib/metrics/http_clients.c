@@ -1,6 +1,6 @@
 /* http_clients.c - limits the connections of each address and the time of a request. A new connection is always
- * admitted: above a limit it takes the place of the one whose request has taken longest. Connections that send slowly, or
- * nothing, therefore keep nobody out, because a request takes some milliseconds. */
+ * admitted: above a limit, the connection whose request has taken longest is closed for it. A request of a
+ * browser takes some milliseconds, so the connections that are closed are those that send slowly, or nothing. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -136,9 +136,9 @@ bool sim_until_ended(struct sim *s, uint64_t limit_ms); /* no process runs or wi
 const char *sim_random_scenario(uint64_t seed, bool tell);
 /* The same with parameter servers, which suffer the same faults. */
 const char *sim_ps_scenario(uint64_t seed, bool tell);
-/* The same for scenarios in which the storage fails (sim_storage.c). */
+/* Runs a random scenario in which the storage fails (sim_storage.c). */
 const char *sim_storage_scenario(uint64_t seed, bool tell);
-/* The same for divided clusters with parameter servers (sim_division.c). */
+/* Runs a random division of a cluster with parameter servers (sim_division.c). */
 const char *sim_division_scenario(uint64_t seed, bool tell);
 
 #endif
