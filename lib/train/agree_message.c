@@ -1,6 +1,7 @@
 /* agree_message.c - see agree_message.h. */
 #include "train/agree_message.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -89,4 +90,11 @@ int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct a
     if (field == NULL)
         return 0;
     return err_set(err, ERR_PEER, "the agreement of %s is invalid: %s", from, field);
+}
+
+void agree_print_content(const uint32_t content[AGREE_CONTENT_PARTS],
+                         char out[AGREE_CONTENT_PARTS * AGREE_PART_DIGITS + 1])
+{
+    for (size_t i = 0; i < AGREE_CONTENT_PARTS; i++)
+        snprintf(out + AGREE_PART_DIGITS * i, AGREE_PART_DIGITS + 1, "%08x", content[i]);
 }

@@ -29,6 +29,7 @@ enum {
     AGREE_DIGEST_DIGITS = 64,
     AGREE_WEIGHTS_DIGITS = 32,
     AGREE_CONTENT_PARTS = 128,
+    AGREE_PART_DIGITS = 8,
 };
 
 struct agreement {
@@ -46,5 +47,9 @@ void agree_message_write(const struct agreement *a, uint8_t out[AGREE_BYTES]);
  * `from`: name of the sender, for the error. Errors: ERR_PEER; then *out is undefined. */
 int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct agreement *out,
                        struct err *err);
+
+/* Prints the checksums of the content of a data set, as manifests have them. */
+void agree_print_content(const uint32_t content[AGREE_CONTENT_PARTS],
+                         char out[AGREE_CONTENT_PARTS * AGREE_PART_DIGITS + 1]);
 
 #endif

@@ -18,6 +18,7 @@
 #include "train/health.h"
 #include "train/outer.h"
 #include "train/remote.h"
+#include "train/resume.h"
 #include "train/save.h"
 #include "train/step.h"
 #include "train/task.h"
@@ -119,7 +120,7 @@ static int join_group(struct train *t, struct err *err)
     if (rc == 0 && generation_is_coordinator(&t->generation) &&
         t->generation.opts.view.newest_step == 0 && state_held(&t->state) == 0) {
         place_enter(&r->device->place, PHASE_LOAD);
-        rc = save_load_newest(t, err);
+        rc = resume_newest(t, err);
     }
     if (rc == 0 && !generation_is_coordinator(&t->generation))
         save_stop_publishing(t);

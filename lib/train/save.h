@@ -10,16 +10,12 @@
 #include <stdint.h>
 
 struct ckpt_failure;
-struct ckpt_info;
 struct err;
 struct replica;
 struct train;
 
-/* Called when no task holds state: loads the newest checkpoint, if there is one, as the held
- * state. */
-int save_load_newest(struct train *t, struct err *err);
-/* Loads the checkpoint folder `path` as the held state, without an evaluation. See train_load(). */
-int save_load_path(struct train *t, const char *path, struct ckpt_info *out, struct err *err);
+/* Opens the writer of checkpoints, if it is not open yet. The job has a checkpoint directory. */
+int save_open_writer(struct train *t, struct err *err);
 /* Is a checkpoint due at once, whatever the step, and can it begin? The first replica's thread. */
 bool save_is_wanted(const struct train *t);
 /* An urgent checkpoint waits for nothing but the previous one: waits for that, with a limit. */

@@ -26,6 +26,7 @@
 #include "train/outer.h"
 #include "train/progress.h"
 #include "train/remote.h"
+#include "train/resume.h"
 #include "train/sample_log.h"
 #include "train/save.h"
 #include "train/start.h"
@@ -438,7 +439,7 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
 int train_load(struct train *t, const char *path, struct ckpt_info *out, struct err *err)
 {
     CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
-    return save_load_path(t, path, out, err);
+    return resume_path(t, path, out, err);
 }
 
 void train_storage(struct train *t, struct ckpt_failure *out)
