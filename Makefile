@@ -113,8 +113,9 @@ $(BUILD)/daemon/code.c: $(CODE)
 	@mkdir -p $(@D)
 	@{ echo '#include "daemon/versions.h"'; \
 	   echo "const char versions_code[] = \"$$(cat $^ | $(CC) -fpreprocessed -P -E -w -x c - | sha256sum | cut -c 1-16)\";"; } >$@
-# The commit of the source files, written again only if it has changed.
-$(BUILD)/daemon/commit.c: FORCE
+# The commit of the source files, written again only if it has changed; not by a test, which would link the programs again
+# that others of its run use.
+$(BUILD)/daemon/commit.c: $(if $(TEST_RING),,FORCE)
 	@mkdir -p $(@D)
 	@commit=$$(scripts/commit) && \
 	    { echo '#include "daemon/build_commit.h"'; echo "const char build_commit[] = \"$${commit:+commit $$commit}\";"; } >$@.new
@@ -123,12 +124,12 @@ $(addprefix $(BUILD)/daemon/,recipes.o page.o code.o commit.o): $(BUILD)/daemon/
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
-# Half the compile time, and as fast at run time: the work is in the libraries, whose undefined behaviour is what the sanitizer shall
-# find. `private`: not for what these have as prerequisites.
+# Tests: half the compile time at equal run time, because the libraries do the work. UBSan does not check the test code itself.
+# private: the prerequisites of these objects keep their own flags.
 $(addsuffix .c.o,$(TEST) $(FUZZ)): private CFLAGS += -O1 -g1 -Wno-maybe-uninitialized $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined)
 $(BUILD)/flags: FORCE # the options of the existing objects
 	@mkdir -p $(@D)
-	@echo '$(CFLAGS)' | cmp -s - $@ || echo '$(CFLAGS)' >$@
+	@echo '$(CC) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CFLAGS)' >$@
 $(BUILD)/%.c.o: %.c $(BUILD)/flags | $(GEN)
 	@mkdir -p $(@D)
 	@echo "  CC    $<"

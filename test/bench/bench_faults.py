@@ -141,9 +141,16 @@ def torch_after_kill(folder, victim):
                 at = time.time()
                 if job.signal(victim, signal.SIGKILL) is not None:
                     seen.append(job.step_after(at, TORCH_SECONDS) - at)
-            return {"next": seen}
+            return {"next": signaled(seen)}
         finally:
             job.close()
+
+
+def signaled(result):
+    """Returns the result of signals, if a worker was there to receive one."""
+    if not result:
+        raise peers.Unavailable("torchrun: had no worker to signal")
+    return result
 
 
 def digits_model():
@@ -232,7 +239,7 @@ def torch_back(folder):
                     continue
                 done = job.step_after(at, TORCH_SECONDS)
                 seen.append(done - min(float(job.lines(r, "start")[-1][0]) for r in range(BACK_WORLD)))
-            return {"back": seen}
+            return {"back": signaled(seen)}
         finally:
             job.close()
 
@@ -283,6 +290,7 @@ def torch_silent(folder):
             time.sleep(CALM_SECONDS)
             at = time.time() + 0.2  # ignores a step that was already running
             stopped = job.signal(1, signal.SIGSTOP)
+            signaled(stopped)
             return {"next": job.step_after(at, TORCH_SECONDS, after_start=False) - at}
         finally:
             if stopped is not None:
@@ -347,7 +355,7 @@ def torch_goodput(folder, seconds):
             job.step_after(0, TORCH_SECONDS)
             time.sleep(CALM_SECONDS)
             run = kill_by_the_clock(seconds, lambda victim: job.signal(victim, signal.SIGKILL))
-            job.step_after(run[2][0], TORCH_SECONDS)  # a job that does not go on after a kill has no goodput
+            job.step_after(run[2][-1], TORCH_SECONDS)  # a job that makes no step after the last kill has no goodput
             return {None: worth(dict(job.steps()).values(), *run)}
         finally:
             job.close()

@@ -273,12 +273,9 @@ int emulated_conv_run(void *conv)
                        .dilation = { 1, 1, 1 } };
     struct dense *all[] = { &l.x, &l.w, &l.y };
     const struct emulated_tensor *tensors[] = { &c->x, &c->w, &c->y };
-    int computed = c->computed == EMULATED_BWD_DATA     ? 0
-                   : c->computed == EMULATED_BWD_FILTER ? 1
-                                                        : 2;
-    const struct emulated_tensor *out = tensors[computed];
+    const struct emulated_tensor *out = tensors[c->computed];
     int64_t i[EMULATED_AXES] = { 0 };
-    const double *v = all[computed]->v;
+    const double *v = all[c->computed]->v;
 
     for (int64_t k = 0; k < c->space; k++) {
         l.stride[SPACE - c->space + k] = c->stride[k];
@@ -289,7 +286,7 @@ int emulated_conv_run(void *conv)
     l.filters = l.w.n / (l.x.c / l.per);
     memset(c->workspace, 0xff, c->workspace_bytes);
     for (int k = 0; k < 3; k++)
-        if (k != computed)
+        if (k != c->computed)
             fill(all[k], tensors[k], c->flaws);
     run_loops(&l, c->computed);
     do {

@@ -18,7 +18,7 @@ struct emulated_tensor {
     void *at;
 };
 
-enum { EMULATED_BWD_DATA, EMULATED_BWD_FILTER, EMULATED_FORWARD };
+enum { EMULATED_BWD_DATA, EMULATED_BWD_FILTER, EMULATED_FORWARD }; /* what is computed: x, w or y */
 
 /* Faults of an engine. */
 enum { EMULATED_ANYHOW = 1, EMULATED_TRUNCATED = 2, EMULATED_INEXACT = 4 };

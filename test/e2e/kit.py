@@ -28,7 +28,8 @@ TRAINERCTL = os.path.join(BUILD, "trainerctl")
 FOLDERS = "/dev/shm" if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30 else None
 
 
-GUARD = 60 * (4 if "san" in os.path.basename(BUILD) else 1)  # seconds: ends a wait that would never end, and proves nothing
+IS_SANITIZED = "san" in os.path.basename(BUILD)
+GUARD = 60 * (4 if IS_SANITIZED else 1)  # seconds: ends a wait that would never end, and proves nothing
 
 
 class Guard:

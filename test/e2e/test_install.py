@@ -61,10 +61,11 @@ def uninstall_removes_exactly_what_install_installed():
     sh(os.path.join(folder, "usr/local/bin/trainerd"), "--job", folder + EXAMPLE_JOB, "--check", "--devices", "cpu:1")
     manual = folder + "/usr/local/share/doc/trainerd/systemd/README.md"
     assert manual in sh(os.path.join(folder, "usr/local/bin/trainerctl"), "explain", "138") and os.path.exists(manual)
-    commit = sh(os.path.join(ROOT, "scripts", "commit")).strip()
+    with open(os.path.join(BUILD, "daemon", "commit.c")) as f:  # of the build, which may be older than the repository
+        commit = re.search(r'build_commit\[\] = "(.*)"', f.read())[1]
     for program in ("trainerd", "trainerctl"):
         version = sh(os.path.join(folder, "usr/local/bin", program), "--version")
-        assert re.match(r"%s \d+\.\d+\.\d+ ?\(commit %s[,)]" % (program, commit) if commit else r"%s [\d.]+( \((?!commit)|\n)" % program, version), version
+        assert re.match(r"%s \d+\.\d+\.\d+ ?\(%s[,)]" % (program, commit) if commit else r"%s [\d.]+( \((?!commit)|\n)" % program, version), version
     make("uninstall", "DESTDIR=" + folder)
     assert tree(folder) == ["usr/local/share/trainerd/mine.json"], tree(folder)
     left = [os.path.join(base, n) for base, names, _ in os.walk(folder) for n in names if n == "trainerd"]

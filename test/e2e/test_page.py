@@ -263,12 +263,13 @@ def page_of_a_task_that_ends_states_how_it_ended():
             assert page.evaluate("document.getElementById('state').className") == "badge good"
             assert contrast(page) >= 4.5 and page.evaluate("document.getElementById('done').style.width") == "100%"
         keep_picture(b, "complete")
+        gate = Gate()
         failing = Task(digits_job(workdir(), train={"epochs": 100000}), args=("--devices", "cpu:1", "--metrics", str(http_ports[0])), env={
-            "TRAINERD_FAULT": (gate := Gate()).fault("train.forward", 20) + ",train.update=fail@20"})
+            "TRAINERD_FAULT": gate.fault("train.forward", 20) + ",train.update=fail@20"})
         failing.until(lambda t: t.events("page"))
         open_page(b, http_ports[0])
         gate.open()
-        assert failing.wait() not in (0, 143)
+        assert failing.wait() == 138, failing.log()
         b.until("document.getElementById('updated').innerText.includes('The process has ended')")
         assert failing.final_message().split(": ", 1)[1] in b.evaluate("document.getElementById('end').innerText")
         keep_picture(b, "failed")

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """trainerctl preflight on three hosts in network namespaces: each fault is attributed to the host or pair that has it."""
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -87,16 +88,6 @@ def preflight(job, ranks=range(3), hosts=ADDRESSES, args=("--json",), seconds=16
               kinds=None):
     """Runs the command on the hosts of the tasks `ranks`; returns {rank: Result}. `env`, `prefix`, `devices`, `addresses`
     (the hosts of the cluster text) `ends` (the seconds) and `kinds` (of the task) hold what differs for a rank."""
-    results = measure(job, ranks, hosts, args, seconds, env, prefix, devices, addresses, ends, kinds)
-    results.again = lambda: measure(job, ranks, hosts, args, seconds, env, prefix, devices, addresses, ends, kinds)
-    return results
-
-
-class Results(dict):
-    """{rank: Result} of one measurement; again() repeats it."""
-
-
-def measure(job, ranks, hosts, args, seconds, env, prefix, devices, addresses, ends, kinds):
     started = {}
     for i in ranks:
         cluster = {}
@@ -110,25 +101,33 @@ def measure(job, ranks, hosts, args, seconds, env, prefix, devices, addresses, e
         command = ["ip", "netns", "exec", "host%d" % i, *(prefix or {}).get(i, ()), TRAINERCTL, "preflight", job,
                    "--devices", (devices or {}).get(i, "cpu:1"), *args, "--seconds", str((ends or {}).get(i, seconds))]
         started[i] = subprocess.Popen(command, env=e, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return Results((i, Result(p)) for i, p in started.items())
+    results = Results((i, Result(p)) for i, p in started.items())
+    results.again = functools.partial(preflight, job, ranks, hosts, args, seconds, env, prefix, devices, addresses, ends, kinds)
+    return results
+
+
+class Results(dict):
+    """{rank: Result} of one measurement; again() repeats it."""
 
 
 MEASURED = {"bandwidth", "latency", "control port", "data port", "time"}  # a busy machine can make any task an outlier in one measurement
 
 
 def expect(results, *faults):
-    """Checks that every task has found exactly these faults. A measurement with other outliers is repeated, up to three times: only
-    a fault of the host or of the network is found again."""
+    """Checks that every task has found exactly these faults, and returns the results. A measurement with other outliers is repeated, up
+    to three times: only a fault of the host or of the network is found again."""
     for _ in range(3):
         others = {f[0] for r in results.values() if r.json is not None for f in r.faults() - set(faults)}
         if not others or not others <= MEASURED:
             break
+        print("# measured again because of %s" % ", ".join(sorted(others)))
         results = results.again()
     for i, r in results.items():
         assert r.json is not None, r
         assert r.faults() == set(faults), (i, r.faults(), r)
         assert r.code == (1 if faults else 0), (i, r)
         assert all(f["remedy"] for f in r.json["findings"]), r
+    return results
 
 
 def make_job(**changes):
@@ -141,7 +140,7 @@ def healthy_group_of_three_has_no_outlier():
     need_namespaces()
     job, folder = make_job()
     results = preflight(job)
-    expect(results)
+    results = expect(results)
     for i, task in enumerate(results[0].json["tasks"]):
         for k, entry in enumerate(task["to"]):
             if k != i:
@@ -159,7 +158,7 @@ def ps_tasks_of_a_job_with_parameter_servers_are_measured_too():
     need_namespaces()
     job, _ = make_job(parameter_server={})
     results = preflight(job, kinds={2: "ps"}, devices={2: "cpu:2"})
-    expect(results)
+    results = expect(results)
     assert [task["name"] for task in results[0].json["tasks"]] == ["worker 0", "worker 1", "ps 0"], results[0]
     others = {**results[0].json["tasks"][2]["to"][0], **results[2].json["tasks"][0]["to"][2]}
     assert others["control"] == others["data"] == "reached" and others["bytes_per_second"] > 0, others
@@ -205,7 +204,7 @@ def host_that_drops_its_control_port_is_named_with_the_direction():
     job, _ = make_job()
     with dropped(2, "-p", "tcp", "--dport", str(CONTROL)):
         results = preflight(job)
-        expect(results, ("control port", 2, None))
+        results = expect(results, ("control port", 2, None))
     text = results[2].json["findings"][0]["text"]
     assert "connections to worker 2 (10.79.0.3:2222) get no answer" in text, text
     assert "firewall" in results[0].json["findings"][0]["remedy"]
@@ -234,7 +233,7 @@ def host_behind_an_mtu_black_hole_is_named():
     large = ("-p", "tcp", "-m", "length", "--length", "1000:65535")
     with dropped(1, *large), dropped(0, *large, "-s", ADDRESSES[1]), dropped(2, *large, "-s", ADDRESSES[1]):
         results = preflight(job)
-        expect(results, ("large packets", 1, None))
+        results = expect(results, ("large packets", 1, None))
     assert "MTU" in results[0].json["findings"][0]["remedy"]
 
 
@@ -244,7 +243,7 @@ def large_packets_lost_in_one_direction_name_the_pair_and_the_direction():
     job, _ = make_job()
     with dropped(1, "-s", ADDRESSES[0], "-m", "length", "--length", "1000:65535"):
         results = preflight(job)
-        expect(results, ("large packets", 0, 1))
+        results = expect(results, ("large packets", 0, 1))
     assert "from worker 0 to worker 1" in results[2].json["findings"][0]["text"], results[2]
 
 
@@ -256,7 +255,7 @@ def host_whose_clock_differs_is_named():
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "clock_ahead.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
     results = preflight(job, env={2: {"LD_PRELOAD": library}})
-    expect(results, ("clock", 2, None))
+    results = expect(results, ("clock", 2, None))
     assert "90.0" in results[0].json["findings"][0]["text"] and "ahead" in results[0].json["findings"][0]["text"], results[0]
 
 
@@ -279,7 +278,7 @@ def host_whose_storage_cannot_be_written_is_named():
     job, folder = make_job()
     os.makedirs(os.path.join(folder, "run"))
     results = preflight(job, prefix={2: in_own_mounts("mount -t tmpfs -o ro none '%s/run'" % folder)})
-    expect(results, ("storage", 2, None))
+    results = expect(results, ("storage", 2, None))
     assert "Read-only file system" in results[0].json["findings"][0]["text"], results[0]
 
 
@@ -296,12 +295,12 @@ def names_resolve_in_both_directions_and_a_wrong_name_is_named():
     job, folder = make_job()
     good = hosts_file(folder, "good", ADDRESSES)
     results = preflight(job, hosts=NAMES, prefix={i: good for i in range(3)})
-    expect(results)
+    results = expect(results)
     assert all(e["reverse_name"] == "good" for t in results[1].json["tasks"] for e in t["to"] if e is not None), results[1]
     # host 0 takes host 2 for "beta", and finds worker 2 there
     wrong = hosts_file(folder, "wrong", [ADDRESSES[0], ADDRESSES[2], ADDRESSES[2]])
     results = preflight(job, hosts=NAMES, prefix={0: wrong, 1: good, 2: good})
-    expect(results, ("control port", 0, 1))
+    results = expect(results, ("control port", 0, 1))
     finding = [f for f in results[2].json["findings"] if f["severity"] == "fault"][0]
     assert "from worker 0 to worker 1" in finding["text"] and "reach another task" in finding["text"], finding
     assert "getent hosts" in finding["remedy"], finding
@@ -322,7 +321,7 @@ def task_with_other_devices_job_and_cluster_text_is_named():
     need_namespaces()
     job, folder = make_job()
     results = preflight(job, devices={1: "cpu:2"})
-    expect(results, ("devices", 1, None))
+    results = expect(results, ("devices", 1, None))
     results = preflight(job, addresses={2: [ADDRESSES[0], ADDRESSES[1], "10.79.0.03"]})
     assert all(r.code != 0 for r in results.values()), results
 
@@ -332,7 +331,7 @@ def absent_task_is_named_and_a_wrong_token_is_recognised():
     need_namespaces()
     job, _ = make_job()
     results = preflight(job, ranks=(0, 1), seconds=6)
-    expect(results, ("control port", 2, None))
+    results = expect(results, ("control port", 2, None))
     assert "no preflight listens there" in results[0].json["findings"][0]["text"], results[0]
     results = preflight(job, env={2: {"TRAINERD_TOKEN": "quite another token"}}, seconds=8, ends={2: 3})  # ends first
     assert all(("control port", 2, None) in results[i].faults() for i in (0, 1)), results

@@ -651,10 +651,10 @@ def each_ps_is_killed_in_turn_all_files_are_equal():
 @test
 def worker_is_killed_at_each_fault_point_all_files_are_equal():
     points = ("connect@1", "agree@1", "forward@4", "reduce@4", "commit@4", "update@4", "update_end@4", "save@1")
-    chief = few(["train.%s" % p.replace("@", "=kill@") for p in points])
-    other = few(["train.%s" % p.replace("@", "=kill@") for p in points if "save" not in p])
-    for name, ends in sample([("worker 0", ends) for ends in chief] + [("worker 1", ends) for ends in other]):
-        expect_kills({name: ends}, fault="", optimizer=OPTIMIZERS["adamw, average"])
+    for ends in few(["train.%s" % p.replace("@", "=kill@") for p in points]):
+        expect_kills({"worker 0": ends}, fault="", optimizer=OPTIMIZERS["adamw, average"])
+    for ends in few(["train.%s" % p.replace("@", "=kill@") for p in points[1:] if "save" not in p]):  # others of them in make test
+        expect_kills({"worker 1": ends}, fault="", optimizer=OPTIMIZERS["adamw, average"])
 
 
 @test

@@ -365,7 +365,7 @@ def task_killed_at_each_point_of_a_step_leaves_the_bytes_unchanged():
     for code in CODES:
         job = job_with(code)
         undisturbed = run(1, job)
-        points = ("train.forward@7", "train.update@2", "train.reduce@8", "train.bucket@9", "train.commit@6", "train.update@7", "train.update_end@8",
+        points = ("train.bucket@9", "train.update@2", "train.reduce@8", "train.forward@7", "train.commit@6", "train.update@7", "train.update_end@8",
                   "train.copies@2", "train.update_end@4")
         notes = []
         for i, point in sample(enumerate(points), 2):

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 
-from kit import BUILD, Skip, Task, digits_job, main, start, test, workdir
+from kit import IS_SANITIZED, Skip, Task, digits_job, main, start, test, workdir
 
 JOB = {"train": {"epochs": None, "steps": 30, "lanes": 2, "log_every_steps": 1}, "checkpoint": {"every_steps": 10}}
 MOST = 60  # upper limit of the threads that a task starts
@@ -56,7 +56,7 @@ def room_for_the_threads_of_grpc_is_missing_the_task_ends_with_138_and_names_it(
 @test
 def limit_of_addresses_ends_the_task_with_138_and_is_named_or_suffices():
     """From too few addresses for the first thread to enough for the job; a library that crashes would be a signal."""
-    if "san" in os.path.basename(BUILD):
+    if IS_SANITIZED:
         raise Skip("a sanitizer reserves terabytes of addresses")
     codes = set()
     for mib in range(100, 240, 18):

@@ -199,11 +199,11 @@ static void death_of_any_task_at_any_event_changes_no_version_that_lanes_read(vo
     (void)state;
     plain_open(&plain, OPTIM_ADAM, 3, 8, 6, 0, 0);
     plain.staleness = 1;
-    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 113 : 31);
+    every_boundary(&plain, 2, 3, 2, SANITIZED_ADDRESS ? 113 : (uint32_t)ring_count(101, 31));
     plain.staleness = 2;
-    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 89 : 23);
+    every_boundary(&plain, 2, 2, 1, SANITIZED_ADDRESS ? 89 : (uint32_t)ring_count(67, 23));
     plain.staleness = 4;
-    every_boundary(&plain, 3, 3, 2, SANITIZED_ADDRESS ? 127 : 43);
+    every_boundary(&plain, 3, 3, 2, SANITIZED_ADDRESS ? 127 : (uint32_t)ring_count(127, 43));
     plain_close(&plain);
 }
 
