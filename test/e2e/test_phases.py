@@ -261,9 +261,9 @@ def worker_killed_in_every_phase_loses_no_bit():
 
 
 @test
-def chief_killed_in_every_phase_loses_no_bit():
-    Run({0: kills("train.load@1", "train.connect@1", "train.agree@1") + LEAD_POINTS + STEP_POINTS + TAKE_POINTS +
-         EVAL_POINTS}).start_all().relay().is_as_undisturbed()
+def chief_killed_in_every_phase_and_a_task_that_joins_lose_no_bit():
+    Run({0: kills("train.load@1", "train.connect@1", "train.agree@1") + LEAD_POINTS + STEP_POINTS + TAKE_POINTS + EVAL_POINTS,
+         2: JOIN_POINTS[:3]}).start_all().relay().is_as_undisturbed()  # task 0 leads, so another one joins
 
 
 @test
