@@ -27,6 +27,7 @@ enum phase { /* of a generation, in no particular order; progress.c has the orde
              PHASE_DATA,
              PHASE_LANE,
              PHASE_PERMISSION,
+             PHASE_WRITER,
              PHASE_REDUCE,
              PHASE_COPY,
              PHASE_CHECK,

@@ -47,6 +47,7 @@ static const struct {
     [PHASE_DATA] = { 11, "wait for samples", OWN },
     [PHASE_LANE] = { 11, "forward and backward", LEARNED },
     [PHASE_PERMISSION] = { 12, "wait for permission", OWN },
+    [PHASE_WRITER] = { 12, "wait for the last checkpoint", OWN },
     [PHASE_REDUCE] = { 13, "reduce", LEARNED },
     [PHASE_COPY] = { 14, "copy for a checkpoint", OWN },
     [PHASE_CHECK] = { 15, "check the gradient", LEARNED },

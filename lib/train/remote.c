@@ -434,7 +434,7 @@ int remote_collect(struct replica *r, uint64_t step, float *control, struct err 
     }
     if (rc < 0)
         return err_wrap(err, rc, "votes of the parameter servers");
-    if (votes.wants_save)
+    if (votes.wants_save && t->opts->checkpoint.directory != NULL)
         t->saving.is_due = t->saving.is_urgent = true;
     control[CONTROL_REMOTE_BAD] = !votes.is_finite;
     write_double(votes.squares, control + CONTROL_REMOTE_SQUARES);

@@ -21,6 +21,7 @@ enum {
     RETRY_DOUBLINGS = 5,
     HAND_OVER_TRIES = 2, /* failures of the last save before another member writes it */
     STALL_MS_MIN = 2000,
+    LOOK_MS = 100, /* between two looks for the end of the generation */
 };
 
 static void on_ckpt_event(void *arg, const struct ckpt_event *event)
@@ -262,12 +263,39 @@ bool save_is_wanted(const struct train *t)
              TRAIN_REQUEST_CHECKPOINT) != 0);
 }
 
-void save_wait_for_previous(struct train *t)
+/* Must the step wait for the writer, since begin_ns? A pause saves when the generation ends. */
+static bool must_wait_for_previous(const struct train *t, uint64_t begin_ns)
 {
-    struct ckpt_flush_limits limits = { .wait_ms = stall_ms(t), .tries = 1, .stall_ms = stall_ms(t) / 4 };
+    struct ckpt_failure f;
 
-    if (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))
-        (void)ckpt_flush(t->saving.writer, &limits, NULL); /* a failure is an event of the writer */
+    if (t->saving.writer == NULL || !ckpt_is_busy(t->saving.writer) ||
+        (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
+         TRAIN_REQUEST_PAUSE) != 0)
+        return false;
+    save_trouble(t, &f);
+    return f.stalled_ms < stall_ms(t) / 4 && (clock_ns() - begin_ns) / 1000000 < stall_ms(t);
+}
+
+int save_wait_for_previous(struct replica *r, struct err *err)
+{
+    static const struct ckpt_flush_limits look = { .wait_ms = LOOK_MS };
+    struct train *t = r->train;
+    struct place *place = &r->device->place;
+    uint64_t begin_ns = clock_ns();
+    enum phase phase = place_read(place).phase;
+    int rc = 0;
+
+    if (!t->saving.is_urgent || !generation_is_coordinator(&t->generation) ||
+        !must_wait_for_previous(t, begin_ns))
+        return 0;
+    place_enter(place, PHASE_WRITER);
+    while (rc == 0 && must_wait_for_previous(t, begin_ns)) {
+        rc = generation_check(&t->generation, err);
+        if (rc == 0)
+            (void)ckpt_flush(t->saving.writer, &look, NULL); /* a failure is an event of the writer */
+    }
+    place_enter(place, phase);
+    return rc;
 }
 
 bool save_is_due(struct train *t, uint64_t step)

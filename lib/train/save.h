@@ -18,8 +18,9 @@ struct train;
 int save_open_writer(struct train *t, struct err *err);
 /* Is a checkpoint due at once, whatever the step, and can it begin? The first replica's thread. */
 bool save_is_wanted(const struct train *t);
-/* An urgent checkpoint waits for nothing but the previous one: waits for that, with a limit. */
-void save_wait_for_previous(struct train *t);
+/* If the coordinator needs an urgent checkpoint: waits until the previous one is written, a pause is
+ * requested, or a limit is reached. The first replica's thread. Errors: ERR_CANCELED. */
+int save_wait_for_previous(struct replica *r, struct err *err);
 /* Is a checkpoint due after `step`, and can the writer accept it? Then save_if_due() is called when
  * that state may be saved, and for no other step meanwhile. */
 bool save_is_due(struct train *t, uint64_t step);

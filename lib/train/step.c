@@ -45,11 +45,10 @@ static int write_control(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
     float *control = engine_control(r->device);
+    int rc = save_wait_for_previous(r, err);
 
-    if (generation_is_coordinator(&t->generation) && t->saving.is_urgent) {
-        place_enter(&r->device->place, PHASE_SAVE);
-        save_wait_for_previous(t);
-    }
+    if (rc < 0)
+        return rc;
     control[CONTROL_PAUSE] = (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
                               TRAIN_REQUEST_PAUSE) != 0;
     control[CONTROL_CHECKSUM] =

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "harness/wait.h"
 #include "train/fixture.h"
 
@@ -177,6 +178,108 @@ static void checkpoint_discarded_is_repeated_soon(void **state)
     fixture_free(f);
 }
 
+/* Asks for a checkpoint, and for another one at once while the writer writes the first. */
+static void make_urgent(struct fixture *f, uint64_t step)
+{
+    struct saving *s = &f->train->saving;
+
+    if (step == 2)
+        train_request(f->train, TRAIN_REQUEST_CHECKPOINT);
+    if (step == 10) {
+        WAIT_UNTIL(s->writer != NULL && ckpt_is_busy(s->writer));
+        s->is_due = s->is_urgent = true;
+    }
+}
+
+static bool waits_for_the_writer(const struct fixture *f)
+{
+    return place_read(&f->train->engine->replicas[0]->place).phase == PHASE_WRITER;
+}
+
+static void *abort_the_wait(void *arg)
+{
+    struct fixture *f = arg;
+
+    WAIT_UNTIL(waits_for_the_writer(f));
+    train_abort(f->train, "a peer has died");
+    return NULL;
+}
+
+static void *pause_the_wait(void *arg)
+{
+    struct fixture *f = arg;
+
+    WAIT_UNTIL(waits_for_the_writer(f));
+    train_request(f->train, TRAIN_REQUEST_PAUSE);
+    return NULL;
+}
+
+static void *release_the_writer(void *arg)
+{
+    struct fixture *f = arg;
+
+    WAIT_UNTIL(waits_for_the_writer(f));
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    return NULL;
+}
+
+/* Trains while the writer stands still and step 11 waits for it; the limits of that wait are longer
+ * than those of a test. */
+static struct fixture *run_urgent(void *(*meanwhile)(void *arg))
+{
+    struct fixture *f = fixture_new(1, 1);
+    struct group_member self = {
+        .name = "local", .host_key = "here", .data_address = "", .n_devices = 1
+    };
+    struct train_generation g = { .view.generation = 1,
+                                  .view.members = &self,
+                                  .view.n_members = 1,
+                                  .shared_memory = true,
+                                  .deadline_ms = 3600000 };
+    pthread_t thread;
+
+    f->opts.checkpoint.directory = f->checkpoints;
+    f->on_step = make_urgent;
+    fixture_open(f);
+    assert_int_equal(fault_arm("ckpt.write=hold", NULL), 0);
+    assert_int_equal(pthread_create(&thread, NULL, meanwhile, f), 0);
+    fixture_generation(f, &g);
+    pthread_join(thread, NULL);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    return f;
+}
+
+static void urgent_checkpoint_waits_until_the_writer_is_ready(void **state)
+{
+    struct fixture *f = run_urgent(release_the_writer);
+
+    (void)state;
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_false(f->train->saving.is_urgent);
+    assert_true(f->saves >= 3); /* the requested one, the urgent one and the last one */
+    fixture_free(f);
+}
+
+static void urgent_checkpoint_abort_ends_the_wait(void **state)
+{
+    struct fixture *f = run_urgent(abort_the_wait);
+
+    (void)state;
+    assert_int_equal(f->end, TRAIN_ABORTED);
+    assert_int_equal(f->held, 10);
+    fixture_free(f);
+}
+
+static void urgent_checkpoint_pause_ends_the_wait(void **state)
+{
+    struct fixture *f = run_urgent(pause_the_wait);
+
+    (void)state;
+    assert_int_equal(f->end, TRAIN_PAUSED);
+    assert_int_equal(f->held, 11);
+    fixture_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +287,9 @@ int main(void)
         cmocka_unit_test(checkpoint_interval_and_count_changed_apply),
         cmocka_unit_test(checkpoint_discarded_is_repeated_soon),
         cmocka_unit_test(checkpoints_by_time_start_when_enabled),
+        cmocka_unit_test(urgent_checkpoint_waits_until_the_writer_is_ready),
+        cmocka_unit_test(urgent_checkpoint_abort_ends_the_wait),
+        cmocka_unit_test(urgent_checkpoint_pause_ends_the_wait),
     };
 
     return cmocka_run_group_tests_name("train/live", tests, NULL, NULL);

@@ -111,6 +111,20 @@ static void task_hung_in_a_bucket_ranks_below_all_that_wait_for_it(void **state)
     assert_true(at(&hangs).place > at(&waits).place);
 }
 
+static void task_that_waits_for_its_writer_ranks_below_all_that_wait_for_it(void **state)
+{
+    struct task writes, waits;
+
+    (void)state;
+    task_begin(&writes, 1);
+    task_begin(&waits, 1);
+    place_enter(&writes.replicas[0].place, PHASE_WRITER);
+    place_wait(to_bucket(&waits, 0, 0), PLACE_WAITS_PEERS);
+    assert_true(at(&writes).place < at(&waits).place);
+    assert_string_equal(at(&writes).phase, "wait for the last checkpoint");
+    assert_int_equal(at(&writes).limit_ms, 0); /* the writer has its own */
+}
+
 /* One task holds the state of step 7, the other one has just joined. */
 static void task_hung_before_the_first_step_ranks_below_all_others(void **state)
 {
@@ -285,6 +299,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(task_hung_in_a_bucket_ranks_below_all_that_wait_for_it),
+        cmocka_unit_test(task_that_waits_for_its_writer_ranks_below_all_that_wait_for_it),
         cmocka_unit_test(task_hung_before_the_first_step_ranks_below_all_others),
         cmocka_unit_test(places_fit_and_increase_up_to_the_maximum_step_and_bucket),
         cmocka_unit_test(task_while_its_replica_computes_reports_the_replica),
