@@ -53,11 +53,35 @@ static void budget_without_a_decision_allows_everything(void **state)
     ps_budget_fini(&b);
 }
 
+static int wants_after_growth(void *arg, const struct ps_memory *m, struct err *err)
+{
+    (void)arg;
+    (void)err;
+    return m->growing != NULL;
+}
+
+static void growth_that_leaves_little_memory_asks_for_one_checkpoint(void **state)
+{
+    struct ps_budget b;
+
+    (void)state;
+    ps_budget_init(&b, wants_after_growth, NULL);
+    ps_budget_begin(&b, 0, 1);
+    assert_int_equal(ps_budget_report(&b, 10, 10, NULL), 0);
+    assert_false(ps_budget_takes_save(&b));
+    assert_int_equal(ps_budget_grow(&b, "items", 10, NULL), 0);
+    assert_int_equal(ps_budget_grow(&b, "items", 10, NULL), 0); /* before the next vote */
+    assert_true(ps_budget_takes_save(&b));
+    assert_false(ps_budget_takes_save(&b));
+    ps_budget_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(servers_report_the_decision_receives_their_sum),
         cmocka_unit_test(budget_without_a_decision_allows_everything),
+        cmocka_unit_test(growth_that_leaves_little_memory_asks_for_one_checkpoint),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

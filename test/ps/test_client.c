@@ -761,6 +761,29 @@ static void votes_are_added_over_the_holders_of_each_shard(void **state)
     assert_non_null(strstr(err.text, "vote on step 8"));
 }
 
+static void vote_of_one_server_asks_the_coordinator_for_a_checkpoint(void **state)
+{
+    struct fake f = { 0 };
+    struct ps_votes votes;
+    struct err err = { 0 };
+
+    (void)state;
+    add_vote(&f, 2, 9, PS_VOTE_FINITE | PS_VOTE_SAVE, 5, 2);
+    add_vote(&f, 1, 9, PS_VOTE_FINITE, 6, 1);
+    assert_int_equal(collect_from(&f, &votes, &err), 0);
+    assert_true(votes.wants_save && votes.is_finite);
+    f = (struct fake){ 0 };
+    add_vote(&f, 2, 9, PS_VOTE_FINITE, 5, 2);
+    add_vote(&f, 1, 9, PS_VOTE_FINITE, 6, 1);
+    assert_int_equal(collect_from(&f, &votes, &err), 0);
+    assert_false(votes.wants_save);
+    f = (struct fake){ 0 };
+    add_vote(&f, 2, 9, 2 * PS_VOTE_SAVE, 5, 2);
+    add_vote(&f, 1, 9, PS_VOTE_FINITE, 6, 1);
+    assert_int_equal(collect_from(&f, &votes, &err), ERR_PEER);
+    assert_non_null(strstr(err.text, "vote with flag 4"));
+}
+
 static void different_sums_of_two_holders_are_an_error_that_names_them(void **state)
 {
     struct ps_leader *l = open_leader();
@@ -846,6 +869,7 @@ int main(void)
         cmocka_unit_test(wrong_answers_to_the_query_are_refused),
         cmocka_unit_test(wrong_answers_to_the_settlement_are_refused),
         cmocka_unit_test(votes_are_added_over_the_holders_of_each_shard),
+        cmocka_unit_test(vote_of_one_server_asks_the_coordinator_for_a_checkpoint),
         cmocka_unit_test(different_sums_of_two_holders_are_an_error_that_names_them),
         cmocka_unit_test(wrong_rows_of_whole_tables_are_refused),
     };

@@ -40,7 +40,7 @@ struct bench {
     struct ps_writer w;
     struct sent sent[SENT];
     uint32_t n_sent;
-    bool send_fails, reserve_fails;
+    bool send_fails, reserve_fails, wants_save;
     uint32_t staleness, n_lanes, bound; /* of SETUP */
     uint64_t reserved; /* bytes of the last BEGIN */
     struct err err;
@@ -76,6 +76,15 @@ static int reserve(void *arg, uint64_t bytes, uint64_t memory, struct err *err)
     return b->reserve_fails ? err_set(err, ERR_NOMEM, "too many bytes") : 0;
 }
 
+static bool takes_save(void *arg)
+{
+    struct bench *b = arg;
+    bool wants = b->wants_save;
+
+    b->wants_save = false;
+    return wants;
+}
+
 static void forget_sent(struct bench *b)
 {
     while (b->n_sent > 0)
@@ -89,7 +98,9 @@ static void begin_generation(struct bench *b)
 
 static void bench_open(struct bench *b)
 {
-    struct ps_server_opts o = { .n_threads = 1, .send = record, .reserve = reserve, .arg = b };
+    struct ps_server_opts o = {
+        .n_threads = 1, .send = record, .reserve = reserve, .wants_save = takes_save, .arg = b
+    };
 
     memset(b, 0, sizeof(*b));
     assert_int_equal(ps_server_open(&o, &b->server, NULL), 0);
@@ -1229,6 +1240,24 @@ static void to_holding_with(struct bench *b, uint32_t staleness)
     expect_kind(b, LEADER, PS_READY, 4, 1);
 }
 
+static void vote_asks_once_for_a_checkpoint_that_the_server_wants(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    to_holding(&b);
+    b.wants_save = true;
+    for (uint64_t step = 5; step < 8; step++) {
+        for (uint32_t rank = 0; rank < RANKS; rank++)
+            assert_int_equal(give_push(&b, rank, step, 1), 0);
+        expect_kind(&b, LEADER, PS_VOTE, step,
+                    step == 5 ? PS_VOTE_FINITE | PS_VOTE_SAVE : PS_VOTE_FINITE);
+        for (uint32_t rank = 0; rank < RANKS; rank++)
+            assert_int_equal(give_commit(&b, rank, step, 0), 0);
+    }
+    bench_close(&b);
+}
+
 static int give_lane_pull(struct bench *b, uint32_t rank, uint64_t step, uint64_t row)
 {
     return give_row(b, rank, (struct ps_message){ .kind = PS_PULL, .step = step, .flag = 1 }, 0, row);
@@ -1364,6 +1393,7 @@ int main(void)
         cmocka_unit_test(copies_out_of_order_are_refused),
         cmocka_unit_test(copy_after_the_last_row_or_from_a_rank_is_refused),
         cmocka_unit_test(step_is_summed_when_all_have_pushed_and_applied_when_all_have_committed),
+        cmocka_unit_test(vote_asks_once_for_a_checkpoint_that_the_server_wants),
         cmocka_unit_test(skipped_step_changes_only_the_version),
         cmocka_unit_test(rank_without_rows_pushes_before_others_committed),
         cmocka_unit_test(ready_waits_for_copies_from_another_server),
