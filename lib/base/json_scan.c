@@ -117,7 +117,6 @@ static int bad_token(struct scan *s, const char *expected)
         { "/*", "JSON has no comments: remove it" },
         { "#", "JSON has no comments: remove it" },
         { "'{", "remove the quotes around the text" },
-        { "\"{", "remove the quotes around the text" },
         { "'", "write strings in double quotes" },
         { "\"", "is a comma or a colon missing before it?" },
         { ",", "remove the extra comma" },
@@ -555,6 +554,22 @@ static int scan_value(struct scan *s, struct json_node *node, unsigned depth)
     return scan_word(s, node);
 }
 
+/* Text that follows the root. If the root is the string "{", the whole text is in quotes:
+ * "{"key": 1}". */
+static int bad_rest(struct scan *s)
+{
+    const cJSON *root = &s->doc->root->value;
+    char what[32];
+
+    if (cJSON_IsString(root) && (root->valuestring[0] == '{' || root->valuestring[0] == '[') &&
+        root->valuestring[1 + strspn(root->valuestring + 1, " ")] == '\0')
+        return bad(s, s->at,
+                   "found %s, expected nothing more after the value, which is the string \"%c\"; "
+                   "remove the quotes around the text",
+                   found(s, what), root->valuestring[0]);
+    return bad_token(s, "nothing more after the value");
+}
+
 static int scan_document(struct scan *s)
 {
     struct json *doc = s->doc;
@@ -574,7 +589,7 @@ static int scan_document(struct scan *s)
     if (rc < 0)
         return rc;
     skip_blanks(s);
-    return s->at == s->end ? 0 : bad_token(s, "nothing more after the value");
+    return s->at == s->end ? 0 : bad_rest(s);
 }
 
 int json_parse(const char *name, const char *text, size_t n, unsigned flags, struct json **out,

@@ -196,6 +196,10 @@ static void json_invalid_text_is_refused_with_position_and_remedy(void **state)
         { "model:\n  onnx: a", "j:1:1: found 'm', expected a value; is this YAML, or the path of a file? Expected JSON, which begins with '{'" },
         { "/etc/a.json", "j:1:1: found '/', expected a value; is this YAML, or the path of a file? Expected JSON, which begins with '{'" },
         { "'{}'", "j:1:1: found ''', expected a value; remove the quotes around the text" },
+        { "\"{\"a\": 1}\"", "j:1:4: found 'a', expected nothing more after the value, which is the string \"{\"; remove the quotes around the text" },
+        { "\"[ \"a\"]\"", "j:1:5: found 'a', expected nothing more after the value, which is the string \"[\"; remove the quotes around the text" },
+        { "\"{a\" \"b\"", "j:1:6: found '\"', expected nothing more after the value; is a comma or a colon missing before it?" },
+        { "[\"a\" \"{b\"]", "j:1:6: found '\"', expected ',' or ']'; is a comma or a colon missing before it?" },
         { "truest", "j:1:5: found 's', expected nothing more after the value" },
         { "+1", "j:1:1: found '+', expected a value; a positive number has no sign" },
         { ".5", "j:1:1: found '.', expected a value; a number starts with a digit: write 0.5, not "
