@@ -9,7 +9,20 @@
 #include "base/fault.h"
 #include "base/memory_room.h"
 
-enum { STACK_BYTES = 8 << 20 }; /* the usual size */
+enum { STACK_BYTES = 8 << 20 }; /* the usual size, where the system does not tell it */
+
+static size_t stack_bytes(void)
+{
+    size_t bytes = STACK_BYTES;
+    pthread_attr_t attr;
+
+    if (pthread_getattr_default_np(&attr) != 0)
+        return bytes;
+    if (pthread_attr_getstacksize(&attr, &bytes) != 0)
+        bytes = STACK_BYTES;
+    pthread_attr_destroy(&attr);
+    return bytes;
+}
 
 /* Blocks all signals except those that the own instructions of a thread raise. */
 static void block_signals(sigset_t *before)
@@ -29,7 +42,7 @@ static int failed(int errnum, const char *start, const char *what, struct err *e
     char text[100];
 
     snprintf(text, sizeof(text), "%s%s", start, what);
-    if (errnum == EAGAIN && memory_room_check(STACK_BYTES, "a stack", err) < 0)
+    if (errnum == EAGAIN && memory_room_check(stack_bytes(), "a stack", err) < 0)
         return err_wrap(err, ERR_NOMEM, "%s", text);
     return err_sys(err, errnum, "%s", text);
 }
@@ -60,7 +73,7 @@ int thread_check_room(uint32_t n, const char *what, struct err *err)
     pthread_t threads[THREAD_ROOM_MAX];
     sigset_t before;
     uint32_t started = 0;
-    int errnum = fault_hit("thread.room") ? EAGAIN : 0;
+    int rc, errnum = fault_hit("thread.room") ? EAGAIN : 0;
 
     CHECK(n <= THREAD_ROOM_MAX);
     block_signals(&before);
@@ -69,9 +82,11 @@ int thread_check_room(uint32_t n, const char *what, struct err *err)
         errnum = pthread_create(&threads[started], NULL, wait_for_all, &gate);
         started += errnum == 0;
     }
+    /* while the threads that started have their stacks */
+    rc = errnum == 0 ? 0 : failed(errnum, "start the threads of ", what, err);
     pthread_mutex_unlock(&gate);
     for (uint32_t i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return errnum == 0 ? 0 : failed(errnum, "start the threads of ", what, err);
+    return rc;
 }

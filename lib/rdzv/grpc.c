@@ -230,13 +230,13 @@ static void keep_last_words(void)
 }
 
 /* gRPC does not notice that one of its threads did not start: then calls, and its shutdown, wait for that
- * thread for ever. So the limits of threads and memory are tested first. */
+ * thread for ever. So the limits of memory and threads are tested first. */
 int rdzv_grpc_init(struct err *err)
 {
-    int rc = thread_check_room(GRPC_THREADS, "gRPC", err);
+    int rc = memory_room_check(ROOM_BYTES, "gRPC", err);
 
     if (rc == 0)
-        rc = memory_room_check(ROOM_BYTES, "gRPC", err);
+        rc = thread_check_room(GRPC_THREADS, "gRPC", err);
     if (rc < 0)
         return rc;
     if (getenv("GRPC_VERBOSITY") == NULL)

@@ -16,7 +16,9 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/memory_room.h"
+#include "base/thread.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { HAS_ADDRESSES = 0 }; /* a sanitizer reserves terabytes */
@@ -191,12 +193,45 @@ static void limited_process_starts_many_threads_and_names_the_limit(void **state
     assert_non_null(strstr(text, "no room for a test: 1.0 MiB cannot be mapped; RLIMIT_AS"));
 }
 
+/* Stacks have 2 MiB here, so 4 MiB suffice for a thread, and its failure has another reason. */
+static void start_no_thread(void)
+{
+    void *room;
+    pthread_t thread;
+    struct err err;
+
+    limit_addresses();
+    memory_room_prepare(CODE);
+    room = mmap(NULL, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED || fault_arm("thread.start", NULL) != 0)
+        _exit(1);
+    use_all();
+    munmap(room, 4 << 20);
+    if (thread_start(&thread, "waits", do_nothing, NULL, &err) == 0)
+        _exit(2);
+    fprintf(stderr, "%s", err.text);
+}
+
+static void failure_of_a_thread_names_memory_only_if_its_stack_has_no_room(void **state)
+{
+    char text[1024];
+    int status;
+
+    (void)state;
+    if (!HAS_ADDRESSES)
+        skip();
+    status = run(start_no_thread, text, sizeof(text));
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_string_equal(text, "start the thread that waits: Resource temporarily unavailable");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crash_without_room_exits_with_the_limit_and_the_code),
         cmocka_unit_test(crash_with_room_keeps_its_signal),
         cmocka_unit_test(limited_process_starts_many_threads_and_names_the_limit),
+        cmocka_unit_test(failure_of_a_thread_names_memory_only_if_its_stack_has_no_room),
     };
 
     return cmocka_run_group_tests_name("base/memory_room", tests, NULL, NULL);
