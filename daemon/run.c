@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -435,19 +434,9 @@ static struct {
 static void on_time_limit(int signum)
 {
     const char *const parts[] = { time_limit.before, time_limit.stage, time_limit.after };
-    char text[256];
-    size_t n = 0;
 
     (void)signum;
-    for (size_t i = 0; i < COUNT_OF(parts); i++) {
-        size_t len = strlen(parts[i]);
-
-        if (len <= sizeof(text) - n) {
-            memcpy(text + n, parts[i], len);
-            n += len;
-        }
-    }
-    log_sink_write_final(text, n);
+    log_sink_write_final_parts(parts, COUNT_OF(parts));
     _exit(time_limit.code);
 }
 
@@ -461,7 +450,7 @@ static void limit_start(const struct run *r, bool is_over)
     time_limit.stage = "the control plane";
     snprintf(time_limit.before, sizeof(time_limit.before), "trainerd: the start exceeded %u s in ",
              seconds);
-    snprintf(time_limit.after, sizeof(time_limit.after), "; exiting with code %d\n", EXIT_RETRY);
+    snprintf(time_limit.after, sizeof(time_limit.after), "; exiting with code %d", EXIT_RETRY);
     signal(SIGALRM, on_time_limit);
     alarm(seconds);
 }
@@ -476,7 +465,7 @@ static void limit_shutdown(const struct run *r)
     time_limit.stage = "the control plane";
     snprintf(time_limit.before, sizeof(time_limit.before), "trainerd: shutdown exceeded %u s in ",
              seconds);
-    snprintf(time_limit.after, sizeof(time_limit.after), "; exiting with code %d\n", r->exit.code);
+    snprintf(time_limit.after, sizeof(time_limit.after), "; exiting with code %d", r->exit.code);
     signal(SIGALRM, on_time_limit);
     alarm(seconds);
 }

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,6 +95,21 @@ void log_sink_write_final(const char *text, size_t n)
 {
     if (has_room() && write(STDERR_FILENO, text, n < PIPE_BUF ? n : PIPE_BUF) < 0)
         return; /* no other way to report */
+}
+
+void log_sink_write_final_parts(const char *const *parts, size_t n)
+{
+    char line[1024];
+    size_t room = sizeof(line) - 1, at = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strnlen(parts[i], room - at);
+
+        memcpy(line + at, parts[i], len);
+        at += len;
+    }
+    line[at] = '\n';
+    log_sink_write_final(line, at + 1);
 }
 
 /* ---- the journal ---- */

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -47,14 +46,15 @@ static void describe_limit(char *out, size_t room)
     struct rlimit limit;
     char size[32];
 
-    snprintf(out, room,
-             "the kernel refuses more: look at vm.overcommit_memory and vm.max_map_count");
-    for (size_t i = COUNT_OF(limits); i > 0; i--)
-        if (getrlimit(limits[i - 1].resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    for (size_t i = 0; i < COUNT_OF(limits); i++)
+        if (getrlimit(limits[i].resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
             text_bytes(size, sizeof(size), limit.rlim_cur);
             snprintf(out, room, "%s is %s: raise it, or limit the memory with a control group%s",
-                     limits[i - 1].name, size, limits[i - 1].counts);
+                     limits[i].name, size, limits[i].counts);
+            return;
         }
+    snprintf(out, room,
+             "the kernel refuses more: look at vm.overcommit_memory and vm.max_map_count");
 }
 
 int memory_room_check(size_t bytes, const char *what, struct err *err)
@@ -74,8 +74,6 @@ static void on_crash(int signum, siginfo_t *info, void *context)
                                   "no memory is left, so a library failed (",
                                   signum == SIGSEGV ? "SIGSEGV" : "SIGABRT", "); ", limit_text,
                                   exit_text };
-    char text[sizeof(limit_text) + 160];
-    size_t n = 0;
 
     (void)context;
     if (memory_room_has(CRASH_BYTES)) {
@@ -86,13 +84,7 @@ static void on_crash(int signum, siginfo_t *info, void *context)
             raise(signum);
         return;
     }
-    for (size_t i = 0; i < COUNT_OF(parts); i++) {
-        size_t len = strlen(parts[i]);
-
-        memcpy(text + n, parts[i], len);
-        n += len;
-    }
-    log_sink_write_final(text, n);
+    log_sink_write_final_parts(parts, COUNT_OF(parts));
     _exit(exit_code);
 }
 
@@ -120,7 +112,7 @@ void memory_room_prepare(int code)
 
     exit_code = code;
     describe_limit(limit_text, sizeof(limit_text));
-    snprintf(exit_text, sizeof(exit_text), "; exiting with code %d\n", code);
+    snprintf(exit_text, sizeof(exit_text), "; exiting with code %d", code);
     save_addresses();
     (void)sigaltstack(&own, NULL); /* fails only for an invalid stack, as sigaction() for an invalid signal */
     for (size_t i = 0; i < COUNT_OF(crashes); i++)

@@ -188,18 +188,10 @@ static void keep_error(gpr_log_func_args *args)
 static void write_last_error(int signum, siginfo_t *info, void *context)
 {
     const char *const parts[] = { log_sink_prefix(LOG_ERROR), "gRPC ended the process: ",
-                                  last_error, settings, "\n" };
-    char text[sizeof(last_error) + sizeof(settings) + 64];
-    size_t n = 0;
+                                  last_error, settings };
 
-    for (size_t i = 0; i < COUNT_OF(parts); i++) {
-        size_t len = strlen(parts[i]);
-
-        memcpy(text + n, parts[i], len);
-        n += len;
-    }
     if (last_error[0] != '\0')
-        log_sink_write_final(text, n);
+        log_sink_write_final_parts(parts, COUNT_OF(parts));
     if ((earlier_action.sa_flags & SA_SIGINFO) != 0)
         earlier_action.sa_sigaction(signum, info, context);
 }

@@ -18,6 +18,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/log_sink.h"
 
 /* While capturing, stderr is `fd_in`, and the written bytes are read from `fd_out`. */
 static int real_stderr = -1, fd_out = -1;
@@ -286,6 +287,23 @@ static void log_lines_of_several_threads_do_not_mix(void **state)
     assert_int_equal(n, TALKERS * LINES);
 }
 
+static void log_last_line_of_many_parts_is_truncated_and_complete(void **state)
+{
+    static char text[600];
+    const char *const parts[] = { "begin ", text, text, "end" };
+    const char *line;
+
+    (void)state;
+    memset(text, 'x', sizeof(text) - 1);
+    capture_file();
+    log_sink_write_final_parts(parts, 1);
+    log_sink_write_final_parts(parts, 4);
+    line = release();
+    assert_memory_equal(line, "begin \nbegin xxx", 16);
+    assert_int_equal(strlen(line), 7 + 1024);
+    assert_memory_equal(line + 7 + 1020, "xxx\n", 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +317,7 @@ int main(void)
         cmocka_unit_test_setup(log_progress_without_terminal_or_in_json_draws_nothing, reset),
         cmocka_unit_test_setup(log_record_lost_for_lack_of_memory_is_reported, reset),
         cmocka_unit_test_setup(log_lines_of_several_threads_do_not_mix, reset),
+        cmocka_unit_test_setup(log_last_line_of_many_parts_is_truncated_and_complete, reset),
     };
 
     return cmocka_run_group_tests_name("base/log", tests, NULL, NULL);
