@@ -103,8 +103,11 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
     *refusal = (struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = MEMBER_CONTINUE };
     if (!agrees) {
         refusal->code = CODE_INPUT;
-        refusal->text =
-            node_print(n, "a second process of %s was refused: %s", node_name(n, rank), why);
+        refusal->text = node_print(n,
+                                   p->incarnation == join->incarnation
+                                       ? "a Join as %s was refused: %s"
+                                       : "a second process of %s was refused: %s",
+                                   node_name(n, rank), why);
     } else if (silent_ms <= n->opts.silent_ms) {
         refusal->text = node_print(
             n, "another process runs as %s and sent a message %.1f s ago; end one of the two",

@@ -129,7 +129,8 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
                        j->to->type, j->to->index, j->to->address);
     else if (rank == r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
-    /* only while the newer call lasts: any number may have come from a stranger where there is no token */
+    /* The call number is trusted only while the link is open: without a token, any caller can send a Join with
+     * a high number, and the real task could not join after that. */
     else if (l->seats[rank].call != NULL &&
              j->incarnation == rdzv_joined_get(r->joined, rank)->incarnation &&
              j->call <= l->seats[rank].n_calls)

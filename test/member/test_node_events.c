@@ -366,6 +366,7 @@ static void second_process_is_admitted_only_if_first_is_silent_and_identity_agre
     perform(&r);
     again.ident = &other; /* the process of the older link, as a stranger writes it */
     assert_false(member_node_admits(r.node, 1, &again, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
+    assert_non_null(strstr(refusal.text, "a Join as worker 1 (b:1) was refused: "));
     assert_non_null(strstr(refusal.text, "'other'"));
     perform(&r);
     member_node_free(r.node);

@@ -287,6 +287,25 @@ def check_who(c, pb, identity):
           reply.where.generation > 0, (code, details, reply))
 
 
+def check_number_of_a_stranger(c, pb, facts):
+    """A stranger joins as the task with the highest number of a call, and goes: the task still joins."""
+    def join(call):
+        """Returns the kind of the first answer; None: the link was ended."""
+        link = Link(c, pb)
+        link.say(dict(join=pb.Join(**{**facts, "call": call})))
+        try:
+            return next(link.down).WhichOneof("message")
+        except grpc.RpcError:
+            return None
+        finally:
+            link.down.cancel()
+    accepted = ("wait", "beat", "view")
+    kind = join(2 ** 64 - 1)
+    check("a Join with the highest number of a call is accepted", kind in accepted, kind)
+    wait_until(lambda: join(1) in accepted)  # as soon as the link of the stranger is closed
+    check("the number of a closed link does not count", True)
+
+
 def check_member(c, pb, identity):
     """Joins the group, takes part in a view, is replaced, and leaves."""
     to = self_of(c, pb)
@@ -302,6 +321,8 @@ def check_member(c, pb, identity):
           refuse.code == 2 and "0ther" in refuse.reason and identity["job_digest"] in refuse.reason, refuse)
     check("and its link ends with OK", wrong.end()[0] == grpc.StatusCode.OK)
 
+    if to.index == 0:
+        check_number_of_a_stranger(c, pb, facts)
     link = Link(c, pb)
     link.say(dict(join=pb.Join(**{**facts, "call": 2})))
     link.say(dict(ready=pb.Ready()))
