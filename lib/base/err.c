@@ -26,7 +26,7 @@ static const struct code_name names[] = {
 static void remove_controls(char *text)
 {
     for (; *text != '\0'; text++)
-        if ((unsigned char)*text < ' ')
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
             *text = ' ';
 }
 

@@ -56,6 +56,19 @@ static void err_sys_maps_errno_to_the_documented_code(void **state)
     }
 }
 
+static void err_text_with_control_characters_is_one_line(void **state)
+{
+    struct err err;
+
+    (void)state;
+    err_set(&err, ERR_INPUT, "%s", "a\nb\x7f\xc3\xa4\x1b[1m");
+    assert_string_equal(err.text, "a b \xc3\xa4 [1m");
+    err_wrap(&err, ERR_INPUT, "job '%s'", "a\r\n");
+    assert_string_equal(err.text, "job 'a  ': a b \xc3\xa4 [1m");
+    err_sys(&err, EIO, "open '%s'", "\x7f");
+    assert_memory_equal(err.text, "open ' ': ", 10);
+}
+
 static void err_set_may_format_the_text_that_it_replaces(void **state)
 {
     struct err err;
@@ -108,6 +121,7 @@ int main(void)
         cmocka_unit_test(err_wrap_prepends_the_outer_context),
         cmocka_unit_test(err_set_without_struct_returns_the_code),
         cmocka_unit_test(err_sys_maps_errno_to_the_documented_code),
+        cmocka_unit_test(err_text_with_control_characters_is_one_line),
         cmocka_unit_test(err_set_may_format_the_text_that_it_replaces),
         cmocka_unit_test(err_text_too_long_is_truncated_between_characters),
         cmocka_unit_test(err_name_of_every_code_is_defined),
