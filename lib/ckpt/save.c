@@ -307,21 +307,22 @@ static int add_free_space(const char *directory, const struct ckpt_layouts *layo
 {
     char need[32], have[32];
     struct statvfs fs;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, n_free;
 
     for (uint32_t i = 0; i < layouts->n; i++)
         bytes += layouts->at[i].bytes;
     if (rc != ERR_FULL || statvfs(directory, &fs) < 0)
         return rc;
+    n_free = (uint64_t)fs.f_bavail * fs.f_frsize;
     text_bytes(need, sizeof(need), bytes);
-    text_bytes(have, sizeof(have), (uint64_t)fs.f_bavail * fs.f_frsize);
+    text_bytes(have, sizeof(have), n_free);
     if (fs.f_files > 0 && fs.f_favail == 0)
         return err_wrap(err, rc, "the file system of '%s' has no inode left: remove files",
                         directory);
-    if ((uint64_t)fs.f_bavail * fs.f_frsize > bytes)
+    if (n_free > bytes)
         return err_wrap(err, rc,
-                        "a checkpoint needs %s, and '%s' has %s free: a quota, or the limit of the "
-                        "size of a file (ulimit -f), is reached",
+                        "a checkpoint needs %s, and '%s' has %s free now: look for a quota, or for a "
+                        "limit of the size of a file (ulimit -f)",
                         need, directory, have);
     return err_wrap(err, rc, "a checkpoint needs %s, but '%s' has %s free", need, directory, have);
 }

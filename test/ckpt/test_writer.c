@@ -472,7 +472,7 @@ static void full_disk_is_reported_with_the_needed_space(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_text(err.text, "a checkpoint needs");
     assert_text(err.text,
-                " free: a quota, or the limit of the size of a file (ulimit -f), is reached");
+                " free now: look for a quota, or for a limit of the size of a file (ulimit -f)");
     assert_int_equal(kit_count(folder, ""), 0); /* nothing remains on the full disk */
     kit_flush(w);                               /* succeeds when there is room again */
     assert_int_equal(kit_count(folder, "step-"), 1);
