@@ -262,7 +262,8 @@ int lease_store_acquire(const char *directory, const struct lease_record *r, uin
     struct buf text = { 0 };
     int rc = fs_mkdirs(directory, err);
 
-    if (rc == ERR_EXISTS) /* a file has the name of the directory; that no other task holds the lease */
+    /* A file has the name of the directory. ERR_EXISTS would mean that another task holds the lease. */
+    if (rc == ERR_EXISTS)
         rc = err_wrap(err, ERR_IO, "the lease");
     snprintf(rest, sizeof(rest), ".new-%016" PRIx64, r->incarnation);
     if (rc == 0)

@@ -33,9 +33,9 @@ bool spare_is_on(const struct engine *e);
 uint32_t spare_begin(struct engine_replica *r, uint64_t step);
 /* lane_merges(), but the block is added apart. */
 uint32_t spare_merges(const struct engine_replica *r, uint32_t i);
-/* Whether lane i is in the block: it may be left out until the exchange begins. */
-/* Before lane i of the replica begins. */
+/* Called before lane i of the replica begins: notes the time at which the block begins. */
 void spare_lane_begins(struct engine_replica *r, uint32_t i);
+/* Whether lane i is in the block: it may be left out until the exchange begins. */
 bool spare_is_block(const struct engine_replica *r, uint32_t i);
 /* Whether the helper offers the block; an op_run.stops, arg: the replica. */
 bool spare_is_offered(void *arg);

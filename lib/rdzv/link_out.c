@@ -15,7 +15,8 @@ struct rdzv_client {
     uint64_t n_calls;
     struct rdzv_advice advice[RDZV_ADVICE_MAX]; /* of the last BEAT of the present link */
     uint32_t n_advice;
-    char page[WIRE_PAGE_BYTES]; /* the same; "": none */
+    /* host:port of the leader's status page, of the last BEAT of the present link; "": none */
+    char page[WIRE_PAGE_BYTES];
 };
 
 static void store_advice(struct rdzv_client *c, const Trainerd__V1__Beat *m)

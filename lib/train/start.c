@@ -78,7 +78,7 @@ static void *thread_main(void *arg)
 
 /* ---- the beginning ---- */
 
-/* The leader sent the view: a wrong one is no fault of this task, which begins again. */
+/* The leader sent the view, so an invalid view is an error of a peer (ERR_PEER): this task joins again. */
 static int check_view(const struct train *t, const struct group_view *v, struct err *err)
 {
     const struct train_opts *o = t->opts;

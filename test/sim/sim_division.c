@@ -1,5 +1,5 @@
-/* sim_division.c - random divisions of a cluster with parameter servers: no packet passes between two
- * sides, for both know only that the others are silent.
+/* sim_division.c - random divisions of a cluster with parameter servers: no packet passes between the
+ * two sides, so each side knows only that the other is silent.
  *
  *   - A side that can train and has every row trains, if the other one has not every row or cannot
  *     train; the other side then takes no step.
