@@ -23,26 +23,6 @@ static int not_known(const struct graph_node *n, const char *what, struct err *e
             : "");
 }
 
-/* Reads the single number of a value. Returns false if it is not known or has another type. */
-static bool known(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out)
-{
-    const struct plan_value *v;
-
-    if (value == GRAPH_NONE || plan_is_sequence(value))
-        return false;
-    v = &p->values.at[value];
-    if (!plan_is_known(v) || v->tensor.dtype != dtype || tensor_elements(&v->tensor) != 1)
-        return false;
-    *out = dtype == TENSOR_BOOL ? *(const uint8_t *)v->tensor.data != 0
-                                : *(const int64_t *)v->tensor.data;
-    return true;
-}
-
-static uint32_t mapped(const struct plan_builder *b, uint32_t value)
-{
-    return value != GRAPH_NONE ? b->map[value] : GRAPH_NONE;
-}
-
 /* Adds the nodes of a body once. */
 static int add_body(struct plan_builder *b, const struct graph_node *from,
                     const struct graph_body *body, struct err *err)
@@ -119,7 +99,8 @@ static int expand_branch(struct plan_builder *b, const struct graph_node *from, 
     uint32_t i;
     int rc;
 
-    if (from->in[0] == GRAPH_NONE || !known(b->p, mapped(b, from->in[0]), TENSOR_BOOL, &condition))
+    if (from->in[0] == GRAPH_NONE ||
+        !plan_read_number(b->p, plan_mapped(b, from->in[0]), TENSOR_BOOL, &condition))
         return not_known(from, "its condition", err);
     body = &from->bodies[condition ? 0 : 1];
     rc = add_body(b, from, body, err);
@@ -180,7 +161,7 @@ static int set_loop_inputs(struct plan_builder *b, const struct graph_node *from
 
     for (i = 0; i < t->n_carried; i++) {
         uint32_t at = first_in + i;
-        uint32_t value = at < from->n_in ? mapped(b, from->in[at]) : GRAPH_NONE;
+        uint32_t value = at < from->n_in ? plan_mapped(b, from->in[at]) : GRAPH_NONE;
 
         if (value == GRAPH_NONE)
             return err_set(err, ERR_INPUT, "%s '%s': input %" PRIu32 " is missing", from->def->name,
@@ -210,7 +191,7 @@ static int iterate_loop(struct plan_builder *b, const struct graph_node *from, i
     int rc = 0;
 
     if (from->n_in > 1 && from->in[1] != GRAPH_NONE &&
-        !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &condition_holds))
+        !plan_read_number(p, plan_mapped(b, from->in[1]), TENSOR_BOOL, &condition_holds))
         return not_known(from, "its condition", err);
     while (rc == 0 && condition_holds && (int64_t)t->n < trips) {
         static uint8_t yes = 1;
@@ -225,7 +206,7 @@ static int iterate_loop(struct plan_builder *b, const struct graph_node *from, i
         if (b->map[body->in[0]] == GRAPH_NONE || b->map[body->in[1]] == GRAPH_NONE)
             return plan_no_memory(err);
         rc = add_iteration(b, from, 2, t, err);
-        if (rc == 0 && !known(p, b->map[body->out[0]], TENSOR_BOOL, &condition_holds))
+        if (rc == 0 && !plan_read_number(p, b->map[body->out[0]], TENSOR_BOOL, &condition_holds))
             rc = not_known(from, "the condition of its body", err);
     }
     return rc;
@@ -242,7 +223,7 @@ static int unroll_loop(struct plan_builder *b, const struct graph_node *from, st
     if (done)
         return rc;
     if (from->n_in > 0 && from->in[0] != GRAPH_NONE &&
-        !known(b->p, mapped(b, from->in[0]), TENSOR_I64, &trips))
+        !plan_read_number(b->p, plan_mapped(b, from->in[0]), TENSOR_I64, &trips))
         return not_known(from, "its trip count", err);
     rc = init_iterations(
         b, from, 1, trips < ITERATIONS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : ITERATIONS_MAX, &t,
@@ -279,7 +260,7 @@ static int split_scan_input(struct plan_builder *b, const struct graph_node *fro
                             uint32_t first, uint32_t n, uint32_t *parts, struct err *err)
 {
     struct plan *p = b->p;
-    uint32_t value = mapped(b, from->in[first + i]), k;
+    uint32_t value = plan_mapped(b, from->in[first + i]), k;
     struct op_attr attr = { .name = "axis", .type = OP_ATTR_INT };
     int64_t *sizes = arena_array(&p->mem, n, sizeof(*sizes));
     uint32_t in[2] = { value, GRAPH_NONE };
@@ -324,9 +305,9 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
         if (from->in[first + i] == GRAPH_NONE)
             return err_set(err, ERR_INPUT, "Scan '%s': input %" PRIu32 " is missing", from->name,
                            first + i);
-        if (plan_is_sequence(mapped(b, from->in[first + i])))
+        if (plan_is_sequence(plan_mapped(b, from->in[first + i])))
             return plan_refuse_sequence(from, b->p->g->values[from->in[first + i]].name, err);
-        s = &b->p->values.at[mapped(b, from->in[first + i])].tensor.shape;
+        s = &b->p->values.at[plan_mapped(b, from->in[first + i])].tensor.shape;
         rc = normalize_axis(from, &axis, s->rank, err);
         if (rc < 0)
             return rc;

@@ -56,16 +56,7 @@ static const struct graph_node *made_by(const struct graph_body *body, uint32_t 
 static bool read_int(const struct plan_builder *b, const struct graph_body *body, uint32_t value,
                      int64_t *out)
 {
-    uint32_t at = b->map[source_of(body, value)];
-    const struct plan_value *v;
-
-    if (at == GRAPH_NONE || plan_is_sequence(at))
-        return false;
-    v = &b->p->values.at[at];
-    if (!plan_is_known(v) || v->tensor.dtype != TENSOR_I64 || tensor_elements(&v->tensor) != 1)
-        return false;
-    *out = *(const int64_t *)v->tensor.data;
-    return true;
+    return plan_read_number(b->p, plan_mapped(b, source_of(body, value)), TENSOR_I64, out);
 }
 
 static bool is_int(const struct plan_builder *b, const struct graph_body *body, uint32_t value,
@@ -280,6 +271,16 @@ static const struct graph_body *body_of(const struct graph_node *nodes, uint32_t
     return found;
 }
 
+/* Returns whether the first iteration runs. */
+static bool begins(const struct plan_builder *b, const struct graph_node *loop)
+{
+    int64_t condition;
+
+    return loop->in[1] == GRAPH_NONE ||
+           (plan_read_number(b->p, plan_mapped(b, loop->in[1]), TENSOR_BOOL, &condition) &&
+            condition != 0);
+}
+
 /* ---- selections ---- */
 
 static int add_selection(struct plan_builder *b, const struct graph_node *from,
@@ -318,7 +319,7 @@ int plan_padded_bag(struct plan_builder *b, const struct graph_node *from, bool 
     int64_t first;
 
     *done = false;
-    if (!read_filter(b, from, &f) || from->out[f.list] == GRAPH_NONE ||
+    if (!read_filter(b, from, &f) || !begins(b, from) || from->out[f.list] == GRAPH_NONE ||
         b->map[f.ids] == GRAPH_NONE || b->map[from->in[2 + f.list]] == GRAPH_NONE)
         return 0;
     ids = &b->p->values.at[b->map[f.ids]];

@@ -356,6 +356,11 @@ int plan_find_tensor(const struct graph *g, const char *name, const char *role, 
                      struct err *err);
 /* Returns whether the numbers of the value are known and the same in every run. */
 bool plan_is_known(const struct plan_value *v);
+/* Reads the single number of a value of the plan; GRAPH_NONE is allowed. Returns false if the number is not known or has
+ * another type. `dtype`: bool or int64. */
+bool plan_read_number(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out);
+/* Returns the value of the plan for a value of the graph; GRAPH_NONE: none, or absent. */
+uint32_t plan_mapped(const struct plan_builder *b, uint32_t value);
 /* Appends a value. GRAPH_NONE: out of memory. */
 uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind, uint32_t index,
                         const struct tensor *t);

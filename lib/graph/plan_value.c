@@ -56,6 +56,25 @@ bool plan_is_known(const struct plan_value *v)
            (v->kind == PLAN_FEED && v->tensor.data != NULL && v->tensor.dtype != TENSOR_F32);
 }
 
+bool plan_read_number(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out)
+{
+    const struct plan_value *v;
+
+    if (value >= PLAN_SEQUENCE_FIRST) /* a sequence, or GRAPH_NONE */
+        return false;
+    v = &p->values.at[value];
+    if (!plan_is_known(v) || v->tensor.dtype != dtype || tensor_elements(&v->tensor) != 1)
+        return false;
+    *out = dtype == TENSOR_BOOL ? *(const uint8_t *)v->tensor.data != 0
+                                : *(const int64_t *)v->tensor.data;
+    return true;
+}
+
+uint32_t plan_mapped(const struct plan_builder *b, uint32_t value)
+{
+    return value != GRAPH_NONE ? b->map[value] : GRAPH_NONE;
+}
+
 bool plan_is_empty(const struct plan *p, const struct plan_node *n)
 {
     uint32_t i;
