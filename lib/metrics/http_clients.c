@@ -1,6 +1,6 @@
 /* http_clients.c - limits the connections of each address and the time of a request. A new connection is always
- * admitted: above a limit, the connection whose request has taken longest is closed for it. A request of a
- * browser takes some milliseconds, so the connections that are closed are those that send slowly, or nothing. */
+ * admitted: above a limit, the connection whose request has taken longest is closed for it. Slow or silent connections
+ * therefore cannot exclude other clients, because a normal request takes milliseconds. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -78,9 +78,9 @@ struct http_client *http_clients_begin(struct http_clients *c, int fd, const str
     if (x == NULL)
         return NULL;
     x->fd = fd;
-    x->since_ms = clock_ms();
     copy_address(x->address, from);
     pthread_mutex_lock(&c->lock);
+    x->since_ms = clock_ms();
     x->next = c->first;
     c->first = x;
     make_room(c, x->address, HTTP_CLIENTS_OF_ADDRESS);
@@ -114,11 +114,12 @@ void http_clients_end(struct http_clients *c, struct http_client *x)
 
 void http_clients_expire(struct http_clients *c)
 {
-    uint64_t now_ms = clock_ms();
+    uint64_t now_ms;
 
     pthread_mutex_lock(&c->lock);
+    now_ms = clock_ms();
     for (struct http_client *x = c->first; x != NULL; x = x->next)
-        if (!x->is_shut && now_ms - x->since_ms > HTTP_REQUEST_MS)
+        if (!x->is_shut && now_ms > x->since_ms + HTTP_REQUEST_MS)
             shut(x);
     pthread_mutex_unlock(&c->lock);
 }
