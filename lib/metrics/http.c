@@ -24,7 +24,6 @@ enum {
     CONNECTIONS = 2 * HTTP_CLIENTS, /* also those that were shut down and are not closed yet */
     CONNECTION_BYTES = 16384,       /* limit of request line and headers */
     CONNECTION_SECONDS = 10,        /* a connection that is idle for longer is closed */
-    HOST_MAX = HTTP_HOST_MAX,
     MISDIRECTED = 421, /* RFC 9110, section 15.5.20 */
 };
 
@@ -186,7 +185,8 @@ static void on_served(void *arg, struct MHD_Connection *c, void **seen,
 /* ---- listening ---- */
 
 /* Splits "port", "host:port" or "[v6]:port". A port alone is one of the loopback interface. */
-static int split_address(const char *listen, char host[HOST_MAX + 1], char port[8], struct err *err)
+static int split_address(const char *listen, char host[HTTP_HOST_MAX + 1], char port[8],
+                         struct err *err)
 {
     static const char expected[] =
         "expected a port, such as 9090, or host:port, such as 10.0.0.1:9090";
@@ -197,7 +197,7 @@ static int split_address(const char *listen, char host[HOST_MAX + 1], char port[
     if (strstr(listen, "://") != NULL)
         return err_set(err, ERR_INPUT, "found a URL; %s", expected);
     if (text_u64(listen, UINT16_MAX, &number)) {
-        snprintf(host, HOST_MAX + 1, "127.0.0.1");
+        snprintf(host, HTTP_HOST_MAX + 1, "127.0.0.1");
         snprintf(port, 8, "%u", (unsigned)number);
         return 0;
     }
@@ -218,8 +218,8 @@ static int split_address(const char *listen, char host[HOST_MAX + 1], char port[
     } else if (memchr(listen, ':', n) != NULL) {
         return err_set(err, ERR_INPUT, "write an IPv6 address in brackets, such as [::1]:9090");
     }
-    if (n > HOST_MAX)
-        return err_set(err, ERR_INPUT, "the host name is longer than %d bytes", HOST_MAX);
+    if (n > HTTP_HOST_MAX)
+        return err_set(err, ERR_INPUT, "the host name is longer than %d bytes", HTTP_HOST_MAX);
     memcpy(host, listen, n);
     host[n] = '\0';
     snprintf(port, 8, "%u", (unsigned)number);
@@ -303,7 +303,7 @@ int metrics_http_open(struct metrics *m, const struct metrics_http_opts *opts,
                       struct metrics_http **out, struct err *err)
 {
     struct metrics_http *h = calloc(1, sizeof(*h));
-    char host[HOST_MAX + 1], port[8];
+    char host[HTTP_HOST_MAX + 1], port[8];
     int fd = -1, rc;
 
     if (h == NULL)

@@ -25,16 +25,21 @@ static bool is_name(const char *s)
     if (*s == '\0' || strlen(s) > HTTP_HOST_MAX)
         return false;
     for (; *s != '\0'; s++)
-        if (!isalnum((unsigned char)*s) && strchr("-._:", *s) == NULL)
+        if (!isalnum((unsigned char)*s) && strchr("-._", *s) == NULL)
             return false;
     return true;
 }
 
 static int add(struct http_hosts *h, const char *name, struct err *err)
 {
+    size_t n;
+
     h->names[h->n] = strdup(name);
     if (h->names[h->n] == NULL)
         return err_set(err, ERR_NOMEM, "host names: out of memory");
+    n = strlen(name);
+    if (n > 1 && name[n - 1] == '.')
+        h->names[h->n][n - 1] = '\0'; /* copy_host() removes it too */
     h->n++;
     return 0;
 }
@@ -47,7 +52,7 @@ int http_hosts_new(const char *listen, const char *const *names, size_t n, struc
     int rc = 0;
 
     if (h != NULL)
-        h->names = calloc(n + 3, sizeof(*h->names));
+        h->names = calloc(n + 4, sizeof(*h->names));
     if (h == NULL || h->names == NULL) {
         http_hosts_free(h);
         return err_set(err, ERR_NOMEM, "host names: out of memory");
@@ -56,8 +61,10 @@ int http_hosts_new(const char *listen, const char *const *names, size_t n, struc
         own[0] = '\0'; /* then it has no name that a request could use */
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = is_name(names[i]) ? add(h, names[i], err)
-                               : err_set(err, ERR_INPUT, "'%.80s' is not a host name; expected a name, such as "
+                               : err_set(err, ERR_INPUT, "'%.80s' is not a host name; expected a name without a port, such as "
                                                          "node1.example.com, or *.example.com", names[i]);
+    if (rc == 0)
+        rc = add(h, "localhost", err);
     if (rc == 0)
         rc = add(h, "*.localhost", err);
     if (rc == 0)
@@ -116,8 +123,7 @@ bool http_hosts_have(const struct http_hosts *h, const char *header)
         return true;
     if (!copy_host(header, host))
         return false;
-    if (inet_pton(AF_INET, host, &a) == 1 || inet_pton(AF_INET6, host, &a) == 1 ||
-        strcasecmp(host, "localhost") == 0)
+    if (inet_pton(AF_INET, host, &a) == 1 || inet_pton(AF_INET6, host, &a) == 1)
         return true;
     for (size_t i = 0; i < h->n; i++)
         if (matches(h->names[i], host))

@@ -40,7 +40,7 @@ static bool print_nothing(void *arg, struct buf *out)
 static const struct metrics_page pages[] = { { "/api/v1/status", "application/json", print_phase },
                                              { "/later", "application/json", print_nothing } };
 
-static const char *const hosts[] = { "node-1.example", "*.lab.example" };
+static const char *const hosts[] = { "node-1.example", "*.lab.example", "node-2.example." };
 
 static void begin(struct served *s, size_t n_pages)
 {
@@ -347,7 +347,7 @@ static void http_host_of_another_site_is_refused(void **state)
 {
     static const char *const accepted[] = { "127.0.0.1", "127.0.0.1:9090", "10.1.2.3:80", "[::1]:9090", "[fe80::1]",
                                             "localhost", "LOCALHOST:9090", "a.localhost:1", "node-1.example:9090",
-                                            "Node-1.Example.", "a.lab.example", "a.b.lab.example:1" };
+                                            "Node-1.Example.", "node-2.example", "a.lab.example", "a.b.lab.example:1" };
     static const char *const refused[] = { "attacker.example", "attacker.example:9090", "node-1.example.attacker.example",
                                            "lab.example", "xlab.example", "localhost.attacker.example",
                                            "127.0.0.1.attacker.example:9090", "[::1.attacker]", "[::1", ":9090",
@@ -374,7 +374,7 @@ static void http_host_of_another_site_is_refused(void **state)
 
 static void http_hosts_option_accepts_every_name_and_refuses_other_texts(void **state)
 {
-    static const char *const any[] = { "*" }, *const wrong[] = { "http://node", "a b", "", "*.", "a/b" };
+    static const char *const any[] = { "*" }, *const wrong[] = { "http://node", "a b", "", "*.", "a/b", "node1:9090" };
     struct served s = { .m = metrics_new() };
     struct err err;
 
