@@ -105,8 +105,11 @@ static const struct launcher {
     const char *nodes;      /* number of hosts; NULL: unknown */
     const char *with;       /* the row applies only where this variable is set; NULL: everywhere */
     const char *unless;     /* the row does not apply where this variable is set; NULL: none */
-    uint32_t (*count)(const char *value); /* returns the number of tasks of the value of `size`; NULL: it is a number */
-    bool is_request; /* `size` is what a job asked for: it needs no `rank`, and a launcher with one task has priority */
+    /* counts the tasks or hosts in the value of `size` (2 may mean more); NULL: the value is a number */
+    uint32_t (*count)(const char *value);
+    /* `size` describes the allocation, not started tasks: `rank` is not required, and the row is ignored if a launcher
+     * reports one task */
+    bool is_request;
     const char *remedy; /* what to add */
 } launchers[] = {
     /* torchrun and what has its variables: Kubeflow's PyTorchJob and XGBoostJob, DeepSpeed, Accelerate */
@@ -219,13 +222,13 @@ static uint32_t read_row(const struct cluster_draft *d, const struct launcher *l
     return is_set(d, l->size) ? l->count(cluster_env(d, l->size)) : 0;
 }
 
-/* Whether the variable of the number of tasks exists, but has no number: "WORLD_SIZE=$N" of a script without N. */
+/* Whether the variable of the number of tasks exists, but read_size() cannot read it: "WORLD_SIZE=$N" of a script without N. */
 static bool is_unreadable(const struct cluster_draft *d, const struct launcher *l)
 {
     const char *text = l->size != NULL && l->count == NULL ? cluster_env(d, l->size) : NULL;
     uint64_t value;
 
-    return text != NULL && !text_u64(text, UINT64_MAX, &value);
+    return text != NULL && !text_u64(text, CLUSTER_MAX_SLURM, &value);
 }
 
 /* Returns the row of the innermost launcher that started several tasks, or perhaps did; NULL: none. */
@@ -263,11 +266,13 @@ static void add_seen(const struct cluster_draft *d, const char *name, char *out,
 static int refuse(const struct cluster_draft *d, const struct launcher *l, const char *seen,
                   struct err *err)
 {
-    char number[128] = "";
+    char number[160] = "";
 
     if (is_unreadable(d, l))
-        snprintf(number, sizeof(number),
-                 "set %s to the number of tasks, which is 1 for one task alone, and ", l->size);
+        snprintf(
+            number, sizeof(number),
+            "set %s to the number of tasks, an integer of at most %d (1 for one task alone), and ",
+            l->size, CLUSTER_MAX_SLURM);
     return cluster_reject(d, NULL, err,
                           "a launcher started several tasks (%s), but there is no cluster, and "
                           "each of them would train the whole job; %s%s, or use --cluster none to "

@@ -402,9 +402,13 @@ static const struct cluster_row recorded[] = {
     { .id = "WORLD_SIZE is empty", NULL, REFUSED("WORLD_SIZE=, RANK=1"),
       .env = { "WORLD_SIZE=", "RANK=1", "MASTER_ADDR=n0", "MASTER_PORT=29500" } },
     { .id = "WORLD_SIZE is no number", NULL,
-      "!each of them would train the whole job; set WORLD_SIZE to the number of tasks, which is 1 for one "
-      "task alone, and add MASTER_ADDR=HOST",
+      "!each of them would train the whole job; set WORLD_SIZE to the number of tasks, an integer of at most "
+      "65536 (1 for one task alone), and add MASTER_ADDR=HOST",
       .env = { "WORLD_SIZE=two", "RANK=1" } },
+    { .id = "WORLD_SIZE is too large", NULL,
+      "!set WORLD_SIZE to the number of tasks, an integer of at most 65536 (1 for one task alone), and add "
+      "MASTER_ADDR=HOST",
+      .env = { "WORLD_SIZE=100000", "RANK=1" } },
     { .id = "RANK without WORLD_SIZE", NULL, REFUSED("RANK=1"),
       .env = { "RANK=1", "MASTER_ADDR=n0", "MASTER_PORT=29500" } },
     { .id = "RANK of another program", NULL, LOCAL, .env = { "RANK=3" } },
