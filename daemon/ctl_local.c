@@ -587,14 +587,12 @@ static int publish_token(struct local *l, struct err *err)
     for (uint32_t i = 0; i < l->n; i++)
         ports[i] = l->tasks[i].port;
     rc = local_token_publish(ports, l->n, &l->token, err);
-    if (rc < 0 && rc != ERR_REFUSED && rc != ERR_NOMEM) {
+    if (rc < 0 && (rc == ERR_REFUSED || l->token.text[0] == '\0'))
+        return rc;
+    if (rc < 0)
         fprintf(stderr, "trainerctl: %s; other commands need TRAINERD_TOKEN, set before this one\n",
                 err->text);
-        rc = 0;
-    }
-    if (rc == 0 && setenv("TRAINERD_TOKEN", l->token.text, 1) != 0)
-        rc = err_sys(err, errno, "environment");
-    return rc;
+    return setenv("TRAINERD_TOKEN", l->token.text, 1) != 0 ? err_sys(err, errno, "environment") : 0;
 }
 
 static int run_local(struct local *l)
