@@ -109,7 +109,6 @@ static void on_ended(struct run *r, const struct run_ended *m)
         break;
     case TRAIN_PAUSED:
     case TRAIN_ABORTED: /* the step exceeded train.grace_seconds while stopping */
-        report_phase(r->report, "stopped");
         run_save(r);
         break;
     case TRAIN_UNSAVED:

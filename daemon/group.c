@@ -365,7 +365,7 @@ static void on_ended(struct run *r, const struct run_ended *m)
         r->checkpoint.is_requested = false;
         rdzv_checkpoint_done(z, 0, "", "the group changed meanwhile: ask again");
     }
-    report_phase(r->report, m->end == TRAIN_COMPLETE ? "complete" : "waiting");
+    report_phase(r->report, m->end == TRAIN_COMPLETE ? "wait for the end of the job" : "waiting");
     switch (m->end) {
     case TRAIN_COMPLETE:
     case TRAIN_PAUSED:

@@ -26,7 +26,7 @@ void group_end_complete(struct run *r, const char *text)
     f->until_ms = clock_ms() + run_deadline_ms(r);
     snprintf(f->text, sizeof(f->text), "%s", text);
     snprintf(f->found, sizeof(f->found), "it did not answer");
-    report_phase(r->report, "complete");
+    report_phase(r->report, "wait for the last checkpoint");
 }
 
 /* Ends the task without the checkpoint: it starts again, and looks again. */

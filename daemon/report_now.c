@@ -29,8 +29,7 @@ void report_phase(struct report *r, const char *phase)
         r->done = r->all = 0;
     }
     pthread_mutex_unlock(&r->lock);
-    if (strcmp(phase, "complete") == 0)
-        metric_set(r->metrics.complete, 1);
+    metric_set(r->metrics.complete, strcmp(phase, "complete") == 0);
 }
 
 void report_trouble(struct report *r, const char *text)

@@ -75,7 +75,7 @@ def worker_sees_the_last_checkpoint_later_than_the_chief_both_end_with_0():
     def is_looking():
         assert tasks[1].p.poll() is None, tasks[1].log()
         s = status("127.0.0.1:%d" % tasks[1].port)
-        return s is not None and s["phase"] == "complete"
+        return s is not None and s["phase"] == "wait for the last checkpoint"
 
     expect_codes(tasks[:1], [0])
     wait_until(is_looking, tasks[1].log)
