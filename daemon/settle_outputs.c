@@ -49,21 +49,23 @@ static int find_output(struct output *o, struct err *err)
                    o->key, o->path, kind(o->st.st_mode));
 }
 
-/* The paths of two files that do not exist: whether they name the same place. */
-static bool is_same_place(const char *a, const char *b)
+/* The paths of two files that do not exist: returns 1 if they name the same place, else 0. Errors: ERR_NOMEM. */
+static int is_same_place(const char *a, const char *b, struct err *err)
 {
     const char *a_name = strrchr(a, '/'), *b_name = strrchr(b, '/');
     char *a_folder = fs_dirname(a), *b_folder = fs_dirname(b);
     struct stat a_st, b_st;
-    bool is;
+    int rc;
 
-    CHECK(a_folder != NULL && b_folder != NULL);
-    is = strcmp(a_name != NULL ? a_name + 1 : a, b_name != NULL ? b_name + 1 : b) == 0 &&
-         (strcmp(a_folder, b_folder) == 0 ||
-          (stat(a_folder, &a_st) == 0 && stat(b_folder, &b_st) == 0 && is_same(&a_st, &b_st)));
+    if (a_folder == NULL || b_folder == NULL)
+        rc = err_set(err, ERR_NOMEM, "outputs: out of memory");
+    else
+        rc = strcmp(a_name != NULL ? a_name + 1 : a, b_name != NULL ? b_name + 1 : b) == 0 &&
+             (strcmp(a_folder, b_folder) == 0 ||
+              (stat(a_folder, &a_st) == 0 && stat(b_folder, &b_st) == 0 && is_same(&a_st, &b_st)));
     free(a_folder);
     free(b_folder);
-    return is;
+    return rc;
 }
 
 static int refuse(const struct output *o, const char *key, struct err *err)
@@ -78,10 +80,13 @@ static int compare_outputs(const struct outputs *o, struct err *err)
     for (uint32_t i = 0; i < N_OUTPUTS; i++)
         for (uint32_t k = 0; k < i; k++) {
             const struct output *a = &o->at[i], *b = &o->at[k];
+            int rc;
 
-            if (a->path != NULL && b->path != NULL && a->exists == b->exists &&
-                (a->exists ? is_same(&a->st, &b->st) : is_same_place(a->path, b->path)))
-                return refuse(a, b->key, err);
+            if (a->path == NULL || b->path == NULL || a->exists != b->exists)
+                continue;
+            rc = a->exists ? is_same(&a->st, &b->st) : is_same_place(a->path, b->path, err);
+            if (rc != 0)
+                return rc < 0 ? rc : refuse(a, b->key, err);
         }
     return 0;
 }
@@ -106,31 +111,50 @@ static int compare_data_file(void *arg, const char *path, struct err *err)
     return compare(o, key, &st, err);
 }
 
-static int compare_data(const struct settled *s, struct outputs *o, struct err *err)
+static int find_outputs(const struct settled *s, struct outputs *o, struct err *err)
+{
+    const struct conf *c = s->conf;
+    int rc = 0;
+
+    *o = (struct outputs){ .at = { { .key = "/export/onnx", .path = c->export.onnx },
+                                   { .key = "/export/safetensors", .path = c->export.safetensors },
+                                   { .key = "--trace", .path = s->train.trace },
+                                   { .key = "--sample-log", .path = s->train.sample_log } } };
+    for (uint32_t i = 0; rc == 0 && i < N_OUTPUTS; i++)
+        rc = find_output(&o->at[i], err);
+    return rc;
+}
+
+static bool any_exists(const struct outputs *o)
+{
+    return o->at[0].exists || o->at[1].exists || o->at[2].exists || o->at[3].exists;
+}
+
+int settle_outputs_and_data(const struct settled *s, struct err *err)
 {
     const struct train_opts *t = &s->train;
     struct data_opts d = { .origin = t->data.origin, .glob = t->data.train, .features = t->features,
                            .n_features = t->n_features };
-    int rc = 0;
+    struct outputs o;
+    int rc = find_outputs(s, &o, err);
 
-    o->key = d.origin.n_parts > 0 ? "/data/mixture" : "/data/train";
+    if (rc < 0 || !any_exists(&o))
+        return rc;
+    o.key = d.origin.n_parts > 0 ? "/data/mixture" : "/data/train";
     if (d.glob != NULL)
-        rc = data_each_path(&d, compare_data_file, o, err);
-    o->key = "/data/eval";
+        rc = data_each_path(&d, compare_data_file, &o, err);
+    o.key = "/data/eval";
     d.glob = t->data.eval;
     d.origin.n_parts = 0;
     if (rc == 0 && d.glob != NULL)
-        rc = data_each_path(&d, compare_data_file, o, err);
+        rc = data_each_path(&d, compare_data_file, &o, err);
     return rc;
 }
 
 int settle_outputs(const struct settled_args *args, const struct settled *s, struct err *err)
 {
     const struct conf *c = s->conf;
-    struct outputs o = { .at = { { .key = "/export/onnx", .path = c->export.onnx },
-                                 { .key = "/export/safetensors", .path = c->export.safetensors },
-                                 { .key = "--trace", .path = s->train.trace },
-                                 { .key = "--sample-log", .path = s->train.sample_log } } };
+    struct outputs o;
     const struct {
         const char *key, *path;
     } inputs[] = {
@@ -142,13 +166,11 @@ int settle_outputs(const struct settled_args *args, const struct settled *s, str
     };
     const char *const streams[] = { "standard input", "standard output", "standard error" };
     struct stat st;
-    int rc = 0;
+    int rc = find_outputs(s, &o, err);
 
-    for (uint32_t i = 0; rc == 0 && i < N_OUTPUTS; i++)
-        rc = find_output(&o.at[i], err);
     if (rc == 0)
         rc = compare_outputs(&o, err);
-    if (rc < 0 || !(o.at[0].exists || o.at[1].exists || o.at[2].exists || o.at[3].exists))
+    if (rc < 0 || !any_exists(&o))
         return rc;
     for (size_t i = 0; rc == 0 && i < COUNT_OF(inputs); i++)
         if (inputs[i].path != NULL && stat(inputs[i].path, &st) == 0)
@@ -156,5 +178,5 @@ int settle_outputs(const struct settled_args *args, const struct settled *s, str
     for (int fd = 0; rc == 0 && fd < (int)COUNT_OF(streams); fd++)
         if (fstat(fd, &st) == 0)
             rc = compare(&o, streams[fd], &st, err);
-    return rc < 0 ? rc : compare_data(s, &o, err);
+    return rc;
 }

@@ -13,9 +13,13 @@
 static int open_train(struct run *r, void **out, struct err *err)
 {
     struct train *t = NULL;
-    int rc = settled_is_evaluator(r->s) ? 0 : outputs_check(r->s, err);
+    int rc = settle_outputs_and_data(r->s, err);
 
     *out = NULL;
+    if (rc < 0)
+        return rc;
+    if (!settled_is_evaluator(r->s))
+        rc = outputs_check(r->s, err);
     if (rc < 0 && (rc != ERR_INPUT || r->s->cluster->is_local))
         return rc;
     if (rc < 0) /* another task of the group may be able to write */
