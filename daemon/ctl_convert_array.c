@@ -13,9 +13,11 @@
 #define ARRAY_BYTES_MAX ((size_t)1 << 32)
 
 struct array {
-    const char *name;
-    struct tensor t; /* t.data is owned */
-    size_t item;     /* number of elements of one item */
+    const char *name, *path; /* borrowed */
+    struct tensor t;         /* t.data is owned */
+    enum tensor_dtype stored; /* the type in the TFRecord file */
+    size_t item;             /* number of elements of one item */
+    void *converted;         /* one item of the type `stored`, owned; NULL: the array has this type */
 };
 
 /* The type in the TFRecord file. */
@@ -34,34 +36,12 @@ static enum tensor_dtype stored_type(enum tensor_dtype t)
     }
 }
 
-/* Converts an array to the type in the TFRecord file. */
-static int convert_array(struct array *a, const char *path, struct err *err)
-{
-    struct tensor to = { .dtype = stored_type(a->t.dtype), .shape = a->t.shape };
-    size_t n = (size_t)tensor_elements(&to), fitting;
-    char number[40];
-
-    to.data = malloc(tensor_bytes(&to) + 1);
-    if (to.data == NULL)
-        return err_set(err, ERR_NOMEM, "'%s': out of memory", path);
-    fitting = npy_convert(a->t.dtype, a->t.data, n, to.dtype, to.data);
-    if (fitting < n) {
-        npy_print_number(a->t.dtype, a->t.data, fitting, number, sizeof(number));
-        free(to.data);
-        return err_set(err, ERR_INPUT, "'%s': item %zu has %s (%s), which no %s equals", path,
-                       fitting / a->item, number, tensor_dtype_name(a->t.dtype),
-                       tensor_dtype_name(to.dtype));
-    }
-    free(a->t.data);
-    a->t = to;
-    return 0;
-}
-
 static int read_array(struct array *a, const struct convert_input *in, struct err *err)
 {
     int rc;
 
     a->name = in->name;
+    a->path = in->path;
     rc = npy_read(in->path, ARRAY_BYTES_MAX, &a->t, err);
     if (rc < 0)
         return rc;
@@ -74,19 +54,43 @@ static int read_array(struct array *a, const struct convert_input *in, struct er
     if (a->item == 0)
         return err_set(err, ERR_INPUT, "'%s': expected items with elements, found empty items",
                        in->path);
-    return a->t.dtype == stored_type(a->t.dtype) ? 0 : convert_array(a, in->path, err);
+    a->stored = stored_type(a->t.dtype);
+    if (a->t.dtype == a->stored)
+        return 0;
+    a->converted = calloc(a->item, tensor_dtype_bytes(a->stored));
+    return a->converted != NULL ? 0 : err_set(err, ERR_NOMEM, "'%s': out of memory", in->path);
 }
 
-static void add_item(struct convert *c, const struct array *a, size_t i)
+static int convert_item(const struct array *a, size_t i, const void *from, struct err *err)
 {
-    const uint8_t *from = (const uint8_t *)a->t.data + i * a->item * tensor_dtype_bytes(a->t.dtype);
+    size_t fitting = npy_convert(a->t.dtype, from, a->item, a->stored, a->converted);
+    char number[40];
 
-    if (a->t.dtype == TENSOR_U8)
-        data_write_bytes(&c->list, a->name, from, a->item);
-    else if (a->t.dtype == TENSOR_F32)
-        data_write_floats(&c->list, a->name, (const float *)(const void *)from, a->item);
+    if (fitting == a->item)
+        return 0;
+    npy_print_number(a->t.dtype, from, fitting, number, sizeof(number));
+    return err_set(err, ERR_INPUT, "'%s': item %zu has %s (%s), which no %s equals", a->path, i,
+                   number, tensor_dtype_name(a->t.dtype), tensor_dtype_name(a->stored));
+}
+
+static int add_item(struct convert *c, const struct array *a, size_t i, struct err *err)
+{
+    const void *item = (const uint8_t *)a->t.data + i * a->item * tensor_dtype_bytes(a->t.dtype);
+
+    if (a->converted != NULL) {
+        int rc = convert_item(a, i, item, err);
+
+        if (rc < 0)
+            return rc;
+        item = a->converted;
+    }
+    if (a->stored == TENSOR_U8)
+        data_write_bytes(&c->list, a->name, item, a->item);
+    else if (a->stored == TENSOR_F32)
+        data_write_floats(&c->list, a->name, item, a->item);
     else
-        data_write_ints(&c->list, a->name, (const int64_t *)(const void *)from, a->item);
+        data_write_ints(&c->list, a->name, item, a->item);
+    return 0;
 }
 
 static void item_shape(const struct array *a, struct shape *out)
@@ -152,18 +156,18 @@ static int check_array(struct convert *c, const struct array *a, const struct ar
                        ": expected equal numbers",
                        first->name, first->t.shape.dim[0], a->name, a->t.shape.dim[0]);
     if (is_first) {
-        convert_describe(c, a->name, tensor_dtype_name(a->t.dtype),
+        convert_describe(c, a->name, tensor_dtype_name(a->stored),
                          shape_print(&s, shape, sizeof(shape)), "");
         *kind = *a;
-        kind->t.data = NULL;
+        kind->t.data = kind->converted = NULL;
         return 0;
     }
     item_shape(kind, &was);
-    if (a->t.dtype != kind->t.dtype || !shape_equal(&s, &was))
+    if (a->stored != kind->stored || !shape_equal(&s, &was))
         return err_set(err, ERR_INPUT,
                        "'%s' has items of %s %s, expected %s %s as in the first file of '%s'",
-                       in->path, tensor_dtype_name(a->t.dtype),
-                       shape_print(&s, shape, sizeof(shape)), tensor_dtype_name(kind->t.dtype),
+                       in->path, tensor_dtype_name(a->stored),
+                       shape_print(&s, shape, sizeof(shape)), tensor_dtype_name(kind->stored),
                        shape_print(&was, expected, sizeof(expected)), a->name);
     return 0;
 }
@@ -182,12 +186,15 @@ static int convert_group(struct convert *c, const char *const *names, size_t n, 
             rc = check_array(c, &arrays[i], &arrays[0], &kinds[i], in, group == 0, err);
     }
     for (int64_t k = 0; rc == 0 && k < arrays[0].t.shape.dim[0]; k++) {
-        for (size_t i = 0; i < n; i++)
-            add_item(c, &arrays[i], (size_t)k);
-        rc = data_writer_add(c->writer, &c->list, err);
+        for (size_t i = 0; rc == 0 && i < n; i++)
+            rc = add_item(c, &arrays[i], (size_t)k, err);
+        if (rc == 0)
+            rc = data_writer_add(c->writer, &c->list, err);
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         free(arrays[i].t.data);
+        free(arrays[i].converted);
+    }
     return rc;
 }
 
