@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "daemon/args.h"
@@ -34,7 +35,8 @@ struct line {
     uint64_t hash;                 /* of event and message */
     uint32_t n_also;               /* further tasks with this event */
     const struct ctl_task *also;   /* the first of them */
-    bool is_repeated;              /* an earlier line has the event */
+    bool is_repeated;              /* an earlier line, or an earlier round, has the event */
+    size_t first;                  /* index of this earlier line; its own index: none */
 };
 
 /* An event of an earlier round. */
@@ -102,14 +104,18 @@ static void add_time(struct buf *out, uint64_t time_us)
     buf_printf(out, "%s.%03uZ", text, (unsigned)(time_us / 1000 % 1000));
 }
 
+/* The CRC of event and message, and their length. */
 static uint64_t hash_of(const Trainerd__V1__LogRecord *r)
 {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    size_t event = strlen(r->event) + 1, message = strlen(r->message);
+    uint32_t crc = crc32c(crc32c(0, r->event, event), r->message, message);
 
-    for (const char *text = r->event; text != NULL; text = text == r->event ? r->message : NULL)
-        for (size_t i = 0; i == 0 || text[i - 1] != '\0'; i++)
-            hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
-    return hash;
+    return (uint64_t)(event + message) << 32 | crc;
+}
+
+static bool is_equal(const Trainerd__V1__LogRecord *a, const Trainerd__V1__LogRecord *b)
+{
+    return strcmp(a->event, b->event) == 0 && strcmp(a->message, b->message) == 0;
 }
 
 static bool is_same(const struct line *l, const struct ctl_task *task, uint64_t hash,
@@ -121,18 +127,30 @@ static bool is_same(const struct line *l, const struct ctl_task *task, uint64_t 
            (own_us > time_us ? own_us - time_us : time_us - own_us) <= SAME_US;
 }
 
+/* Whether a line before lines[i] adds its task to that of lines[first]. */
+static bool is_counted(const struct line *lines, size_t first, size_t i)
+{
+    for (size_t k = first + 1; k < i; k++)
+        if (lines[k].first == first && lines[k].task == lines[i].task)
+            return true;
+    return false;
+}
+
 /* Marks lines[i] if an earlier line, or an earlier round, has its event of another task. The lines are sorted by time. */
 static void merge(struct view *v, struct line *lines, size_t i)
 {
     struct line *l = &lines[i];
 
+    l->first = i;
     for (size_t k = i; k-- > 0 && l->record->time_us - lines[k].record->time_us <= SAME_US;) {
         struct line *first = &lines[k];
 
-        if (first->is_repeated || !is_same(l, first->task, first->hash, first->record->time_us))
+        if (first->is_repeated || !is_same(l, first->task, first->hash, first->record->time_us) ||
+            !is_equal(l->record, first->record))
             continue;
         l->is_repeated = true;
-        if (first->n_also++ == 0)
+        l->first = k;
+        if (!is_counted(lines, k, i) && first->n_also++ == 0)
             first->also = l->task;
         return;
     }

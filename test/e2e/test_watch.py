@@ -64,6 +64,17 @@ def logs_of_all_tasks_are_those_of_their_logs_in_the_order_of_time():
 
 
 @test
+def event_that_one_other_task_logs_twice_names_it_once():
+    tasks = start(workdir(), 2)
+    tasks[0].until_step(2)
+    for t, n in ((tasks[0], 1), (tasks[1], 1), (tasks[1], 2)):
+        t.signal(signal.SIGHUP)
+        t.until(lambda t: len(t.events("reload")) == n)
+    found = [x for x in ctl("events", tasks[0].address).stdout.splitlines() if "no key changed" in x]
+    assert len(found) == 1 and found[0].endswith(" (also worker 1)"), found
+
+
+@test
 def events_of_the_group_are_printed_once():
     tasks = start(workdir(), 3)
     tasks[0].until_step(20)
