@@ -1,5 +1,5 @@
-/* node_rows.c - a group of absent tasks that shall train instead of the present ones: it may have rows that
- * these lack, or these are too few.
+/* node_rows.c - a group of absent tasks that should train instead of the present ones, because it may have
+ * rows that these lack, or because these are too few.
  *
  * Each row of a table is on `replicas` parameter servers of the last group. A side of a divided network has
  * all rows if it lacks fewer of them than that. A group without all rows begins again at the newest
@@ -114,19 +114,23 @@ static bool has_time_to_wait(const struct member_node *n, uint64_t now_ms)
 
 bool node_waits_for_rows(struct member_node *n, uint64_t now_ms)
 {
+    bool begins = n->lead.rows_ms == 0;
+
     if (n->rows.has_waited || !rows_may_be_elsewhere(n))
         return false;
-    if (n->lead.rows_ms == 0)
+    if (begins)
         n->lead.rows_ms = now_ms;
     if (!has_time_to_wait(n, now_ms)) {
         n->rows.has_waited = true;
         node_log(n, true,
-                 "no group with all rows of the tables took the lease in time; this group goes on");
+                 begins ? "absent parameter servers may have rows that the present ones lack, but no time is "
+                          "left to wait for a group of them; this group goes on without a wait"
+                        : "no group with all rows of the tables took the lease in time; this group goes on");
         return false;
     }
     n->lead.blocked =
         "the absent parameter servers may have rows that the present ones lack, and may train elsewhere";
-    if (n->lead.rows_ms == now_ms)
+    if (begins)
         node_log(n, true,
                  node_print(n, "leaving the lease to another group for up to %d s: %s",
                             MEMBER_ROWS_MS / 1000, node_missing_text(n)));
