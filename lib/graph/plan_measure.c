@@ -81,8 +81,8 @@ static bool is_size_of_input(const Onnx__GraphProto *p, int64_t size)
 /* Returns the axis of the classes, 1 or -1, if the file proves it; else 0. A network has a fixed
  * number of classes: of the second and the last dimension of an output, one that has the size of an
  * input's dynamic dimension counts positions, so the other one, if it is fixed, counts classes. An
- * unknown size that no input has is no proof, nor is it one if the other one has the size of an input's
- * fixed dimension: a network that points at positions has as many classes as the dynamic dimension. */
+ * unknown size that no input has is no proof. If the other dimension equals a fixed dimension of an input, it may count
+ * positions too (a network that selects positions), so nothing is proven. */
 static int64_t proven_class_axis(const struct graph *g, uint32_t value)
 {
     const Onnx__GraphProto *p = g->file.model->graph;
