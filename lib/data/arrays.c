@@ -70,7 +70,7 @@ int arrays_index(struct data_scan *w, struct err *err)
     w->f->data_at = head.data_at;
     w->f->step = w->f->span = item;
     w->f->n_records = (uint64_t)head.shape.dim[0];
-    w->f->dtype = head.dtype;
+    w->f->dtype = head.dtype == TENSOR_BOOL ? TENSOR_U8 : head.dtype; /* read in place */
     return 0;
 }
 
@@ -93,7 +93,7 @@ int arrays_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, 
         return 0;
     npy_print_number(type, bytes, fitting, number, sizeof(number));
     return err_set(err, ERR_INPUT,
-                   "'%s': feature '%s': value %zu is %s (%s), which no %s equals: give the feature a "
-                   "\"dtype\" that has this number, or change the array",
-                   d->file->origin, f->name, fitting, number, tensor_dtype_name(type), tensor_dtype_name(f->stored));
+                   "feature '%s': value %zu is %s (%s), which %s cannot represent: set the feature's \"dtype\" "
+                   "to a type that can, or change the array",
+                   f->name, fitting, number, tensor_dtype_name(type), tensor_dtype_name(f->stored));
 }

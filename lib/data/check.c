@@ -31,9 +31,9 @@ int data_check_record(struct data_decoder *d, uint64_t step, uint64_t every, uin
     struct data_set *s = d->s;
     uint64_t record = checked_record(s, step, every);
     uint32_t file = data_file_of(s, record), crc = 0;
-    int rc = 0;
+    int rc;
 
-    for (uint32_t m = 0; rc == 0 && m < s->n_members; m++) {
+    for (uint32_t m = 0; m < s->n_members; m++) {
         uint64_t i = record - s->files[file].first;
         const uint8_t *bytes;
         size_t n;
@@ -41,11 +41,12 @@ int data_check_record(struct data_decoder *d, uint64_t step, uint64_t every, uin
         atomic_store_explicit(&d->reading, file + m + 1, memory_order_relaxed);
         rc = data_window_record(s, &d->windows[m], file + m, i, i, &d->retry, &bytes, &n, err);
         atomic_store_explicit(&d->reading, 0, memory_order_relaxed);
-        if (rc == 0)
-            crc = crc32c(crc, bytes, n);
+        if (rc < 0)
+            return data_wrap_record(s, record, m, rc, err);
+        crc = crc32c(crc, bytes, n);
     }
     *out = (crc & 0xffffff) + 1;
-    return rc < 0 ? data_wrap_record(s, record, rc, err) : 0;
+    return 0;
 }
 
 /* feature: whose file is named, where each feature has its own; DATA_ANY_FEATURE: the first. */

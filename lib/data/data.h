@@ -61,9 +61,9 @@ struct data_opts {
 int data_open(const struct data_opts *opts, struct data_set **out, struct err *err);
 void data_free(struct data_set *s); /* after its readers are closed; NULL is allowed */
 
-/* Calls `visit` for the path of each file that data_open() would read, until one does not return 0, and returns that. Finds no
- * file where data_open() would find none or fail; reads nothing. Of `opts` only origin, glob and features are used.
- * Errors: those of `visit`. */
+/* Calls visit(arg, path, err) for each file that data_open() would read; a result other than 0 ends the search and is
+ * returned. If data_open() would fail to find its files, no call is made and 0 is returned. Reads no file; uses origin,
+ * glob and features of opts only. */
 int data_each_path(const struct data_opts *opts,
                    int (*visit)(void *arg, const char *path, struct err *err), void *arg,
                    struct err *err);

@@ -340,8 +340,10 @@ void data_decoder_free(struct data_decoder *d); /* NULL is allowed */
 /* Reads a record and sets d->stored and d->counts, without padding. `last` as in data_decode(). The
  * error text contains file and record. */
 int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err);
-/* Prepends file, record and offset to the error text; returns rc. */
-int data_wrap_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
+/* Prepends file, record and offset to the error text; returns rc. member: the array that failed; 0: the whole sample, or
+ * the only file. */
+int data_wrap_record(const struct data_set *s, uint64_t record, uint32_t member, int rc,
+                     struct err *err);
 /* Called after an error: with skip_bad, counts and sometimes reports the bad record, and returns
  * true. false: the record must not be skipped. */
 bool data_skip(struct data_set *s, int rc, const struct err *why);

@@ -74,12 +74,14 @@ void data_decoder_free(struct data_decoder *d)
     free(d);
 }
 
-int data_wrap_record(const struct data_set *s, uint64_t record, int rc, struct err *err)
+int data_wrap_record(const struct data_set *s, uint64_t record, uint32_t member, int rc,
+                     struct err *err)
 {
-    const struct data_file *f = &s->files[data_file_of(s, record)];
+    uint32_t file = data_file_of(s, record);
+    const struct data_file *f = &s->files[file + member];
     uint64_t from, to;
 
-    record -= f->first;
+    record -= s->files[file].first;
     data_record_range(f, record, &from, &to);
     return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record,
                     from);
@@ -92,9 +94,9 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
     uint64_t first = s->files[file].first;
     const uint8_t *bytes;
     size_t n;
-    int rc = 0;
+    int rc;
 
-    for (uint32_t m = 0; rc == 0 && m < s->n_members; m++) {
+    for (uint32_t m = 0; m < s->n_members; m++) {
         atomic_store_explicit(&d->reading, file + m + 1, memory_order_relaxed);
         rc = data_window_record(s, &d->windows[m], file + m, record - first, last - first,
                                 &d->retry, &bytes, &n, err);
@@ -102,11 +104,10 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
         d->file = &s->files[file + m];
         if (rc == 0)
             rc = s->source->parse(d, m, bytes, n, err);
+        if (rc < 0)
+            return data_wrap_record(s, record, m, rc, err);
     }
-    if (rc < 0 && s->n_members > 1) /* the text names the file of the feature */
-        return err_wrap(err, rc, "record %" PRIu64,
-                        record - s->files[data_file_of(s, record)].first);
-    return rc < 0 ? data_wrap_record(s, record, rc, err) : 0;
+    return 0;
 }
 
 /* Reports the first four bad records, then the 16th, 64th, 256th ... */

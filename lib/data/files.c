@@ -203,12 +203,11 @@ int data_each_path(const struct data_opts *opts,
                    struct err *err)
 {
     struct data_set s = { .source = data_source_of(opts->origin.format) };
-    struct err ignored; /* data_open() reports it */
     int rc = 0;
 
     s.n_members = s.source->has_members ? opts->n_features : 1;
     s.features = (struct data_feature *)(uintptr_t)opts->features; /* only the names are read */
-    if (data_find_files(&s, opts, &ignored) == 0)
+    if (data_find_files(&s, opts, NULL) == 0)
         for (uint32_t i = 0; rc == 0 && i < s.n_files; i++)
             rc = visit(arg, s.files[i].origin, err);
     data_free_files(&s);

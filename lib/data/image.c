@@ -62,12 +62,14 @@ int data_image_info(const void *bytes, size_t n, struct data_image_info *out, st
         if (rc < 0)
             return rc;
         rc = jpeg_begin(j, bytes, n, &out->w, &out->h, err);
-        out->channels = jpeg_channels(j);
+        if (rc == 0)
+            out->channels = jpeg_channels(j);
         jpeg_free(j);
     } else {
         rc = err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", n);
     }
-    out->orientation = exif_orientation(bytes, n);
+    if (rc == 0)
+        out->orientation = exif_orientation(bytes, n);
     return rc;
 }
 
@@ -249,10 +251,12 @@ static int read_png(struct image *m, const struct data_bytes *b, uint32_t orient
     h = pixels->h;
     upright_size(orientation, &w, &h);
     rc = select_part(v, steps, n, d, w, h, err);
+    if (rc < 0)
+        return rc;
     stored = v->rect;
     upright_rect_stored(orientation, pixels->w, pixels->h, &stored);
     set_part(part, &stored);
-    return rc;
+    return 0;
 }
 
 /* Decodes an encoded image, and turns it upright. */

@@ -79,7 +79,7 @@ static int read_length(struct length_reader *v, struct data_decoder *d, uint64_t
     int rc = data_read_record(d, record, last, err);
 
     if (rc == 0 && data_count_items(d, &items, err) < 0)
-        rc = data_wrap_record(v->s, record, ERR_INPUT, err);
+        rc = data_wrap_record(v->s, record, 0, ERR_INPUT, err);
     v->lengths[record] = (uint32_t)items; /* fits: an item has at least one of at most 2^30 bytes */
     if (rc < 0 && data_skip(v->s, rc, err)) {
         v->lengths[record] = DATA_SKIPPED;

@@ -102,7 +102,8 @@ int png_describe(const void *bytes, size_t n, uint32_t *w, uint32_t *h, uint32_t
     if (setjmp(png_jmpbuf(r.png)) != 0)
         return failed(&r, err);
     rc = read_head(&r, w, h, err);
-    *channels = (png_get_color_type(r.png, r.info) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
+    if (rc == 0)
+        *channels = (png_get_color_type(r.png, r.info) & PNG_COLOR_MASK_COLOR) != 0 ? 3 : 1;
     return close_reader(&r, rc);
 }
 

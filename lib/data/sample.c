@@ -46,7 +46,7 @@ static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, s
 
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
         if (s->layout.rows_by[i] != UINT32_MAX && data_pad_rows(d, i, err) < 0)
-            rc = data_wrap_record(s, record, ERR_INPUT, err);
+            rc = data_wrap_record(s, record, 0, ERR_INPUT, err);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
         if (s->features[i].pad && s->layout.of[i] == UINT32_MAX &&
             s->layout.rows_by[i] == UINT32_MAX && d->counts[i] < s->layout.elements[i])
@@ -96,7 +96,7 @@ static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
     for (; record < end; record++) {
         rc = data_read_record(d, *record, *record, &why);
         if (rc == 0)
-            rc = append(d, &at, segment, &why) < 0 ? data_wrap_record(s, *record, why.code, &why)
+            rc = append(d, &at, segment, &why) < 0 ? data_wrap_record(s, *record, 0, why.code, &why)
                                                    : 0;
         if (rc == 0)
             segment++;
@@ -214,10 +214,10 @@ static int decode_one(struct data_decoder *d, const struct data_sample_key *draw
                                                         d->stored[i], out, err);
         if (rc == 0 && s->ranges[i].what != NULL)
             rc = check_range(s, i, out, err);
+        if (rc < 0 && s->packs == NULL)
+            return data_wrap_record(s, sample, s->n_members > 1 ? i : 0, rc, err);
     }
-    if (rc < 0 && s->packs != NULL)
-        return err_wrap(err, rc, "sample %" PRIu64, sample);
-    return rc < 0 ? data_wrap_record(s, sample, rc, err) : 0;
+    return rc < 0 ? err_wrap(err, rc, "sample %" PRIu64, sample) : 0;
 }
 
 /* A bad sample is replaced by the next good sample of the set, which is the same for every

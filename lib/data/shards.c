@@ -25,8 +25,8 @@ struct set {
     struct name last;  /* the file with the highest number so far */
     uint32_t n;       /* numbers that exist */
     bool has_zero;    /* a file has the number 0 */
-    bool has_absent;  /* a number is absent; */
-    uint32_t absent;  /* the lowest one, 0 aside */
+    bool has_absent;  /* a number above 0 has no file, although the pattern matches its name */
+    uint32_t absent;  /* the lowest such number; valid if has_absent */
 };
 
 struct sets {

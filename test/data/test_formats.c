@@ -188,6 +188,24 @@ static void plain_file_that_begins_like_a_compressed_one_is_read(void **state)
     kit_remove(folder);
 }
 
+/* "x^" is the begin of a zlib stream too. */
+static void csv_file_that_begins_like_a_zlib_stream_is_read(void **state)
+{
+    struct data_feature f = { .name = "x^2", .stored = TENSOR_F32, .fed = TENSOR_F32, .scale = 1 };
+    struct data_opts opts = { .origin = { .format = DATA_CSV, .csv_header = true }, .features = &f, .n_features = 1 };
+    char *folder = kit_folder();
+    struct data_set *s;
+    float x = 0;
+
+    (void)state;
+    write_text(folder, "a.csv", "x^2,y\n4,1\n");
+    s = open_opts(&opts, folder, "a.csv");
+    assert_int_equal(data_sample(s, 0, (void *[]){ &x }, NULL), 0);
+    assert_true(x == 4);
+    data_free(s);
+    kit_remove(folder);
+}
+
 static void gzip_damaged_file_is_refused_and_leaves_no_copy(void **state)
 {
     char *folder = kit_folder(), *cache = fs_join(folder, "cache"), *copies = fs_join(cache, "*");
@@ -654,14 +672,15 @@ static void npy_numbers_of_other_types_are_converted_exactly_or_refused(void **s
     } cases[] = {
         { "|i1", (int8_t[]){ -128, 127 }, 1, TENSOR_I64, { -128, 127 }, NULL },
         { "|i1", (int8_t[]){ -128, 127 }, 1, TENSOR_F32, { -128, 127 }, NULL },
-        { "|i1", (int8_t[]){ 127, -1 }, 1, TENSOR_U8, { 0 }, "value 1 is -1 (int8), which no uint8 equals" },
+        { "|i1", (int8_t[]){ 127, -1 }, 1, TENSOR_U8, { 0 }, "value 1 is -1 (int8), which uint8 cannot represent" },
         { "|b1", (uint8_t[]){ 1, 0 }, 1, TENSOR_I32, { 1, 0 }, NULL },
+        { "|b1", (uint8_t[]){ 1, 0 }, 1, TENSOR_U8, { 1, 0 }, NULL },
         { "|u1", (uint8_t[]){ 255, 7 }, 1, TENSOR_F32, { 255, 7 }, NULL },
         { "<i2", (int16_t[]){ -32768, 255 }, 2, TENSOR_I32, { -32768, 255 }, NULL },
         { "<i2", (int16_t[]){ 255, 256 }, 2, TENSOR_U8, { 0 }, "value 1 is 256 (int16)" },
         { "<u2", (uint16_t[]){ 65535, 0 }, 2, TENSOR_F32, { 65535, 0 }, NULL },
         { "<i4", (int32_t[]){ INT32_MIN, 16777216 }, 4, TENSOR_F32, { INT32_MIN, 16777216 }, NULL },
-        { "<i4", (int32_t[]){ 1, 16777217 }, 4, TENSOR_F32, { 0 }, "value 1 is 16777217 (int32), which no float32 equals" },
+        { "<i4", (int32_t[]){ 1, 16777217 }, 4, TENSOR_F32, { 0 }, "value 1 is 16777217 (int32), which float32 cannot represent" },
         { "<i4", (int32_t[]){ INT32_MIN, 5 }, 4, TENSOR_I64, { INT32_MIN, 5 }, NULL },
         { "<u4", (uint32_t[]){ 1, UINT32_MAX }, 4, TENSOR_I32, { 0 }, "value 1 is 4294967295 (uint32)" },
         { "<i8", (int64_t[]){ 0, INT64_MAX }, 8, TENSOR_F32, { 0 }, "value 1 is 9223372036854775807 (int64)" },
@@ -671,7 +690,7 @@ static void npy_numbers_of_other_types_are_converted_exactly_or_refused(void **s
         { "<u8", (uint64_t[]){ UINT64_MAX, 0 }, 8, TENSOR_F32, { 0 }, "value 0 is 18446744073709551615 (uint64)" },
         { "<f2", (uint16_t[]){ 0x7bff, 0x8001 }, 2, TENSOR_F32, { 65504, -0x1p-24 }, NULL },
         { "<f2", (uint16_t[]){ 0xc000, 0x3c00 }, 2, TENSOR_I64, { -2, 1 }, NULL },
-        { "<f2", (uint16_t[]){ 0xc000, 0x3800 }, 2, TENSOR_I64, { 0 }, "value 1 is 0.5 (float16), which no int64 equals" },
+        { "<f2", (uint16_t[]){ 0xc000, 0x3800 }, 2, TENSOR_I64, { 0 }, "value 1 is 0.5 (float16), which int64 cannot represent" },
         { "<f4", (float[]){ 2, -3 }, 4, TENSOR_I32, { 2, -3 }, NULL },
         { "<f4", (float[]){ 0, 0x1p31f }, 4, TENSOR_I32, { 0 }, "value 1 is 2.14748365e+09 (float32)" },
         { "<f8", (double[]){ 0.1, (double)INFINITY }, 8, TENSOR_F32, { (double)0.1f, (double)INFINITY }, NULL },
@@ -734,9 +753,23 @@ static void npy_number_of_one_of_two_arrays_names_its_own_file(void **state)
     npy_file(folder, "b.npy", "<i8", "(1,)", (int64_t[]){ 3 }, 8);
     s = open_opts(&opts, folder, "{feature}.npy");
     assert_int_equal(data_sample(s, 0, (void *[]){ a, &b }, &err), ERR_INPUT);
-    assert_text(err, "record 0: ");
-    assert_text(err, "a.npy': feature 'a': value 1 is");
+    assert_text(err, "a.npy': record 0 at offset");
+    assert_text(err, "feature 'a': value 1 is");
     assert_null(strstr(err.text, "b.npy"));
+    data_free(s);
+    npy_file(folder, "a.npy", "<f8", "(1, 2)", (double[]){ 0, 1 }, 16);
+    s = open_opts(&opts, folder, "{feature}.npy");
+    data_set_range(s, 1, &(struct data_range){ .least = 0, .greatest = 2, .what = "labels" });
+    assert_int_equal(data_sample(s, 0, (void *[]){ a, &b }, &err), ERR_INPUT);
+    assert_text(err, "b.npy': record 0 at offset");
+    assert_text(err, "feature 'b': value 0 is 3, expected 0 to 2");
+    assert_null(strstr(err.text, "a.npy"));
+    data_free(s);
+    npy_file(folder, "b.npy", "<f8", "(1,)", (double[]){ 2.5 }, 8);
+    s = open_opts(&opts, folder, "{feature}.npy");
+    assert_int_equal(data_sample(s, 0, (void *[]){ a, &b }, &err), ERR_INPUT);
+    assert_text(err, "b.npy': record 0 at offset");
+    assert_null(strstr(err.text, "a.npy"));
     data_free(s);
     kit_remove(folder);
 }
@@ -1328,6 +1361,7 @@ int main(void)
         cmocka_unit_test(gzip_file_is_unpacked_to_memory_or_cache_directory),
         cmocka_unit_test(zlib_file_is_unpacked_and_a_damaged_one_is_refused),
         cmocka_unit_test(plain_file_that_begins_like_a_compressed_one_is_read),
+        cmocka_unit_test(csv_file_that_begins_like_a_zlib_stream_is_read),
         cmocka_unit_test(gzip_damaged_file_is_refused_and_leaves_no_copy),
         cmocka_unit_test(csv_lines_are_records),
         cmocka_unit_test(csv_without_header_has_numbered_columns),
