@@ -4,7 +4,7 @@
  *
  * The scratch area of a kernel: [reordered operand][scratchpad of primitive and reorder]
  *
- * A call sets addresses and executes. In dnnl_primitive_execute(), oneDNN 2.6 itself builds a small
+ * A call sets addresses and executes. In dnnl_primitive_execute(), oneDNN itself builds a small
  * hash table of the arguments, which allocates a few short-lived heap nodes. */
 #include "op/dnn_priv.h"
 
@@ -48,7 +48,7 @@ static dnnl_status_t make_attr(dnnl_primitive_attr_t *attr, bool add)
         return status;
     status = dnnl_post_ops_create(&ops);
     if (status == dnnl_success)
-        status = dnnl_post_ops_append_sum(ops, 1.0f);
+        status = dnn_append_sum(ops);
     if (status == dnnl_success)
         status = dnnl_primitive_attr_set_post_ops(*attr, ops); /* copies ops */
     if (ops != NULL)
@@ -127,7 +127,7 @@ static void prim_fini(struct prim *p)
     memset(p, 0, sizeof(*p));
 }
 
-static dnnl_status_t prim_arg(struct prim *p, int arg, const dnnl_memory_desc_t *md)
+static dnnl_status_t prim_arg(struct prim *p, int arg, dnn_md md)
 {
     dnnl_status_t status = dnnl_memory_create(&p->arg[p->n].memory, md, engine, DNNL_MEMORY_NONE);
 
@@ -136,7 +136,7 @@ static dnnl_status_t prim_arg(struct prim *p, int arg, const dnnl_memory_desc_t 
     return status;
 }
 
-static const dnnl_memory_desc_t *md_of(const_dnnl_primitive_desc_t pd, int arg)
+static dnn_md md_of(const_dnnl_primitive_desc_t pd, int arg)
 {
     return dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, arg);
 }
@@ -145,7 +145,7 @@ static const dnnl_memory_desc_t *md_of(const_dnnl_primitive_desc_t pd, int arg)
 static dnnl_status_t prim_init(struct prim *p, const_dnnl_primitive_desc_t pd, const int *args,
                                int n)
 {
-    const dnnl_memory_desc_t *scratch = md_of(pd, DNNL_ARG_SCRATCHPAD);
+    dnn_md scratch = md_of(pd, DNNL_ARG_SCRATCHPAD);
     dnnl_status_t status = dnnl_primitive_create(&p->run, pd);
     int i;
 
@@ -206,8 +206,7 @@ void dnn_free(struct dnn *d)
     free(d);
 }
 
-static dnnl_status_t make_reorder(struct prim *p, const dnnl_memory_desc_t *from,
-                                  const dnnl_memory_desc_t *to)
+static dnnl_status_t make_reorder(struct prim *p, dnn_md from, dnn_md to)
 {
     static const int args[] = { DNNL_ARG_FROM, DNNL_ARG_TO };
     dnnl_primitive_desc_t pd;
@@ -221,6 +220,40 @@ static dnnl_status_t make_reorder(struct prim *p, const dnnl_memory_desc_t *from
     return status;
 }
 
+/* Creates the primitive of a reorder between two layouts of the caller. */
+static dnnl_status_t make_own_reorder(struct prim *p, const struct dnn_layout *from,
+                                      const struct dnn_layout *to)
+{
+    dnn_md a = NULL, b = NULL;
+    dnnl_status_t status = dnn_md_new(from, &a);
+
+    if (status == dnnl_success)
+        status = dnn_md_new(to, &b);
+    if (status == dnnl_success)
+        status = make_reorder(p, a, b);
+    dnn_md_free(a);
+    dnn_md_free(b);
+    return status;
+}
+
+/* Creates the reorder of argument `i` of the main primitive if the layout of the caller differs from `its`. */
+static dnnl_status_t make_arg_reorder(struct dnn *d, const struct dnn_recipe *r, int i, dnn_md its)
+{
+    dnn_md own = NULL;
+    dnnl_status_t status = dnn_md_new(&r->own[i], &own);
+
+    if (status == dnnl_success && !dnnl_memory_desc_equal(own, its)) {
+        CHECK(i == r->reordered);
+        d->reordered = i;
+        d->is_after = (r->outputs & (1u << i)) != 0;
+        d->reordered_bytes = op_round(dnnl_memory_desc_get_size(its));
+        status =
+            d->is_after ? make_reorder(&d->reorder, its, own) : make_reorder(&d->reorder, own, its);
+    }
+    dnn_md_free(own);
+    return status;
+}
+
 /* Creates the main primitive, and the reorder if its layout differs from the caller's. */
 static dnnl_status_t make_main(struct dnn *d, const struct dnn_recipe *r,
                                const_dnnl_primitive_desc_t pd)
@@ -229,22 +262,56 @@ static dnnl_status_t make_main(struct dnn *d, const struct dnn_recipe *r,
     int i;
 
     for (i = 0; status == dnnl_success && i < r->n; i++) {
-        const dnnl_memory_desc_t *own = &r->md[i], *its = md_of(pd, r->arg[i]);
+        dnn_md its = md_of(pd, r->arg[i]);
 
-        bool is_its = r->arg[i] == DNNL_ARG_WORKSPACE || (r->packed && i == 1);
-
-        if (is_its)
+        if (r->arg[i] == DNNL_ARG_WORKSPACE || (r->packed && i == 1))
             d->bytes[i] = dnnl_memory_desc_get_size(its);
-        if (is_its || dnnl_memory_desc_equal(own, its))
-            continue;
-        CHECK(i == r->reordered);
-        d->reordered = i;
-        d->is_after = (r->outputs & (1u << i)) != 0;
-        d->reordered_bytes = op_round(dnnl_memory_desc_get_size(its));
-        status =
-            d->is_after ? make_reorder(&d->reorder, its, own) : make_reorder(&d->reorder, own, its);
+        else
+            status = make_arg_reorder(d, r, i, its);
     }
     return status;
+}
+
+/* ---- the primitive descriptor of an operation ---- */
+
+/* Creates a layout of the library, or none. */
+static dnnl_status_t new_md(bool is_used, const struct dnn_layout *l, dnn_md *out)
+{
+    return is_used ? dnn_md_new(l, out) : dnnl_success;
+}
+
+static dnnl_status_t new_pd(const struct dnn_op *op, const_dnnl_primitive_attr_t attr,
+                            const_dnnl_primitive_desc_t fwd, unsigned implementation,
+                            dnnl_primitive_desc_t *pd)
+{
+    bool is_pool = op->kind >= DNN_POOL;
+    dnn_md x = NULL, w = NULL, bias = NULL, y = NULL;
+    dnnl_status_t status = dnn_md_new(&op->x, &x);
+
+    if (status == dnnl_success)
+        status = new_md(!is_pool, op->kind == DNN_CONV_DW ? &op->dw : &op->w, &w);
+    if (status == dnnl_success)
+        status = new_md(op->has_bias, &op->bias, &bias);
+    if (status == dnnl_success)
+        status = dnn_md_new(&op->y, &y);
+    if (status == dnnl_success)
+        status = dnn_pd_new(op, x, w, bias, y, engine, attr, fwd, implementation, pd);
+    dnn_md_free(x);
+    dnn_md_free(w);
+    dnn_md_free(bias);
+    dnn_md_free(y);
+    return status;
+}
+
+/* Creates in *pd the descriptor of the forward operation that the gradient `op` needs; another operation needs none. */
+static dnnl_status_t new_forward_pd(const struct dnn_op *op, dnnl_primitive_desc_t *pd)
+{
+    struct dnn_op fwd = *op;
+
+    if (op->kind != DNN_CONV_DX && op->kind != DNN_CONV_DW && op->kind != DNN_POOL_DX)
+        return dnnl_success;
+    fwd.kind = op->kind == DNN_POOL_DX ? DNN_POOL : DNN_CONV;
+    return new_pd(&fwd, own_scratch, NULL, 0, pd);
 }
 
 static bool pd_is(const_dnnl_primitive_desc_t pd, const char *prefix)
@@ -260,57 +327,85 @@ static bool pd_is(const_dnnl_primitive_desc_t pd, const char *prefix)
  * with few input channels, its batch-reduce kernel is up to six times slower than the direct kernel
  * that follows in its list (measured for 3x3, 5x5 and 7x7 kernels: slower or equal from 1 to 16
  * channels, faster from 17 on). */
-static dnnl_status_t choose_primitive(const struct dnn_recipe *r, const_dnnl_op_desc_t op,
-                                      const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *pd)
+static dnnl_status_t choose_primitive(const struct dnn_recipe *r, const_dnnl_primitive_desc_t fwd,
+                                      dnnl_primitive_desc_t *pd)
 {
-    dnnl_primitive_desc_iterator_t it;
-    dnnl_primitive_desc_t second = NULL;
-    dnnl_status_t status =
-        dnnl_primitive_desc_create(pd, op, r->add ? own_scratch_add : own_scratch, engine, hint);
+    dnnl_primitive_desc_t second;
+    dnnl_status_t status = new_pd(&r->op, r->add ? own_scratch_add : own_scratch, fwd, 0, pd);
 
-    if (status != dnnl_success || !r->few_channels || !pd_is(*pd, "brgconv:"))
+    if (status != dnnl_success || !r->few_channels || !pd_is(*pd, "brgconv:") ||
+        new_pd(&r->op, own_scratch, fwd, 1, &second) != dnnl_success)
         return status;
-    if (dnnl_primitive_desc_iterator_create(&it, op, own_scratch, engine, hint) != dnnl_success)
-        return status;
-    if (dnnl_primitive_desc_iterator_next(it) == dnnl_success)
-        second = dnnl_primitive_desc_iterator_fetch(it);
-    dnnl_primitive_desc_iterator_destroy(it);
-    if (second != NULL && pd_is(second, "jit:avx512")) {
+    if (pd_is(second, "jit:avx512")) {
         dnnl_primitive_desc_destroy(*pd);
         *pd = second;
-    } else if (second != NULL) {
+    } else {
         dnnl_primitive_desc_destroy(second);
     }
-    return status;
+    return dnnl_success;
 }
 
-/* Creates the primitives of *d. `op` and `fwd`: see dnn_new(). */
-static dnnl_status_t make_primitives(struct dnn *d, const struct dnn_recipe *r,
-                                     const_dnnl_op_desc_t op, const_dnnl_op_desc_t fwd)
+/* Creates the reorder from the caller's layout of the second factor to the one that the product chooses. */
+static dnnl_status_t make_pack(struct dnn *d, const struct dnn_recipe *r)
 {
-    dnnl_primitive_desc_t pd = NULL, hint = NULL;
-    dnnl_status_t status = dnnl_stream_create(&d->stream, engine, dnnl_stream_default_flags);
+    dnnl_primitive_desc_t pd = NULL;
+    dnn_md own = NULL;
+    dnnl_status_t status = dnn_md_new(&r->own[0], &own);
 
-    if (status == dnnl_success && op == NULL)
-        return make_reorder(&d->main, &r->md[0], &r->md[1]);
-    if (status == dnnl_success && fwd != NULL)
-        status = dnnl_primitive_desc_create(&hint, fwd, own_scratch, engine, NULL);
     if (status == dnnl_success)
-        status = choose_primitive(r, op, hint, &pd);
-    if (status == dnnl_success)
-        status = make_main(d, r, pd);
-    if (hint != NULL)
-        dnnl_primitive_desc_destroy(hint);
+        status = choose_primitive(r, NULL, &pd);
+    if (status == dnnl_success) {
+        dnn_md packed = md_of(pd, DNNL_ARG_WEIGHTS);
+
+        d->bytes[1] = dnnl_memory_desc_get_size(packed);
+        status = make_reorder(&d->main, own, packed);
+    }
+    dnn_md_free(own);
     if (pd != NULL)
         dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
-int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc_t op,
-            const_dnnl_op_desc_t fwd, struct dnn **out, struct err *err)
+/* Creates the primitives of *d. */
+static dnnl_status_t make_primitives(struct dnn *d, const struct dnn_recipe *r)
+{
+    dnnl_primitive_desc_t pd = NULL, fwd = NULL;
+    dnnl_status_t status = dnnl_stream_create(&d->stream, engine, dnnl_stream_default_flags);
+
+    if (status == dnnl_success && r->is_pack)
+        return make_pack(d, r);
+    if (status == dnnl_success && r->op.kind == DNN_REORDER)
+        return make_own_reorder(&d->main, &r->own[0], &r->own[1]);
+    if (status == dnnl_success)
+        status = new_forward_pd(&r->op, &fwd);
+    if (status == dnnl_success)
+        status = choose_primitive(r, fwd, &pd);
+    if (status == dnnl_success)
+        status = make_main(d, r, pd);
+    if (fwd != NULL)
+        dnnl_primitive_desc_destroy(fwd);
+    if (pd != NULL)
+        dnnl_primitive_desc_destroy(pd);
+    return status;
+}
+
+/* Bytes from the first element to the last. */
+static size_t layout_bytes(const struct dnn_layout *l)
+{
+    int64_t last = 0;
+
+    for (int i = 0; i < l->n; i++) {
+        if (l->dim[i] == 0)
+            return 0;
+        last += (l->dim[i] - 1) * l->stride[i];
+    }
+    return l->n == 0 ? 0 : (size_t)(last + 1) * (l->type == dnnl_bf16 ? 2 : sizeof(float));
+}
+
+int dnn_new(const struct dnn_recipe *r, struct dnn **out, struct err *err)
 {
     struct dnn *d;
-    int i;
+    int i, rc = 0;
 
     (void)dnn_id();
     if (library_status != dnnl_success)
@@ -323,42 +418,21 @@ int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc
     d->outputs = r->add ? 0 : r->outputs;
     d->reordered = DNN_NO_ARG;
     for (i = 0; i < r->n; i++) {
-        d->bytes[i] = dnnl_memory_desc_get_size(&r->md[i]);
+        d->bytes[i] = layout_bytes(&r->own[i]);
         d->is_empty = d->is_empty || (d->bytes[i] == 0 && r->arg[i] != DNNL_ARG_WORKSPACE);
     }
-    if (!d->is_empty && status == dnnl_success) {
-        int rc = memory_room_check(ROOM_BYTES, r->what, err);
+    if (!d->is_empty)
+        rc = memory_room_check(ROOM_BYTES, r->what, err);
+    if (!d->is_empty && rc == 0) {
+        dnnl_status_t status = make_primitives(d, r);
 
-        if (rc < 0) {
-            dnn_free(d);
-            return rc;
-        }
-        status = make_primitives(d, r, op, fwd);
+        rc = status == dnnl_success ? 0 : dnn_error(err, status, r->what);
     }
-    if (!d->is_empty && status != dnnl_success) {
+    if (rc == 0)
+        *out = d;
+    else
         dnn_free(d);
-        return dnn_error(err, status, r->what);
-    }
-    *out = d;
-    return 0;
-}
-
-dnnl_status_t dnn_chosen(const struct dnn_recipe *r, const_dnnl_op_desc_t op, int arg,
-                         dnnl_memory_desc_t *md)
-{
-    dnnl_primitive_desc_t pd;
-    dnnl_status_t status;
-
-    (void)dnn_id();
-    if (library_status != dnnl_success)
-        return library_status;
-    dnn_thread_init();
-    status = choose_primitive(r, op, NULL, &pd);
-    if (status != dnnl_success)
-        return status;
-    *md = *md_of(pd, arg);
-    dnnl_primitive_desc_destroy(pd);
-    return dnnl_success;
+    return rc;
 }
 
 size_t dnn_scratch_bytes(const struct dnn *d)

@@ -1,5 +1,5 @@
-/* dnn.h - the CPU kernel library (oneDNN 2.6, C API). Only dnn.c and dnn_make.c use its types;
- * another version of the library needs another pair of those files.
+/* dnn.h - the CPU kernel library (oneDNN 2 or 3, C API). Only dnn.c and dnn_make.c use its types, and
+ * dnn_api.h hides the differences between its versions.
  *
  * A `struct dnn` is one kernel, compiled for fixed shapes. Creating a kernel is slow (it generates
  * code) and belongs into `plan`; dnn_run() only computes. If the library needs weights in its own

@@ -1,5 +1,5 @@
-/* dnn_make.c - constructors of kernels: translates our matrices, images and windows into oneDNN
- * descriptors. */
+/* dnn_make.c - constructors of kernels: translates our matrices, images and windows into the terms
+ * of oneDNN. */
 #include "op/dnn_priv.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "op/window.h"
 
-/* ---- memory descriptors ---- */
+/* ---- layouts ---- */
 
 static dnnl_data_type_t type_of(enum tensor_dtype t)
 {
@@ -15,29 +15,27 @@ static dnnl_data_type_t type_of(enum tensor_dtype t)
     return t == TENSOR_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
-static void md_by_strides(dnnl_memory_desc_t *md, int n, const int64_t *dim, const int64_t *stride,
-                          dnnl_data_type_t type)
+static struct dnn_layout layout_by_strides(int n, const int64_t *dim, const int64_t *stride,
+                                           dnnl_data_type_t type)
 {
-    dnnl_dims_t d = { 0 }, step = { 0 };
+    struct dnn_layout l = { .n = n, .type = type };
 
-    memcpy(d, dim, (size_t)n * sizeof(*d));
-    memcpy(step, stride, (size_t)n * sizeof(*d));
-    /* It fails only for an invalid rank or a negative size, which callers never pass. */
-    CHECK(dnnl_memory_desc_init_by_strides(md, n, d, type, step) == dnnl_success);
+    memcpy(l.dim, dim, (size_t)n * sizeof(*dim));
+    memcpy(l.stride, stride, (size_t)n * sizeof(*stride));
+    return l;
 }
 
-static void md_plain(dnnl_memory_desc_t *md, int n, const int64_t *dim, dnnl_data_type_t type)
+static struct dnn_layout layout_plain(int n, const int64_t *dim, dnnl_data_type_t type)
 {
     dnnl_dims_t stride;
     int i;
 
     for (i = n - 1; i >= 0; i--)
         stride[i] = i == n - 1 ? 1 : stride[i + 1] * (dim[i + 1] > 0 ? dim[i + 1] : 1);
-    md_by_strides(md, n, dim, stride, type);
+    return layout_by_strides(n, dim, stride, type);
 }
 
-static void md_channels_last(dnnl_memory_desc_t *md, int n, const int64_t *dim,
-                             dnnl_data_type_t type)
+static struct dnn_layout layout_channels_last(int n, const int64_t *dim, dnnl_data_type_t type)
 {
     dnnl_dims_t stride;
     int64_t step = dim[1];
@@ -49,19 +47,19 @@ static void md_channels_last(dnnl_memory_desc_t *md, int n, const int64_t *dim,
         step *= dim[i];
     }
     stride[0] = step;
-    md_by_strides(md, n, dim, stride, type);
+    return layout_by_strides(n, dim, stride, type);
 }
 
-static void md_image(dnnl_memory_desc_t *md, enum tensor_layout layout, enum tensor_dtype type,
-                     int64_t n, int64_t c, const int64_t *spatial, uint32_t n_spatial)
+static struct dnn_layout layout_image(enum tensor_layout layout, enum tensor_dtype type, int64_t n,
+                                      int64_t c, const int64_t *spatial, uint32_t n_spatial)
 {
     dnnl_dims_t dim = { n, c };
     uint32_t k;
 
     for (k = 0; k < n_spatial; k++)
         dim[2 + k] = spatial[k];
-    (layout == TENSOR_PLAIN ? md_plain : md_channels_last)(md, (int)n_spatial + 2, dim,
-                                                           type_of(type));
+    return (layout == TENSOR_PLAIN ? layout_plain : layout_channels_last)((int)n_spatial + 2, dim,
+                                                                          type_of(type));
 }
 
 /* Turns one spatial axis into two, the first of size 1: the fastest kernels of the library are for
@@ -71,31 +69,26 @@ static struct op_window as_image(const struct op_window *w)
     return w->spatial == 1 ? op_window_lift(w, 2) : *w;
 }
 
-/* A window in oneDNN's terms. */
-struct slide {
-    dnnl_dims_t kernel, stride, pad_lo, pad_hi;
-    dnnl_dims_t dilate; /* 0: dense */
-};
-
-static void slide_init(struct slide *s, const struct op_window *w)
+static struct dnn_slide slide_of(const struct op_window *w)
 {
+    struct dnn_slide s;
     uint32_t k;
 
     for (k = 0; k < w->spatial; k++) {
-        s->kernel[k] = w->kernel[k];
-        s->stride[k] = w->stride[k];
-        s->pad_lo[k] = w->pad_lo[k];
-        s->pad_hi[k] = w->pad_hi[k];
-        s->dilate[k] = w->dilation[k] - 1;
+        s.kernel[k] = w->kernel[k];
+        s.stride[k] = w->stride[k];
+        s.pad_lo[k] = w->pad_lo[k];
+        s.pad_hi[k] = w->pad_hi[k];
+        s.dilate[k] = w->dilation[k] - 1;
     }
+    return s;
 }
 
 /* ---- matrix product ---- */
 
 /* Describes `n` columns of the product, possibly fewer than all, with the strides of the whole
- * matrices. Sets r->md, and r->reordered if the types differ. */
-static dnnl_status_t matmul_describe(const struct dnn_matmul *s, int64_t n, struct dnn_recipe *r,
-                                     dnnl_matmul_desc_t *op)
+ * matrices. */
+static struct dnn_recipe matmul_describe(const struct dnn_matmul *s, int64_t n)
 {
     int rank = s->batch == 1 ? 2 : 3, skip = 3 - rank; /* drops the batch axis if its size is 1 */
     const int64_t a[] = { s->batch, s->m, s->k }, b[] = { s->batch, s->k, n };
@@ -104,37 +97,33 @@ static dnnl_status_t matmul_describe(const struct dnn_matmul *s, int64_t n, stru
     const int64_t a_step[] = { s->m * s->k, s->trans_a ? 1 : s->k, s->trans_a ? s->m : 1 };
     const int64_t b_step[] = { s->k * s->n, s->trans_b ? 1 : s->n, s->trans_b ? s->k : 1 };
     bool is_half = s->a == TENSOR_BF16 || s->b == TENSOR_BF16;
-    dnnl_data_type_t type = is_half ? dnnl_bf16 : dnnl_f32; /* the type of both factors */
-    dnnl_memory_desc_t factor[2], any;
+    struct dnn_recipe r = { .what = "matrix product",
+                            .n = s->bias ? 4 : 3,
+                            .arg = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
+                            .op = { .kind = DNN_MATMUL, .has_bias = s->bias },
+                            .outputs = 1u << 2,
+                            .reordered = DNN_NO_ARG,
+                            .add = s->add,
+                            .packed = s->packed };
 
     CHECK(!is_half || !s->packed);
-    md_by_strides(&r->md[0], rank, a + skip, a_step + skip, type_of(s->a));
-    md_by_strides(&r->md[1], rank, b + skip, b_step + skip, type_of(s->b));
-    md_by_strides(&factor[0], rank, a + skip, a_step + skip, type);
-    md_by_strides(&factor[1], rank, b + skip, b_step + skip, type);
-    md_by_strides(&r->md[2], rank, y + skip, y_step + skip, type_of(s->y));
-    md_plain(&r->md[3], rank, bias + skip, dnnl_f32);
-    CHECK(dnnl_memory_desc_init_by_tag(&any, rank, r->md[1].dims, dnnl_f32, dnnl_format_tag_any) ==
-          dnnl_success);
+    r.own[0] = r.op.x = layout_by_strides(rank, a + skip, a_step + skip, type_of(s->a));
+    r.own[1] = r.op.w = layout_by_strides(rank, b + skip, b_step + skip, type_of(s->b));
+    r.own[2] = r.op.y = layout_by_strides(rank, y + skip, y_step + skip, type_of(s->y));
+    r.own[3] = r.op.bias = layout_plain(rank, bias + skip, dnnl_f32);
+    if (is_half) /* the type of both factors */
+        r.op.x.type = r.op.w.type = dnnl_bf16;
     if (is_half && s->a != s->b)
-        r->reordered = s->a == TENSOR_BF16 ? 1 : 0;
-    return dnnl_matmul_desc_init(op, &factor[0], s->packed ? &any : &factor[1],
-                                 s->bias ? &r->md[3] : NULL, &r->md[2]);
+        r.reordered = s->a == TENSOR_BF16 ? 1 : 0;
+    r.op.w.is_open = s->packed;
+    return r;
 }
 
 static int matmul_columns(const struct dnn_matmul *s, int64_t n, struct dnn **out, struct err *err)
 {
-    struct dnn_recipe r = { .what = "matrix product",
-                        .n = s->bias ? 4 : 3,
-                        .arg = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
-                        .outputs = 1u << 2,
-                        .reordered = DNN_NO_ARG,
-                        .add = s->add,
-                        .packed = s->packed };
-    dnnl_matmul_desc_t op;
-    dnnl_status_t status = matmul_describe(s, n, &r, &op);
+    struct dnn_recipe r = matmul_describe(s, n);
 
-    return dnn_new(&r, status, &op, NULL, out, err);
+    return dnn_new(&r, out, err);
 }
 
 /* Returns the number of columns that are multiplied at a time. In float32 the library copies a
@@ -187,152 +176,133 @@ int dnn_matmul(const struct dnn_matmul *s, struct dnn **out, struct err *err)
 
 int dnn_matmul_pack(const struct dnn_matmul *s, struct dnn **out, struct err *err)
 {
-    struct dnn_recipe product = { .what = "matrix product", .add = s->add };
-    struct dnn_recipe r = { .what = "packing of a matrix", .n = 2, .outputs = 1u << 1,
-                            .reordered = DNN_NO_ARG };
-    dnnl_matmul_desc_t op;
-    dnnl_status_t status = matmul_describe(s, s->n, &product, &op);
+    struct dnn_recipe product = matmul_describe(s, s->n);
+    struct dnn_recipe r = { .what = "packing of a matrix",
+                            .n = 2,
+                            .op = product.op,
+                            .outputs = 1u << 1,
+                            .reordered = DNN_NO_ARG,
+                            .add = s->add,
+                            .is_pack = s->m > 0 };
 
-    r.md[0] = r.md[1] = product.md[1];
-    if (status == dnnl_success && s->m > 0 && s->n > 0 && s->k > 0)
-        status = dnn_chosen(&product, &op, DNNL_ARG_WEIGHTS, &r.md[1]);
-    return dnn_new(&r, status, NULL, NULL, out, err);
+    r.own[0] = r.own[1] = product.own[1];
+    if (s->m == 0) /* the product reads no b */
+        r.op.kind = DNN_REORDER;
+    return dnn_new(&r, out, err);
 }
 
 /* ---- convolution ---- */
 
-struct conv_md {
-    dnnl_memory_desc_t x, w, bias, y;
-    dnnl_memory_desc_t any_w;  /* w in the type in which it is multiplied, layout left to the
-                                  library */
-    dnnl_memory_desc_t any_dw; /* gradient of w, layout left to the library */
-    struct slide slide;
-    dnnl_convolution_desc_t fwd;
-    dnnl_status_t status; /* result of describing fwd */
-};
-
-static void conv_describe(const struct dnn_conv *s, struct conv_md *m)
+static struct dnn_op conv_describe(const struct dnn_conv *s, enum dnn_kind kind)
 {
-    const struct op_window image = as_image(s->window), *win = &image;
+    const struct op_window win = as_image(s->window);
     int64_t w[OP_SPATIAL_MAX + 3] = { s->group, s->o / s->group, s->c / s->group };
     int skip = s->group == 1; /* drops the group axis if its size is 1 */
+    struct dnn_op op = { .kind = kind, .has_bias = s->bias, .slide = slide_of(&win) };
     uint32_t k;
 
-    for (k = 0; k < win->spatial; k++)
-        w[3 + k] = win->kernel[k];
-    slide_init(&m->slide, win);
-    md_image(&m->x, s->layout, s->images, s->n, s->c, win->in, win->spatial);
-    md_image(&m->y, s->layout, s->images, s->n, s->o, win->out, win->spatial);
-    md_plain(&m->w, (int)win->spatial + 3 - skip, w + skip, dnnl_f32);
-    md_plain(&m->bias, 1, &s->o, dnnl_f32);
-    CHECK(dnnl_memory_desc_init_by_tag(&m->any_w, m->w.ndims, m->w.dims, type_of(s->images),
-                                       dnnl_format_tag_any) == dnnl_success &&
-          dnnl_memory_desc_init_by_tag(&m->any_dw, m->w.ndims, m->w.dims, dnnl_f32,
-                                       dnnl_format_tag_any) == dnnl_success);
-    m->status = dnnl_dilated_convolution_forward_desc_init(
-        &m->fwd, dnnl_forward_training, dnnl_convolution_direct, &m->x, &m->any_w,
-        s->bias ? &m->bias : NULL, &m->y, m->slide.stride, m->slide.dilate, m->slide.pad_lo,
-        m->slide.pad_hi);
+    for (k = 0; k < win.spatial; k++)
+        w[3 + k] = win.kernel[k];
+    op.x = layout_image(s->layout, s->images, s->n, s->c, win.in, win.spatial);
+    op.y = layout_image(s->layout, s->images, s->n, s->o, win.out, win.spatial);
+    op.w = op.dw = layout_plain((int)win.spatial + 3 - skip, w + skip, dnnl_f32);
+    op.bias = layout_plain(1, &s->o, dnnl_f32);
+    return op;
+}
+
+/* Lets the library choose the layouts of the weights, and multiplies them in the type of the images. */
+static void conv_open(struct dnn_op *op)
+{
+    op->w.type = op->x.type;
+    op->w.is_open = op->dw.is_open = true;
 }
 
 int dnn_conv_fwd(const struct dnn_conv *s, struct dnn **out, struct err *err)
 {
+    struct dnn_op op = conv_describe(s, DNN_CONV);
     struct dnn_recipe r = { .what = "convolution",
-                        .n = s->bias ? 4 : 3,
-                        .arg = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
-                        .outputs = 1u << 2,
-                        .reordered = 1,
-                        .few_channels = s->images != TENSOR_BF16 && s->c / s->group <= 16 };
-    struct conv_md m;
+                            .n = s->bias ? 4 : 3,
+                            .arg = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
+                            .own = { op.x, op.w, op.y, op.bias },
+                            .outputs = 1u << 2,
+                            .reordered = 1,
+                            .few_channels = s->images != TENSOR_BF16 && s->c / s->group <= 16 };
 
-    conv_describe(s, &m);
-    r.md[0] = m.x, r.md[1] = m.w, r.md[2] = m.y, r.md[3] = m.bias;
-    return dnn_new(&r, m.status, &m.fwd, NULL, out, err);
+    conv_open(&op);
+    r.op = op;
+    return dnn_new(&r, out, err);
 }
 
 int dnn_conv_bwd_x(const struct dnn_conv *s, struct dnn **out, struct err *err)
 {
+    struct dnn_op op = conv_describe(s, DNN_CONV_DX);
     struct dnn_recipe r = { .what = "convolution, gradient of the input",
-                        .n = 3,
-                        .arg = { DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC },
-                        .outputs = 1u << 2,
-                        .reordered = 1 };
-    dnnl_convolution_desc_t op;
-    struct conv_md m;
+                            .n = 3,
+                            .arg = { DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC },
+                            .own = { op.y, op.w, op.x },
+                            .outputs = 1u << 2,
+                            .reordered = 1 };
 
-    conv_describe(s, &m);
-    r.md[0] = m.y, r.md[1] = m.w, r.md[2] = m.x;
-    if (m.status == dnnl_success)
-        m.status = dnnl_dilated_convolution_backward_data_desc_init(
-            &op, dnnl_convolution_direct, &m.x, &m.any_w, &m.y, m.slide.stride, m.slide.dilate,
-            m.slide.pad_lo, m.slide.pad_hi);
-    return dnn_new(&r, m.status, &op, &m.fwd, out, err);
+    conv_open(&op);
+    r.op = op;
+    return dnn_new(&r, out, err);
 }
 
 int dnn_conv_bwd_w(const struct dnn_conv *s, struct dnn **out, struct err *err)
 {
+    struct dnn_op op = conv_describe(s, DNN_CONV_DW);
     struct dnn_recipe r = { .what = "convolution, gradient of the weights",
-                        .n = s->bias ? 4 : 3,
-                        .arg = { DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS,
-                                 DNNL_ARG_DIFF_BIAS },
-                        .outputs = 1u << 2 | (s->bias ? 1u << 3 : 0),
-                        .reordered = 2 };
-    dnnl_convolution_desc_t op;
-    struct conv_md m;
+                            .n = s->bias ? 4 : 3,
+                            .arg = { DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS,
+                                     DNNL_ARG_DIFF_BIAS },
+                            .own = { op.x, op.y, op.dw, op.bias },
+                            .outputs = 1u << 2 | (s->bias ? 1u << 3 : 0),
+                            .reordered = 2 };
 
-    conv_describe(s, &m);
-    r.md[0] = m.x, r.md[1] = m.y, r.md[2] = m.w, r.md[3] = m.bias;
-    if (m.status == dnnl_success)
-        m.status = dnnl_dilated_convolution_backward_weights_desc_init(
-            &op, dnnl_convolution_direct, &m.x, &m.any_dw, s->bias ? &m.bias : NULL, &m.y,
-            m.slide.stride, m.slide.dilate, m.slide.pad_lo, m.slide.pad_hi);
-    return dnn_new(&r, m.status, &op, &m.fwd, out, err);
+    conv_open(&op);
+    r.op = op;
+    return dnn_new(&r, out, err);
 }
 
 /* ---- max pooling ---- */
 
-static int max_pool(const struct dnn_pool *s, struct dnn_recipe *r, uint32_t x, uint32_t y,
-                    bool bwd, struct dnn **out, struct err *err)
+static struct dnn_op pool_describe(const struct dnn_pool *s, enum dnn_kind kind)
 {
-    const struct op_window image = as_image(s->window), *w = &image;
-    dnnl_pooling_v2_desc_t fwd, op;
-    dnnl_status_t status;
-    struct slide sl;
+    const struct op_window w = as_image(s->window);
+    struct dnn_op op = { .kind = kind, .slide = slide_of(&w) };
 
-    slide_init(&sl, w);
-    md_image(&r->md[x], s->layout, s->images, s->n, s->c, w->in, w->spatial);
-    md_image(&r->md[y], s->layout, s->images, s->n, s->c, w->out, w->spatial);
-    status = dnnl_pooling_v2_forward_desc_init(
-        &fwd, s->training ? dnnl_forward_training : dnnl_forward_inference, dnnl_pooling_max,
-        &r->md[x], &r->md[y], sl.stride, sl.kernel, sl.dilate, sl.pad_lo, sl.pad_hi);
-    if (status == dnnl_success && bwd)
-        status = dnnl_pooling_v2_backward_desc_init(&op, dnnl_pooling_max, &r->md[x], &r->md[y],
-                                                    sl.stride, sl.kernel, sl.dilate, sl.pad_lo,
-                                                    sl.pad_hi);
-    return bwd ? dnn_new(r, status, &op, &fwd, out, err) : dnn_new(r, status, &fwd, NULL, out, err);
+    op.x = layout_image(s->layout, s->images, s->n, s->c, w.in, w.spatial);
+    op.y = layout_image(s->layout, s->images, s->n, s->c, w.out, w.spatial);
+    return op;
 }
 
 int dnn_max_pool_fwd(const struct dnn_pool *s, struct dnn **out, struct err *err)
 {
+    struct dnn_op op = pool_describe(s, s->training ? DNN_POOL : DNN_POOL_INFERENCE);
     struct dnn_recipe r = { .what = "max pooling",
-                        .n = s->training ? 3 : 2,
-                        .arg = { DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_WORKSPACE },
-                        .outputs = 1u << 1,
-                        .reordered = DNN_NO_ARG };
+                            .n = s->training ? 3 : 2,
+                            .arg = { DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_WORKSPACE },
+                            .own = { op.x, op.y },
+                            .op = op,
+                            .outputs = 1u << 1,
+                            .reordered = DNN_NO_ARG };
 
-    return max_pool(s, &r, 0, 1, false, out, err);
+    return dnn_new(&r, out, err);
 }
 
 int dnn_max_pool_bwd(const struct dnn_pool *s, struct dnn **out, struct err *err)
 {
+    struct dnn_op op = pool_describe(s, DNN_POOL_DX);
     struct dnn_recipe r = { .what = "max pooling, gradient",
-                        .n = 3,
-                        .arg = { DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC, DNNL_ARG_WORKSPACE },
-                        .outputs = 1u << 1,
-                        .reordered = DNN_NO_ARG };
+                            .n = 3,
+                            .arg = { DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC, DNNL_ARG_WORKSPACE },
+                            .own = { op.y, op.x },
+                            .op = op,
+                            .outputs = 1u << 1,
+                            .reordered = DNN_NO_ARG };
 
     CHECK(s->training);
-    return max_pool(s, &r, 1, 0, true, out, err);
+    return dnn_new(&r, out, err);
 }
 
 /* ---- reorder ---- */
@@ -345,7 +315,8 @@ int dnn_reorder(const struct tensor *from, const struct tensor *to, struct dnn *
     const struct shape *s = &from->shape;
 
     CHECK(s->rank >= 3 && shape_equal(s, &to->shape) && from->dtype == to->dtype);
-    md_image(&r.md[0], from->layout, from->dtype, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
-    md_image(&r.md[1], to->layout, to->dtype, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
-    return dnn_new(&r, dnnl_success, NULL, NULL, out, err);
+    r.own[0] =
+        layout_image(from->layout, from->dtype, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
+    r.own[1] = layout_image(to->layout, to->dtype, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
+    return dnn_new(&r, out, err);
 }

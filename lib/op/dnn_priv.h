@@ -2,9 +2,8 @@
 #ifndef OP_DNN_PRIV_H
 #define OP_DNN_PRIV_H
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include "op/dnn.h"
+#include "op/dnn_api.h"
 
 enum { DNN_NO_ARG = -1 };
 
@@ -13,20 +12,18 @@ struct dnn_recipe {
     const char *what; /* name, for error messages */
     int n;
     int arg[DNN_ARGS];                  /* DNNL_ARG_... in the caller's order */
-    dnnl_memory_desc_t md[DNN_ARGS];    /* layout of the caller; of a workspace: the library's */
+    struct dnn_layout own[DNN_ARGS];    /* layout of the caller; of a workspace: the library's */
+    struct dnn_op op;
     uint32_t outputs;
     int reordered;                      /* index of the argument whose layout the library may
                                            choose; DNN_NO_ARG: none */
     bool few_channels;                  /* a convolution with few products per sum */
     bool add;                           /* accumulates into the output */
     bool packed;                        /* argument 1 has the library's layout */
+    bool is_pack;                       /* converts own[0] to the layout that `op` chooses for w */
 };
 
-/* Creates *out. `op`: descriptor of the kernel; NULL: reorder md[0] to md[1]. `fwd`: descriptor of
- * the forward kernel if `op` is a backward kernel, else NULL. `status`: result of creating the
- * descriptors; an error about an operand without elements is ignored. */
-int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc_t op,
-            const_dnnl_op_desc_t fwd, struct dnn **out, struct err *err);
+int dnn_new(const struct dnn_recipe *r, struct dnn **out, struct err *err);
 /* One kernel applied to consecutive parts of its arguments. */
 struct dnn_panels {
     struct dnn *first, *rest; /* owned; `rest` runs after n runs of `first`, and may be NULL */
@@ -36,8 +33,5 @@ struct dnn_panels {
 };
 /* Takes ownership of both kernels, also on failure. Errors: ERR_NOMEM. */
 int dnn_new_panels(const struct dnn_panels *p, struct dnn **out, struct err *err);
-/* Returns in *md the layout that the kernel of `op` chooses for an argument with an open layout. */
-dnnl_status_t dnn_chosen(const struct dnn_recipe *r, const_dnnl_op_desc_t op, int arg,
-                         dnnl_memory_desc_t *md);
 
 #endif

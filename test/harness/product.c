@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "op/dnn_api.h"
+
 static const int roles[3] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST };
 static const dnnl_query_t layouts[3] = { dnnl_query_src_md, dnnl_query_weights_md,
                                          dnnl_query_dst_md };
@@ -17,23 +19,28 @@ void product_close(struct product *p)
 
 bool product_open(struct product *p, enum tensor_dtype type, int64_t side)
 {
-    const dnnl_dims_t dims = { side, side };
-    dnnl_data_type_t number = type == TENSOR_BF16 ? dnnl_bf16 : dnnl_f32;
-    dnnl_memory_desc_t any;
-    dnnl_matmul_desc_t desc;
+    struct dnn_layout open = { .n = 2,
+                               .dim = { side, side },
+                               .type = type == TENSOR_BF16 ? dnnl_bf16 : dnnl_f32,
+                               .is_open = true };
+    struct dnn_op op = { .kind = DNN_MATMUL };
     dnnl_primitive_desc_t primitive;
+    dnn_md any;
     bool fine;
 
     memset(p, 0, sizeof(*p));
     if (dnnl_engine_create(&p->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags) != dnnl_success ||
-        dnnl_memory_desc_init_by_tag(&any, 2, dims, number, dnnl_format_tag_any) != dnnl_success ||
-        dnnl_matmul_desc_init(&desc, &any, &any, NULL, &any) != dnnl_success ||
-        dnnl_primitive_desc_create(&primitive, &desc, NULL, p->engine, NULL) != dnnl_success)
+        dnn_md_new(&open, &any) != dnnl_success)
+        return false;
+    fine =
+        dnn_pd_new(&op, any, any, NULL, any, p->engine, NULL, NULL, 0, &primitive) == dnnl_success;
+    dnn_md_free(any);
+    if (!fine)
         return false;
     fine = dnnl_primitive_create(&p->run, primitive) == dnnl_success;
     for (int i = 0; i < 3 && fine; i++) {
-        const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(primitive, layouts[i], 0);
+        dnn_md md = dnnl_primitive_desc_query_md(primitive, layouts[i], 0);
         void *data;
 
         fine = dnnl_memory_create(&p->memory[i], md, p->engine, DNNL_MEMORY_ALLOCATE) ==
