@@ -105,8 +105,8 @@ static int expand(struct expansion *x, char name[MAX_NAME + 1], size_t n, const 
     if (depth == MAX_BRACKETS)
         return reject_list(x, "a name has more than four pairs of brackets");
     for (p = open; *p != ']';) {
-        uint32_t low, high;
-        int width, rc;
+        uint32_t low = 0, high = 0;
+        int width = 0, rc;
 
         p++; /* skip the bracket or the comma */
         rc = read_range(x, &p, &low, &high, &width);

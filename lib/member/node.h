@@ -144,8 +144,9 @@
 #include "base/group_view.h"
 #include "member/member.h"
 
+enum { MEMBER_NO_RANK = UINT32_MAX }; /* no rank: no task, or an unknown task */
+
 enum {
-    MEMBER_NO_RANK = UINT32_MAX, /* no rank: no task, or an unknown task */
     MEMBER_CONTINUE = -1,          /* code of OVER and REFUSE: no exit; a new generation or another
                                    try */
 

@@ -73,7 +73,7 @@ __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
         int64_t at, src;
         bool inside = m.is_small ? moved_place(m, (uint32_t)i, m.small_size, &at, &src)
                                  : moved_place(m, i, m.to_size, &at, &src);
-        op_pack<To, N> out;
+        op_pack<To, N> out = {};
         op_pack<From, N> in = {};
 
         if (inside)
