@@ -264,6 +264,23 @@ def make_without_packages_names_the_command_that_installs_them():
 
 
 @test
+def setup_on_another_release_installs_nothing_and_names_the_supported_ones():
+    folder = workdir()
+    executable(os.path.join(folder, "dpkg-query"), "#!/bin/sh\nexit 1\n")  # no package is installed
+    for name in ("apt-get", "sudo"):
+        executable(os.path.join(folder, name), "#!/bin/sh\necho $0 $* >>%s/called\n" % folder)
+    for release, text in (("ID=debian\nVERSION_ID=11\nPRETTY_NAME='Debian 11'\n", "Debian 11"),
+                          ("ID=debian\nPRETTY_NAME='Debian sid'\n", "Debian sid"),
+                          ("ID=ubuntu\nVERSION_ID=12\nPRETTY_NAME='Ubuntu 12'\n", "Ubuntu 12"), ("", "a system without")):
+        with open(os.path.join(folder, "os-release"), "w") as f:
+            f.write(release)
+        p = subprocess.run([os.path.join(ROOT, "scripts", "setup"), "build"], capture_output=True, text=True,
+                           env={**os.environ, "PATH": folder + ":" + os.environ["PATH"], "OS_RELEASE": os.path.join(folder, "os-release")})
+        assert p.returncode == 1 and "this system is " + text in p.stderr and "Debian 12 and Debian 13" in p.stderr, p.stderr
+        assert " libcjson-dev" in p.stderr and not os.path.exists(os.path.join(folder, "called")), p.stderr
+
+
+@test
 def deb_without_dpkg_dev_names_the_package():
     folder = workdir()
     for name in ("dirname", "sh"):
