@@ -220,11 +220,11 @@ demo: ## installs, builds and trains the digits with four tasks
 	@scripts/setup build demo
 	@$(MAKE) --no-print-directory CUDA= all
 	@scripts/demo
-# The time of the build is printed with that of the tests.
+# The time of the build is printed with that of the tests. exec: make ends scripts/test itself at SIGTERM, not a shell before it.
 test: ## installs, builds and runs all tests but those that test/nightly names
 	@began=$$(date +%s) && scripts/setup build test && \
 	    $(MAKE) --no-print-directory all test-programs NVCC_OPT="$(NVCC_AS_BUILT)" && \
-	    BUILD=$(BUILD) scripts/test --built-in $$(($$(date +%s) - began)) --ring $(RING)
+	    exec env BUILD=$(BUILD) scripts/test --built-in $$(($$(date +%s) - began)) --ring $(RING)
 RING ?= test
 # Only the tests with one of the words T in their path (scripts/test), and only what these need. BUILD_ONLY=yes runs none.
 check: ## runs the tests with one of the words T in their path: make check T="lease e2e/test_run"
@@ -233,7 +233,7 @@ check: ## runs the tests with one of the words T in their path: make check T="le
 	@targets=$$(BUILD=$(BUILD) CUDA=$(CUDA) scripts/test --needs $(T)); \
 	    [ -n "$$targets" ] || { echo 'check: no test has one of these words in its path: $(T)' >&2; exit 2; }; \
 	    $(MAKE) -s $$targets NVCC_OPT="$(NVCC_AS_BUILT)"
-	@[ -n "$(BUILD_ONLY)" ] || BUILD=$(BUILD) scripts/test $(T)
+	@[ -n "$(BUILD_ONLY)" ] || exec env BUILD=$(BUILD) scripts/test $(T)
 # The unit tests of the folders that differ from the last commit (in a clean tree: from the commit before), as far as they
 # end within a few seconds, the tests with the fake engine, and a part of the membership simulator; the order of the
 # folders, and the format of the changed files.
@@ -243,7 +243,7 @@ quick: ## checks what changed, in about 10 s: unit tests, layers, format
 	    $(MAKE) -s $(BUILD)/libtrainerd.a $(BUILD)/libapp.a $$(BUILD=$(BUILD) scripts/test --needs $$words) NVCC_OPT="$(NVCC_AS_BUILT)" && \
 	    scripts/layers >/dev/null && BUILD=$(BUILD) scripts/calls >/dev/null && scripts/untimed && \
 	    { files=$$(scripts/changed --files); [ -z "$$files" ] || scripts/format --check $$files; } && \
-	    SEEDS=2000 BUILD=$(BUILD) scripts/test --built-in $$(($$(date +%s) - began)) --within 5 $$words
+	    exec env SEEDS=2000 BUILD=$(BUILD) scripts/test --built-in $$(($$(date +%s) - began)) --within 5 $$words
 # All tests, or those that T chooses, with AddressSanitizer and UBSan.
 SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g1' \
              SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'

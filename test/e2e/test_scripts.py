@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 
 from kit import GUARD, ROOT, main, need_program, test, wait_until, workdir
@@ -22,17 +23,30 @@ def executable(path, text):
     os.chmod(path, 0o755)
 
 
-def copy(name):
-    """Copies a script to a new folder; returns the folder."""
+def copy(*names):
+    """Copies scripts to a new folder; returns the folder."""
     folder = workdir()
-    os.makedirs(os.path.join(folder, os.path.dirname(name)))
-    shutil.copy(os.path.join(ROOT, name), os.path.join(folder, name))
+    for name in names:
+        os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
+        shutil.copy(os.path.join(ROOT, name), os.path.join(folder, name))
     return folder
+
+
+def until_written(path):
+    """Returns the text of a file once it has one."""
+    wait_until(lambda: os.path.exists(path) and os.path.getsize(path))
+    with open(path) as f:
+        return f.read()
+
+
+def until_gone(pid):
+    wait_until(lambda: not os.path.exists("/proc/%d" % pid), lambda: "process %d still runs" % pid)
 
 
 def ci(says, code, compiler="exit 0"):
     """Runs .ci/run with a `make test` that prints `says` and exits with `code`. Returns the exit code and the lines."""
-    folder = copy(".ci/run")
+    folder = copy(".ci/run", "scripts/supervise.py")
+    executable(os.path.join(folder, "scripts", "setup"), "#!/bin/sh\n")
     executable(os.path.join(folder, "bin", "make"), MAKE)
     # the compiler writes a program that does nothing
     executable(os.path.join(folder, "bin", "cc"), "#!/bin/sh\n%s\n" % compiler)
@@ -99,7 +113,7 @@ class Tree:
     """A copy of scripts/test with programs of this test: shell scripts that print what a test program prints."""
 
     def __init__(self):
-        self.folder = copy("scripts/test")
+        self.folder = copy("scripts/test", "scripts/supervise.py")
 
     def write(self, name, text, mode=0o644):
         path = os.path.join(self.folder, name)
@@ -117,6 +131,9 @@ class Tree:
 
     def script(self, name, text):
         self.write("test/e2e/" + name, "#!/bin/sh\n" + text, 0o755)
+
+    def begin(self):
+        return subprocess.Popen([os.path.join(self.folder, "scripts", "test")], stdout=subprocess.DEVNULL, env={**os.environ, "BUILD": "build"})
 
     def run(self, *words):
         """Returns the exit code and the lines of the output."""
@@ -222,13 +239,63 @@ def run_that_is_ended_ends_its_programs():
     tree = Tree()
     tree.unit("base/test_hang", "one_is_one", then="echo $$ >pid; while :; do read -r line <fifo; done")
     os.mkfifo(os.path.join(tree.folder, "fifo"))
-    p = subprocess.Popen([os.path.join(tree.folder, "scripts", "test")], stdout=subprocess.DEVNULL, env={**os.environ, "BUILD": "build"})
-    wait_until(lambda: os.path.exists(os.path.join(tree.folder, "pid")) and os.path.getsize(os.path.join(tree.folder, "pid")))
-    with open(os.path.join(tree.folder, "pid")) as f:
-        pid = int(f.read())
+    p = tree.begin()
+    pid = int(until_written(os.path.join(tree.folder, "pid")))
     p.terminate()
     assert p.wait() == 1
-    wait_until(lambda: not os.path.exists("/proc/%d" % pid))
+    until_gone(pid)
+
+
+# A shell that writes its process id to a file, with a child in a session of its own; both wait until they are killed.
+HANGS = """export name=%s
+setsid sh -c 'echo $$ >$name.session; exec cat fifo' &
+echo $$ >$name
+while :; do read -r line <fifo; done
+"""
+
+
+@test
+def run_that_is_killed_leaves_no_process_of_its_programs():
+    tree = Tree()
+    os.mkfifo(os.path.join(tree.folder, "fifo"))
+    tree.unit("base/test_hang", "one_is_one", then="trap '' TERM\n" + HANGS % "pid")
+    p = tree.begin()
+    pids = [int(until_written(os.path.join(tree.folder, name))) for name in ("pid", "pid.session")]
+    p.kill()
+    p.wait()
+    for pid in pids:
+        until_gone(pid)
+
+
+@test
+def run_kills_the_processes_that_a_program_leaves_and_names_them():
+    tree = Tree()
+    os.mkfifo(os.path.join(tree.folder, "fifo"))
+    tree.unit("base/test_leaves", "one_is_one",
+              then="setsid sh -c 'echo $$ >pid; exec cat fifo' & while ! [ -s pid ]; do read -r line </dev/null; done")
+    code, lines = tree.run()
+    assert code == 0 and lines[-1] == "1 passed, 0 failed", lines
+    until_gone(int(until_written(os.path.join(tree.folder, "pid"))))
+    with open(os.path.join(tree.folder, "build", "test_output", "test_base_test_leaves")) as f:
+        assert f.read().endswith("killed 1 processes that the program left: cat\n")
+
+
+@test
+def ci_ended_by_a_signal_leaves_no_process():
+    """In `make test`, and in the build of programs with sanitizers beside it."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        folder = copy(".ci/run", "scripts/supervise.py")
+        executable(os.path.join(folder, "scripts", "setup"), "#!/bin/sh\n")
+        executable(os.path.join(folder, "bin", "cc"), "#!/bin/sh\n%s\n" % WORKS)
+        executable(os.path.join(folder, "bin", "make"), "#!/bin/sh\n" + HANGS % "$1")
+        os.mkfifo(os.path.join(folder, "fifo"))
+        env = {**os.environ, "PATH": os.path.join(folder, "bin") + ":" + os.environ["PATH"], "CC": "cc"}
+        p = subprocess.Popen([os.path.join(folder, ".ci", "run")], stdout=subprocess.DEVNULL, env=env)
+        pids = [int(until_written(os.path.join(folder, part + end))) for part in ("test", "san-units") for end in ("", ".session")]
+        p.send_signal(signum)
+        p.wait()
+        for pid in pids:
+            until_gone(pid)
 
 
 @test
