@@ -206,9 +206,9 @@ TRUE_PARTS := $(patsubst %,$(BUILD)/lib/op/%.cu.o,cudnn/graph conv/cudnn conv/co
 $(BUILD)/test/true/libcuda.so.1: test/true/libcuda.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
-$(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/test/true/libcuda.so.1
+$(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/test/harness/chosen.c.o $(BUILD)/libpic.a $(BUILD)/test/true/libcuda.so.1
 	@echo "  LINK  $@"
-	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
+	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -Xlinker --wrap=_cmocka_run_group_tests -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
 
 test-programs: $(TEST) $(OPS) $(FUZZ) $(EMULATED) $(TRUE) ## builds all test programs
 

@@ -2,6 +2,7 @@
 """The scripts that choose and run tests and add their results, in copies with a repository, programs or a `make` of the test."""
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -191,6 +192,57 @@ def run_of_failed_programs_repeats_these_alone():
     assert code == 1 and "0 passed, 0 failed" in lines and any("nothing is selected: no program failed in the last run" in x for x in lines), lines
     code, lines = tree.run("nosuchword")
     assert code == 1 and any("nothing is selected: no test program matches 'nosuchword'" in x for x in lines), lines
+
+
+@test
+def run_of_failed_programs_has_those_of_the_nightly_ring_and_names_other_builds():
+    tree = tree_of_three()
+    tree.write("test/nightly", "test/base/test_bad * slow\ntest/base/test_good bad_at_night slow\n")
+    tree.unit("base/test_good", "one_is_one", "bad_at_night")
+    assert tree.run("--ring", "nightly")[1][-1] == "3 passed, 2 failed"
+    code, lines = tree.run("--failed")
+    assert code == 1 and lines[-1] == "2 passed, 2 failed", lines
+    with open(os.path.join(tree.folder, "log")) as f:
+        assert f.read() == ":\n" * 4  # with the tests that `make test` leaves out
+    assert "    repeat: scripts/test --ring nightly -k bad_at_night test/base/test_good.c" in lines, lines
+    os.rename(os.path.join(tree.folder, "build", "test_failed"), os.path.join(tree.folder, "build", "failed"))
+    tree.write("build/san/test_failed", "nightly test/base/test_bad\n")
+    code, lines = tree.run("--failed")
+    assert any("no program failed in the last run in build; BUILD=build/san scripts/test --failed runs the 1 of build/san" in x for x in lines), lines
+
+
+@test
+def run_of_a_pattern_finds_names_that_a_script_makes():
+    tree = tree_of_three()
+    tree.script("test_made.py", """# run.__name__ = kind + "_trains"
+[ -z "$TEST_LIST" ] || exec printf 'small_%s\\n' trains
+echo "ok - small trains (0.1 s)" && echo "1 passed, 0 failed"
+""")
+    code, lines = tree.run("-k", "small trains")
+    assert code == 0 and lines[-1] == "1 passed, 0 failed" and not any("test_words" in line for line in lines), lines
+    code, lines = tree.run("-k", "large_trains")
+    assert code == 1 and any("no test program matches" in line for line in lines), lines
+
+
+@test
+def command_that_repeats_a_failure_selects_its_test():
+    tree = Tree()
+    tree.unit("base/test_a", "bad_unit", "other_unit")
+    tree.unit("base/test_a_b", "other_unit")
+    tree.unit("op/test_op", "bad_op", "other_op")
+    tree.unit("true/test_true", "bad_graph", "other_graph")
+    os.rename(os.path.join(tree.folder, "test/true/test_true.c"), os.path.join(tree.folder, "test/true/test_true.cu"))
+    tree.script("test_a.sh", "echo 'not ok - bad script'\nexit 1\n")
+    tree.script("test_crash.sh", "kill -SEGV $$\n")
+    tree.write("test/fuzz/fuzz_a.c", "")
+    tree.write("build/test/fuzz/fuzz_a", "#!/bin/sh\nexit 1\n", 0o755)
+    code, lines = tree.run()
+    commands = [line.partition("repeat: ")[2] for line in lines if "    repeat: " in line]
+    assert code == 1 and len(commands) == 7, lines
+    for command in commands:
+        code, lines = tree.run(*shlex.split(command)[1:])
+        failed = [line for line in lines if "FAILED (exit code" in line]
+        assert code == 1 and len(failed) == 1 and "    repeat: " + command in lines, (command, lines)
 
 
 @test
