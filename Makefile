@@ -4,6 +4,13 @@ CUDA  ?= $(if $(shell command -v nvcc 2>/dev/null),1)# `make CUDA=` builds and t
 PREFIX ?= /usr/local
 VERSION := 0.1.0
 
+# Rules and recipes separate words at spaces, and a shell interprets some characters.
+SPECIAL := ' " ` $$ \ & ; | < > ( ) [ ] * ? \#
+UNUSABLE = $(or $(if $(word 2,$1),space),$(firstword $(foreach c,$(SPECIAL),$(if $(findstring $c,$1),character $c))))
+$(foreach p,CURDIR BUILD,$(if $(call UNUSABLE,$($p)),$(error $($p): the path $(if $(filter BUILD,$p),of BUILD,of the repository) \
+    has a $(call UNUSABLE,$($p)); expected a path without spaces and without $(SPECIAL); \
+    $(if $(filter BUILD,$p),choose another folder: make BUILD=FOLDER,move or clone the repository to another folder))))
+
 # Use all cores unless -j is given.
 ifeq ($(MAKELEVEL)$(filter -j% --jobs%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
@@ -14,6 +21,15 @@ OPT    ?= -O2 -g
 # A compiler cache, where one is installed; `make CCACHE=` compiles without it. It serves all clones, since debug information
 # has paths relative to the repository.
 CCACHE ?= $(if $(findstring ccache,$(CC)),,$(shell command -v ccache 2>/dev/null))
+# A cache that cannot be used, for example because its folder cannot be written, would end the build.
+ifneq ($(findstring ccache,$(CCACHE) $(CC)),)
+ifeq ($(CCACHE_DISABLE)$(CCACHE_WORKS),)
+CCACHE_ERROR := $(shell d=$$(mktemp -d) && echo 'int x;' >$$d/a.c && compile="$(CCACHE) $(CC) -c $$d/a.c -o $$d/a.o" && \
+    if ! $$compile 2>$$d/error && CCACHE_DISABLE=1 $$compile 2>$$d/other; then head -n 1 $$d/error; fi; rm -rf "$$d")
+$(if $(CCACHE_ERROR),$(warning compiling without the compiler cache: $(CCACHE_ERROR); CCACHE_DIR=FOLDER chooses a folder that can be written))
+export $(if $(CCACHE_ERROR),CCACHE_DISABLE,CCACHE_WORKS) := 1
+endif
+endif
 RELATIVE := -fdebug-prefix-map=$(CURDIR)=.
 CPPFLAGS := -Ilib -Itest -I. -I$(BUILD) -MMD -MP -D_GNU_SOURCE -DTRAINERD_VERSION='"$(VERSION)"'
 # Messages are truncated at the end of their buffers on purpose; gcc would warn about each.

@@ -403,7 +403,7 @@ class Skip(Exception):
 
 
 PACKAGES = {  # program: the package of Debian 12 that has it; `scripts/setup test` installs each
-    "busybox": "busybox-static", "chromium-headless-shell": "chromium-headless-shell", "dpkg-deb": "dpkg-dev", "dpkg-shlibdeps": "dpkg-dev",
+    "busybox": "busybox-static", "ccache": "ccache", "chromium-headless-shell": "chromium-headless-shell", "dpkg-deb": "dpkg-dev", "dpkg-shlibdeps": "dpkg-dev",
     "git": "git", "ip": "iproute2", "iptables": "iptables", "lintian": "lintian", "mandoc": "mandoc", "mpirun": "openmpi-bin",
     "munged": "munge", "pdsh": "pdsh", "promtool": "prometheus", "scancel": "slurm-wlm", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm",
     "srun": "slurm-wlm", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "sshd": "openssh-server", "systemd-analyze": "systemd",

@@ -382,6 +382,39 @@ def make_without_packages_names_the_command_that_installs_them():
     assert p.returncode != 0 and "libcjson-dev" in p.stderr and "; scripts/setup build installs what is missing" in p.stderr, p.stderr
 
 
+def make(*words, env=None):
+    """Runs make in the repository, which compiles a file into a build folder of the test. Returns the process."""
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("CCACHE_") and k != "MAKEFLAGS"}, **(env or {})}
+    return subprocess.run(["make", "-C", ROOT, "CUDA=", *words], capture_output=True, text=True, env=env)
+
+
+@test
+def make_with_a_cache_that_cannot_be_written_compiles_without_it():
+    need_program("ccache")
+    for cc in ("gcc", "ccache gcc"):
+        for name in ("HOME", "CCACHE_DIR"):
+            build = os.path.join(workdir(), "build")
+            target = build + "/pic/lib/base/crc32c.c.o"
+            p = make("CC=" + cc, "BUILD=" + build, target, env={name: "/proc"})
+            assert p.returncode == 0 and os.path.exists(target), p.stderr
+            lines = p.stderr.splitlines()
+            assert len(lines) == 1 and "compiling without the compiler cache: ccache: error: " in lines[0], lines
+
+
+@test
+def make_in_a_path_that_it_does_not_support_names_the_path_and_the_remedy():
+    folder = workdir()
+    for name in ("two words", "it's", "a$b", "a;b", "a(b", "a#b"):
+        path = os.path.join(folder, name)
+        os.mkdir(path)
+        p = subprocess.run(["make", "-C", path, "-f", os.path.join(ROOT, "Makefile"), "--no-print-directory", "help"],
+                           capture_output=True, text=True, env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"})
+        assert p.returncode == 2 and p.stdout == "" and len(p.stderr.splitlines()) == 1, p
+        assert path + ": the path of the repository has a " in p.stderr and "move or clone the repository to another folder" in p.stderr, p
+    p = make("BUILD=" + folder + "/two words", "help")
+    assert p.returncode == 2 and "/two words: the path of BUILD has a space" in p.stderr and "make BUILD=FOLDER" in p.stderr, p
+
+
 @test
 def setup_on_another_release_installs_nothing_and_names_the_supported_ones():
     folder = workdir()
