@@ -232,12 +232,12 @@ fuzz-programs: $(FUZZ) ## builds the fuzz programs
 
 setup: ## installs the packages that the build needs
 	@scripts/setup build
-demo: ## installs, builds and trains the digits with four tasks
+demo: ## installs packages, builds, and trains the digits with two tasks
 	@scripts/setup build demo
 	@$(MAKE) --no-print-directory CUDA= all
 	@scripts/demo
 # The time of the build is printed with that of the tests. exec: make ends scripts/test itself at SIGTERM, not a shell before it.
-test: ## installs, builds and runs all tests but those that test/nightly names
+test: ## installs packages, builds, and runs all tests but those that test/nightly names
 	@began=$$(date +%s) && scripts/setup build test && \
 	    $(MAKE) --no-print-directory all test-programs NVCC_OPT="$(NVCC_AS_BUILT)" && \
 	    exec env BUILD=$(BUILD) scripts/test --built-in $$(($$(date +%s) - began)) --ring $(RING)

@@ -110,6 +110,34 @@ def changed_names_the_folders_of_the_work_or_of_the_last_commit():
     assert changed() == ["test/data/test_", "test/op/test_"], changed()
 
 
+@test
+def changed_without_a_repository_counts_all_files():
+    """Also inside of another repository, and where git is not installed."""
+    need_program("git")
+    outer = workdir()
+    subprocess.run(["git", "init", "-q", outer], check=True)
+    folder = os.path.join(outer, "trainerd")
+    for name in ("lib/data/a.c", "lib/op/b.cu", "daemon/c.h", "config/d.json", "proto/e.proto", "test/e2e/test_f.py"):
+        executable(os.path.join(folder, name), "")
+    executable(os.path.join(folder, "scripts", "changed"), "")
+    shutil.copy(os.path.join(ROOT, "scripts", "changed"), os.path.join(folder, "scripts"))
+    programs = workdir()
+    for name in ("dirname", "find", "grep", "sed", "sort", "sh"):
+        os.symlink(shutil.which(name), os.path.join(programs, name))
+
+    def changed(*args, path):
+        return subprocess.run([os.path.join(folder, "scripts", "changed"), *args], capture_output=True, text=True, env={"PATH": path})
+
+    for path in (os.environ["PATH"], programs):
+        p = changed(path=path)
+        assert p.returncode == 0 and p.stdout.split() == ["test/%s/test_" % f for f in ("conf", "daemon", "data", "metrics", "op", "rdzv")], p
+        assert p.stderr == "changed: no git, or no git repository here: all files count as changed\n", p
+        p = changed("--files", path=path)
+        assert sorted(p.stdout.split()) == ["daemon/c.h", "lib/data/a.c", "lib/op/b.cu"], p
+        p = changed("HEAD~3", path=path)
+        assert p.returncode == 2 and p.stdout == "" and "no revision 'HEAD~3'" in p.stderr, p
+
+
 class Tree:
     """A copy of scripts/test with programs of this test: shell scripts that print what a test program prints."""
 
@@ -369,6 +397,28 @@ def help_prints_each_target_of_the_makefile():
     with open(os.path.join(ROOT, "Makefile")) as f:
         phony = next(line for line in f if line.startswith(".PHONY:")).split()[1:]
     assert printed | {"FORCE"} == set(phony), (printed | {"FORCE"}) ^ set(phony)
+
+
+@test
+def help_of_the_demo_has_its_number_of_tasks():
+    with open(os.path.join(ROOT, "scripts", "demo")) as f:
+        n = int(re.search(r"trainerctl\" local -n (\d+) ", f.read())[1])
+    line = next(line for line in make("--no-print-directory", "help").stdout.splitlines() if line.startswith("demo "))
+    assert "with %s tasks" % ("one", "two", "three", "four")[n - 1] in line, (n, line)
+
+
+@test
+def nightly_with_an_unknown_part_or_an_invalid_number_is_refused():
+    def nightly(*parts, **env):
+        p = subprocess.run([os.path.join(ROOT, "scripts", "nightly"), *parts], capture_output=True, text=True, env={**os.environ, **env})
+        assert p.returncode == 2 and p.stdout == "", p
+        return p.stderr
+
+    for part in ("tes", "te.t", "test san", ".*", ""):
+        assert "unknown part '%s'; expected one of: test san tsan " % part in nightly("fuzz", part)
+    for number in ("ten", "0", "-1", "1.5", "60 s"):
+        assert "SECONDS_EACH='%s': expected a number from 1" % number in nightly("fuzz", SECONDS_EACH=number)
+        assert "SEED='%s': expected a number from 1" % number in nightly("fuzz", SEED=number)
 
 
 @test
