@@ -189,7 +189,7 @@ class Task:
         """Returns the exit code; the log is complete then. A task that writes lines may need longer than `seconds`."""
         wait_until(lambda: self.p.poll() is not None, lambda: "%s has not ended; log:\n%s" % (self.name, self.log()), seconds,
                    lambda: len(self.lines))
-        self.reader.join(5)
+        self.reader.join(GUARD)
         return self.p.returncode
 
     def signal(self, signum):
@@ -207,7 +207,7 @@ class Task:
         def is_over():
             if self.p.poll() is None:
                 return what(self)
-            self.reader.join(5)
+            self.reader.join(GUARD)
             assert what(self), "%s: did not happen (exit %s); log:\n%s" % (self.name, self.p.returncode, self.log())
             return True
         wait_until(is_over, lambda: "%s; log:\n%s" % (self.name, self.log()), seconds)

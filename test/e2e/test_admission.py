@@ -58,12 +58,12 @@ class Attack:
     def __exit__(self, *_):
         self.ended.set()
         for t in self.threads:
-            t.join(5)
+            t.join(GUARD)
 
 
 def rapid_reset(attack, port):
     """Opens HTTP/2 streams and resets them immediately."""
-    with socket.create_connection(("127.0.0.1", port), timeout=1) as s:
+    with socket.create_connection(("127.0.0.1", port), timeout=GUARD) as s:
         s.sendall(PREFACE + frame(4, 0, 0))
         stream = 1
         while not attack.over:
@@ -74,7 +74,7 @@ def rapid_reset(attack, port):
 
 def junk(attack, port):
     """Sends bytes of no protocol."""
-    with socket.create_connection(("127.0.0.1", port), timeout=1) as s:
+    with socket.create_connection(("127.0.0.1", port), timeout=GUARD) as s:
         s.sendall(random.randbytes(random.randrange(1, 4096)))
         attack.ended.wait()
 
@@ -86,7 +86,7 @@ def idle(attack, port):
     kept = []
     try:
         while not attack.over and len(kept) < 5000:
-            kept.append(socket.create_connection(("127.0.0.1", port), timeout=1))
+            kept.append(socket.create_connection(("127.0.0.1", port), timeout=GUARD))
         while not attack.over:
             attack.ended.wait()
     finally:

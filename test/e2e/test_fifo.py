@@ -50,7 +50,7 @@ def fifo_with_writer_as_job_is_read():
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     ends(begin("--job", path, "--devices", "cpu:1"), 0)
-    writer.join(5)
+    writer.join(GUARD)
 
 
 @test

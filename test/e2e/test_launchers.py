@@ -530,7 +530,7 @@ def end_daemons():
             p.terminate()
     for p in _daemons:
         try:
-            p.wait(10)
+            p.wait(GUARD)
         except subprocess.TimeoutExpired:
             p.kill()
             p.wait()

@@ -134,7 +134,7 @@ def tables_of_a_ps_exceed_the_limit_they_are_refused():
         ps = job.start("ps")
         worker = job.start("worker")
         assert await_process(ps.p) == 138, job.logs()
-        ps.reader.join(5)
+        ps.reader.join(GUARD)
         end = ps.final_message()
         assert "the tables of this task need at least 208.0 MiB" in end and "exceeds the limit of 156.0 MiB: cgroup " + group.limit in end and \
             "start more ps tasks, or raise the limit" in end, end
@@ -219,7 +219,7 @@ def dynamic_table_grows_it_warns_and_is_refused_before_a_row_changes():
         ps = job.start("ps")
         worker = job.start("worker")
         assert await_process(ps.p) == 138, job.logs()
-        ps.reader.join(5)
+        ps.reader.join(GUARD)
         end = ps.final_message()
         assert "with its new rows table 'emb' needs more than this task may use" in end and group.limit in end and \
             "set /model/tables/emb/max_rows or expire_steps, start more ps tasks, or raise the limit" in end, end

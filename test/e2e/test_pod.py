@@ -281,7 +281,7 @@ class Keep:
             return f.read()
 
     def is_alive(self):
-        return subprocess.run([KEEP, "--alive"], env=self.env, capture_output=True, timeout=30).returncode == 0
+        return subprocess.run([KEEP, "--alive"], env=self.env, capture_output=True, timeout=GUARD).returncode == 0
 
     def stop(self):
         self.p.terminate()

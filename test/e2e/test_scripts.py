@@ -517,6 +517,57 @@ static void limits(void)
     assert_true(i < 1 << 3 && w->n < 4);
 }
 """, [3, 5, 12, 13, 14, 15, 17, 18]),
+    "test/base/test_wait.c": ("""static void waits(void)
+{
+    system("sleep 0.5");
+    system("cd / && sleep 1; true");
+    popen("sh -c 'x'; sleep 2", "r");
+    execlp("sleep", "sleep", "3", NULL);
+    select(0, NULL, NULL, NULL, &t);
+    poll(&p, 1, 100);
+    poll(NULL,
+         0, 59999);
+    epoll_wait(fd, events, 8, 20);
+    uv_sleep(10);
+    system("sleep 1000"); /* a process that the test ends */
+    system("echo asleep 1 && no_sleep 1");
+    select(fd + 1, &set, NULL, NULL, NULL);
+    poll(&p, 1, WAIT_GUARD_MS);
+    poll(&p, 1, 60000);
+    poll(&p, 1, 0);
+    poll(&p, 1, -1);
+    spool(1, 5);
+}
+""", [3, 4, 5, 6, 7, 8, 9, 11, 12]),
+    "test/e2e/test_wait.py": ("""import time
+from time import sleep as nap
+ended.wait(0.5)
+ended.wait(timeout=2)
+p.wait(10)
+thread.join(5)
+subprocess.run(["true"], timeout=3)
+subprocess.run(["sleep", "1"])
+subprocess.Popen("true; sleep 1", shell=True)
+subprocess.run(["sh", "-c", "sleep 1; true"])
+os.system("sleep 0.1")
+select.select([fd], [], [], 0.2)
+poller.poll(100)
+s.settimeout(2 * 3)
+threading.Timer(2, begin)
+queue.get(timeout=1)
+ended.wait()
+p.wait(GUARD)
+p.wait(60)
+p.communicate(timeout=10 * GUARD)
+select.select([fd], [], [], 0)
+poller.poll()
+poller.poll(0)
+subprocess.Popen(["sleep", "1000"])
+", ".join(words)
+join(1)
+run(["echo", "sleep"])
+x.select(0, 5, 1)
+""", [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
     "test/harness/wait.h": ("""static void wait_sleep_ns(int ns)
 {
     nanosleep(ns);
@@ -557,7 +608,7 @@ echo asleep now
 
 
 @test
-def untimed_refuses_sleep_and_upper_limits_of_durations_with_place_and_remedy():
+def untimed_refuses_sleep_short_waits_and_upper_limits_of_durations_with_place_and_remedy():
     folder = copy("scripts/untimed")
 
     def untimed(*args):

@@ -237,31 +237,30 @@ def bits_are_the_same_in_clear_text_and_under_tls():
     assert sums[0] == sums[1] == sums[2]
 
 
+LAST_PACKET = b"the packet after those of the tasks"
+
+
 class Eavesdropper:
     """Collects every packet of the loopback interface of this namespace."""
 
     def __enter__(self):
-        self.bytes, self.ends = bytearray(), False
+        self.bytes = bytearray()
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         self.socket.setsockopt(socket.SOL_SOCKET, 33, 1 << 26)  # SO_RCVBUFFORCE
         self.socket.bind(("lo", 0))
-        self.socket.settimeout(0.1)
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
         return self
 
     def run(self):
-        while True:
-            try:
-                packet, source = self.socket.recvfrom(1 << 17)
-                if source[2] != 4:  # each packet comes twice: also as an outgoing one
-                    self.bytes += packet[66:]  # without the headers of Ethernet, IP and TCP
-            except TimeoutError:
-                if self.ends:
-                    return
+        while LAST_PACKET not in self.bytes:
+            packet, source = self.socket.recvfrom(1 << 17)
+            if source[2] != 4:  # each packet comes twice: also as an outgoing one
+                self.bytes += packet[42:]  # without the headers of Ethernet, IP and UDP, and some of TCP
 
     def __exit__(self, *_):
-        self.ends = True
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.sendto(LAST_PACKET, ("127.0.0.1", 9))
         self.thread.join()
         self.socket.close()
 

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from kit import (ROOT, Skip, Task, checkpoint_names, digits_job, expect_codes, free_ports, main, need_program, test, tf_config,
+from kit import (GUARD, ROOT, Skip, Task, checkpoint_names, digits_job, expect_codes, free_ports, main, need_program, test, tf_config,
                  wait_until, workdir)
 
 SLOWLY = "train.forward=delay:3@1+"
@@ -162,14 +162,14 @@ def installed_unit(program):
 
 @test
 def service_unit_has_only_known_settings():
-    p = subprocess.run([need_program("systemd-analyze"), "verify", "--man=no", installed_unit("/bin/true")], capture_output=True, text=True, timeout=30)
+    p = subprocess.run([need_program("systemd-analyze"), "verify", "--man=no", installed_unit("/bin/true")], capture_output=True, text=True, timeout=GUARD)
     assert p.returncode == 0 and p.stderr == "", p.stderr
 
 
 @test
 def service_unit_exposure_is_below_2():
     p = subprocess.run([need_program("systemd-analyze"), "security", "--offline=true", "--no-pager", "--threshold=19", installed_unit("/bin/true")],
-                       capture_output=True, text=True, timeout=30)
+                       capture_output=True, text=True, timeout=GUARD)
     if "unrecognized option" in p.stderr:
         raise Skip("this systemd-analyze does not rate unit files")
     assert p.returncode == 0, p.stdout[-200:] + p.stderr

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 
-from kit import (Gate, Task, await_handler, digits_job, disturb, expect_codes, free_ports, main, merge, test, tf_config,
+from kit import (GUARD, Gate, Task, await_handler, digits_job, disturb, expect_codes, free_ports, main, merge, test, tf_config,
                  until_listening, wait_until, workdir)
 
 STEPS = 60
@@ -34,7 +34,7 @@ class Unread(Task):
 
     def read(self):
         self.may_read.set()
-        self.reader.join(10)
+        self.reader.join(GUARD)
 
 
 class Group:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 
-from kit import GUARD, TRAINERCTL, TRAINERD, await_process, digits_job, main, test, workdir
+from kit import GUARD, TRAINERCTL, TRAINERD, Gate, await_process, digits_job, main, test, wait_until, workdir
 
 F_SETPIPE_SZ = 1031
 
@@ -39,20 +39,24 @@ def stderr_unblocked_log_states_the_number_of_lost_lines():
     reader, writer = os.pipe()
     fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
     env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
-    env["TRAINERD_FAULT"] = "train.export=delay:3000@1"
+    late, read = Gate(), Gate()  # many lines are lost; they are read before the export
+    env["TRAINERD_FAULT"] = "train.forward=touch:%s@900,%s" % (late.path, read.fault("train.export"))
     p = subprocess.Popen([TRAINERD, "--job", job, "--devices", "cpu:1", "--log-format", "json"], env=env, stdout=subprocess.DEVNULL,
                          stderr=writer)
     os.close(writer)
     chunks = []
-    begins = threading.Timer(2, lambda: [chunks.append(c) for c in iter(lambda: os.read(reader, 65536), b"")])
-    begins.start()
+    thread = threading.Thread(target=lambda: [chunks.append(c) for c in iter(lambda: os.read(reader, 65536), b"")])
     try:
+        wait_until(lambda: os.path.exists(late.path))
+        thread.start()
+        wait_until(lambda: b"were lost" in b"".join(chunks))
+        read.open()
         assert await_process(p) == 0
     finally:
         if p.poll() is None:
             p.kill()
             p.wait()
-        begins.join(20)
+        thread.join(GUARD)
     os.close(reader)
     records = [json.loads(line) for line in b"".join(chunks).decode().splitlines()]
     steps = [r for r in records if r["event"] == "step"]
