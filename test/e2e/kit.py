@@ -509,6 +509,8 @@ def main():
         try:
             f()
             passed += 1
+            for t in _tasks:
+                t.kill()  # now, so that their processor time is counted
             print("ok - %s (%.1f s, processor %.1f s)" % (
                 f.__name__.replace("_", " "), time.monotonic() - before, processor_seconds() - used), flush=True)
         except Skip as e:
