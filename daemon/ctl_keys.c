@@ -14,6 +14,7 @@
 #include "conf/cluster.h"
 #include "daemon/args.h"
 #include "daemon/ctl.h"
+#include "daemon/doc_path.h"
 #include "rdzv/rdzv.h"
 #include "tls/keys.h"
 
@@ -143,8 +144,14 @@ static int write_all(struct keys *k, const struct cluster *c, struct err *err)
     return rc;
 }
 
+static const char usage[] =
+    "usage: trainerctl keys --out DIR [--cluster FILE] [--days N]\n\n"
+    "Writes an authority, and a folder with certificate and key for each host of the cluster\n"
+    "and for the operator: see the section Security of\nsystemd/README.md\n\n";
+
 int ctl_keys(int argc, char **argv)
 {
+    char text[6000];
     const char *cluster = NULL, *out = NULL, *days = NULL;
     bool asked = false;
     const struct arg table[] = {
@@ -160,9 +167,8 @@ int ctl_keys(int argc, char **argv)
     int rc = args_parse(table, COUNT_OF(table), &argc, argv, &err);
 
     if (rc == 0 && (asked || argc != 1 || out == NULL)) {
-        fprintf(asked ? stdout : stderr, "usage: trainerctl keys --out DIR [--cluster FILE] [--days N]\n\n"
-                                         "Writes an authority, and a folder with certificate and key for each host of "
-                                         "the cluster\nand for the operator (share/doc/trainerd/systemd/README.md,\nSecurity).\n\n");
+        doc_path_replace(usage, text, sizeof(text));
+        fputs(text, asked ? stdout : stderr);
         args_help(table, COUNT_OF(table), asked ? stdout : stderr);
         return asked ? CTL_OK : CTL_USAGE;
     }

@@ -24,6 +24,7 @@
 #include "base/errno_text.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "daemon/args.h"
@@ -492,15 +493,11 @@ static void stop_display(struct local *l)
 
 static int find_trainerd(struct local *l, struct err *err)
 {
-    ssize_t n = readlink("/proc/self/exe", l->trainerd, sizeof(l->trainerd) - 16);
-    char *slash;
+    static const char name[] = "/trainerd";
 
-    if (n <= 0)
-        return err_sys(err, errno, "find the path of trainerctl");
-    l->trainerd[n] = '\0';
-    slash = strrchr(l->trainerd, '/');
-    CHECK(slash != NULL);
-    snprintf(slash + 1, 16, "trainerd");
+    if (!process_folder(l->trainerd, sizeof(l->trainerd) - sizeof(name)))
+        return err_sys(err, errno, "find the folder of trainerctl");
+    strcat(l->trainerd, name);
     if (access(l->trainerd, X_OK) != 0)
         return err_sys(err, errno, "trainerd is expected beside trainerctl: %s", l->trainerd);
     return 0;

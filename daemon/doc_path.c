@@ -1,31 +1,24 @@
 #include "daemon/doc_path.h"
 
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Writes the folder above that of this program: the prefix of an installation, or the source tree. */
-static void find_prefix(char *out, size_t n)
-{
-    ssize_t len = readlink("/proc/self/exe", out, n - 1);
-
-    out[len > 0 ? len : 0] = '\0';
-    for (int i = 0; i < 2; i++) {
-        char *slash = strrchr(out, '/');
-
-        if (slash != NULL)
-            *slash = '\0';
-    }
-}
+#include "base/check.h"
+#include "base/process.h"
 
 static const char *find(const char *name, char *out, size_t n)
 {
     static const char *const folders[] = { "share/doc/trainerd/", "" };
-    char prefix[4096];
+    char prefix[PATH_MAX], *slash;
 
-    find_prefix(prefix, sizeof(prefix));
-    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
+    if (!process_folder(prefix, sizeof(prefix)))
+        return name;
+    slash = strrchr(prefix, '/'); /* the prefix of an installation, or the source tree */
+    if (slash != NULL)
+        *slash = '\0';
+    for (size_t i = 0; i < COUNT_OF(folders); i++)
         if (snprintf(out, n, "%s/%s%s", prefix, folders[i], name) < (int)n &&
             access(out, R_OK) == 0)
             return out;
@@ -38,8 +31,8 @@ void doc_path_replace(const char *text, char *out, size_t n)
 
     out[0] = '\0';
     while (*text != '\0' && at + 1 < n) {
-        size_t len = strcspn(text, " "), gap = strspn(text + len, " ");
-        char word[256], path[4400];
+        size_t len = strcspn(text, " \n"), gap = strspn(text + len, " \n");
+        char word[256], path[PATH_MAX + 300];
         int printed;
 
         snprintf(word, sizeof(word), "%.*s", (int)len, text);

@@ -1,5 +1,6 @@
 #include "base/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -33,6 +34,21 @@ bool process_read(uint64_t pid, struct process *out)
                   " %c %" SCNu64
                   " %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
                   &out->state, &out->parent, &out->started) == 3;
+}
+
+bool process_folder(char *out, size_t n)
+{
+    ssize_t len = readlink("/proc/self/exe", out, n);
+
+    if (len < 0)
+        return false;
+    if ((size_t)len >= n) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    out[len] = '\0';
+    *strrchr(out, '/') = '\0'; /* the kernel writes an absolute path */
+    return true;
 }
 
 void process_open_standard_files(void)

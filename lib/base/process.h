@@ -1,8 +1,10 @@
-/* process.h - what /proc/PID/stat says about a process of this host, and the standard files of this process. */
+/* process.h - what /proc/PID/stat says about a process of this host, and the program and the standard
+ * files of this process. */
 #ifndef BASE_PROCESS_H
 #define BASE_PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { PROCESS_NAME_BYTES = 64 };
@@ -16,6 +18,10 @@ struct process {
 
 /* Returns false if the process does not exist or /proc is absent. Threads: any. */
 bool process_read(uint64_t pid, struct process *out);
+
+/* Writes to out [n] the folder that contains the program of this process, without a slash at its end. Returns false,
+ * and sets errno, if /proc is absent or out is too small. Threads: any. */
+bool process_folder(char *out, size_t n);
 
 /* Opens /dev/null on each of the descriptors 0, 1 and 2 that is closed. Otherwise the next files of the
  * process have these numbers, and its log lines go into one of them. Called by main() before

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/process.h"
 #include "device/cuda.h"
 #include "device/device.h"
 
@@ -27,13 +28,12 @@ static struct {
 static bool find_plugin(char *out, size_t n)
 {
     static const char *const places[] = { PLUGIN, "../lib/trainerd/" PLUGIN };
-    char program[PATH_MAX];
-    ssize_t len = readlink("/proc/self/exe", program, sizeof(program));
+    char folder[PATH_MAX];
 
-    while (len > 0 && program[len - 1] != '/')
-        len--;
-    for (size_t i = 0; len > 0 && i < COUNT_OF(places); i++) {
-        snprintf(out, n, "%.*s%s", (int)len, program, places[i]);
+    if (!process_folder(folder, sizeof(folder)))
+        return false;
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        snprintf(out, n, "%s/%s", folder, places[i]);
         if (access(out, F_OK) == 0)
             return true;
     }
