@@ -28,11 +28,6 @@ struct span {
     size_t n;
 };
 
-static bool is_op(const struct graph_node *n, const char *op)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
-}
-
 static bool equals(struct span a, const char *b)
 {
     return strlen(b) == a.n && memcmp(a.at, b, a.n) == 0;
@@ -83,8 +78,10 @@ static bool is_product(const struct graph *g, const struct graph_node *n)
 {
     const char *weight;
 
-    if ((!is_op(n, "MatMul") && !is_op(n, "Gemm") && !is_op(n, "Conv")) || n->n_in < 2 ||
-        n->in[1] == GRAPH_NONE || g->values[n->in[1]].kind != VALUE_PARAM || layer_of(n).n == 0)
+    if ((!op_is_onnx(n->def, "MatMul") && !op_is_onnx(n->def, "Gemm") &&
+         !op_is_onnx(n->def, "Conv")) ||
+        n->n_in < 2 || n->in[1] == GRAPH_NONE || g->values[n->in[1]].kind != VALUE_PARAM ||
+        layer_of(n).n == 0)
         return false;
     weight = g->values[n->in[1]].name;
     return strchr(weight, ':') != NULL || strstr(weight, "__") != NULL;
@@ -105,7 +102,7 @@ static bool has_bias(const struct graph *g, const struct graph_node *n)
             (text_starts(rest, "/BiasAdd") || text_starts(rest, "/Add") ||
              text_starts(rest, "/add")))
             return true;
-        for (k = 0; k < m->n_in && is_op(m, "BatchNormalization"); k++)
+        for (k = 0; k < m->n_in && op_is_onnx(m->def, "BatchNormalization"); k++)
             if (m->in[k] == n->out[0])
                 return true;
     }

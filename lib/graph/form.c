@@ -68,17 +68,12 @@ struct forms {
     uint32_t *maker; /* [n_values] top-level node that computes the value; GRAPH_NONE: none */
 };
 
-static bool is_op(const struct graph_node *n, const char *op)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
-}
-
 static const struct place *find_place(const struct graph_node *n)
 {
     size_t i;
 
     for (i = 0; i < COUNT_OF(places); i++)
-        if (is_op(n, places[i].op))
+        if (op_is_onnx(n->def, places[i].op))
             return &places[i];
     return NULL;
 }
@@ -88,7 +83,7 @@ static bool rearranges(const struct graph_node *n)
     size_t i;
 
     for (i = 0; i < COUNT_OF(rearranging); i++)
-        if (is_op(n, rearranging[i]))
+        if (op_is_onnx(n->def, rearranging[i]))
             return true;
     return false;
 }
@@ -151,7 +146,7 @@ static const struct graph_node *weighted_product(const struct forms *s, uint32_t
         const struct graph_node *n = &g->nodes[s->maker[value]];
 
         for (i = 0; i < COUNT_OF(products); i++)
-            for (k = 0; is_op(n, products[i]) && k < n->n_in; k++)
+            for (k = 0; op_is_onnx(n->def, products[i]) && k < n->n_in; k++)
                 if (n->in[k] != GRAPH_NONE && s->is_static[n->in[k]])
                     return n;
         if (!rearranges(n) || n->in[0] == GRAPH_NONE)
@@ -169,8 +164,8 @@ static bool is_narrow(const struct graph *g, const struct graph_node *n)
     if (n->n_in < 2 || n->in[1] == GRAPH_NONE || g->values[n->in[1]].kind != VALUE_CONST)
         return false;
     shape = &g->values[n->in[1]].tensor.shape;
-    return (is_op(n, "MatMul") && shape->rank == 2 && shape->dim[1] == 1) ||
-           (is_op(n, "Conv") && shape->rank > 2 && shape->dim[0] == 1);
+    return (op_is_onnx(n->def, "MatMul") && shape->rank == 2 && shape->dim[1] == 1) ||
+           (op_is_onnx(n->def, "Conv") && shape->rank > 2 && shape->dim[0] == 1);
 }
 
 /* Properties of all inputs of a node, computed once, because a node may have 65535 inputs. */
@@ -207,11 +202,11 @@ static uint16_t role_in_sum(const struct forms *s, const struct graph_node *n, u
     const struct graph_node *product;
     uint16_t role;
 
-    if (is_op(n, "Sub") && k == 1)
+    if (op_is_onnx(n->def, "Sub") && k == 1)
         return ROLE_CONST;
     if (!s->is_fed[other])
         return ROLE_RAW;
-    role = is_op(n, "Mul") ? ROLE_SCALES : ROLE_ADDED;
+    role = op_is_onnx(n->def, "Mul") ? ROLE_SCALES : ROLE_ADDED;
     product = role == ROLE_ADDED ? weighted_product(s, other) : NULL;
     if (product != NULL)
         role |= ROLE_BIAS | (is_narrow(s->f->g, product) ? ROLE_ONE_BIAS : 0);
@@ -223,7 +218,7 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
 {
     const struct place *place = find_place(n);
 
-    if (is_op(n, "LSTM") && k == 3)
+    if (op_is_onnx(n->def, "LSTM") && k == 3)
         return ROLE_PARAM | ROLE_LSTM_BIAS;
     if (place != NULL && (place->params & graph_input_bit(k)) != 0)
         return ROLE_PARAM;
@@ -234,10 +229,11 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
     if (in->is_static)
         return roles_of_outputs(s, n);
     if (rearranges(n)) /* other inputs, and all inputs of Concat, become a part of an activation */
-        return k == 0 && !is_op(n, "Concat") ? roles_of_outputs(s, n) : ROLE_OTHER;
-    if ((is_op(n, "Add") || is_op(n, "Sub") || is_op(n, "Mul")) && n->n_in == 2)
+        return k == 0 && !op_is_onnx(n->def, "Concat") ? roles_of_outputs(s, n) : ROLE_OTHER;
+    if ((op_is_onnx(n->def, "Add") || op_is_onnx(n->def, "Sub") || op_is_onnx(n->def, "Mul")) &&
+        n->n_in == 2)
         return role_in_sum(s, n, k);
-    if (is_op(n, "Sum"))
+    if (op_is_onnx(n->def, "Sum"))
         return role_in_sums(s, n, k, in);
     return ROLE_OTHER;
 }

@@ -8,17 +8,10 @@
  * by scalar_tensor(). */
 #include "graph/plan_lower.h"
 
-#include <string.h>
-
 #include "base/check.h"
 #include "graph/fx.h"
 
 enum { CLIP_OF_INPUTS = 11 /* first opset in which the bounds are inputs */ };
-
-static bool is_op(const struct graph_node *n, const char *op)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
-}
 
 enum bounds { BOUNDS_NONE, BOUNDS_NUMBERS, BOUNDS_TENSORS };
 
@@ -59,11 +52,11 @@ bool plan_is_clamp(const struct plan_builder *b, const struct graph_node *from)
     x = &b->p->values.at[b->map[from->in[0]]].tensor;
     if (x->dtype != TENSOR_F32)
         return false;
-    if (is_op(from, "Clip") && b->p->g->opset >= CLIP_OF_INPUTS) {
+    if (op_is_onnx(from->def, "Clip") && b->p->g->opset >= CLIP_OF_INPUTS) {
         fx_parse(from->call, &fx);
         return bounds_of(&fx) == BOUNDS_TENSORS;
     }
-    if ((!is_op(from, "Max") && !is_op(from, "Min")) || from->n_in != 2 ||
+    if ((!op_is_onnx(from->def, "Max") && !op_is_onnx(from->def, "Min")) || from->n_in != 2 ||
         from->in[1] == GRAPH_NONE)
         return false;
     bound = &b->p->values.at[b->map[from->in[1]]].tensor;
@@ -76,10 +69,10 @@ bool plan_is_clamp(const struct plan_builder *b, const struct graph_node *from)
 
 void lower_clamp(struct lowering *l)
 {
-    uint32_t x = lower_in(l, 0), at = is_op(l->from, "Max") ? 1 : 2, k;
+    uint32_t x = lower_in(l, 0), at = op_is_onnx(l->from->def, "Max") ? 1 : 2, k;
     struct lower_node n = { .op = "Clip", .n_in = at + 1, .in = { x, GRAPH_NONE, GRAPH_NONE } };
 
-    if (is_op(l->from, "Clip")) {
+    if (op_is_onnx(l->from->def, "Clip")) {
         for (k = 1; k < l->from->n_in; k++)
             if (lower_in(l, k) != GRAPH_NONE)
                 x = lower_op(l, k == 1 ? "Max" : "Min", x, lower_in(l, k), GRAPH_NONE);

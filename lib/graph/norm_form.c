@@ -37,11 +37,6 @@ enum {
     TRAINING_OPSET = 14, /* first opset with the attribute training_mode */
 };
 
-static bool is_op(const struct graph_node *n, const char *op)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
-}
-
 static const struct op_attr *find_attr(const struct graph_node *n, const char *name)
 {
     uint32_t i;
@@ -119,7 +114,7 @@ static const struct graph_node *producer(const struct graph *g, uint32_t *value)
         if (*value == GRAPH_NONE || g->values[*value].kind != VALUE_NODE)
             return NULL;
         n = &g->nodes[g->values[*value].index];
-        if (!is_op(n, "Identity") || n->n_in != 1)
+        if (!op_is_onnx(n->def, "Identity") || n->n_in != 1)
             return n;
         *value = n->in[0];
     }
@@ -160,7 +155,7 @@ static bool is_channel_mean(const struct graph *g, uint32_t value, uint32_t *of)
     size_t count = 0, i;
     bool has_first = false;
 
-    if (n == NULL || !is_op(n, "ReduceMean"))
+    if (n == NULL || !op_is_onnx(n->def, "ReduceMean"))
         return false;
     axes = axes_of(g, n, &count);
     for (i = 0; axes != NULL && i < count; i++) {
@@ -178,11 +173,11 @@ static bool is_squared_deviation(const struct graph *g, uint32_t value, uint32_t
     const struct graph_node *square = producer(g, &value), *sub;
     uint32_t inner, of;
 
-    if (square == NULL || !is_op(square, "Mul") || square->in[0] != square->in[1])
+    if (square == NULL || !op_is_onnx(square->def, "Mul") || square->in[0] != square->in[1])
         return false;
     inner = square->in[0];
     sub = producer(g, &inner);
-    return sub != NULL && is_op(sub, "Sub") && sub->in[0] == x &&
+    return sub != NULL && op_is_onnx(sub->def, "Sub") && sub->in[0] == x &&
            is_channel_mean(g, sub->in[1], &of) && of == x;
 }
 
@@ -236,9 +231,9 @@ static int set_training_form(struct graph *g, struct graph_node *n, struct err *
 
 static bool is_norm(const struct graph_node *n)
 {
-    return is_op(n, "BatchNormalization") && n->n_in > VARIANCE && n->in[X] != GRAPH_NONE &&
-           n->in[SCALE] != GRAPH_NONE && n->in[BIAS] != GRAPH_NONE && n->in[MEAN] != GRAPH_NONE &&
-           n->in[VARIANCE] != GRAPH_NONE;
+    return op_is_onnx(n->def, "BatchNormalization") && n->n_in > VARIANCE &&
+           n->in[X] != GRAPH_NONE && n->in[SCALE] != GRAPH_NONE && n->in[BIAS] != GRAPH_NONE &&
+           n->in[MEAN] != GRAPH_NONE && n->in[VARIANCE] != GRAPH_NONE;
 }
 
 /* ---- modules that are called several times ---- */
@@ -529,7 +524,7 @@ static int note_dropout(struct graph *g, struct err *err)
     for (i = 0; i < g->n_nodes; i++) {
         const struct graph_node *n = &g->nodes[i];
 
-        if (is_op(n, "Dropout"))
+        if (op_is_onnx(n->def, "Dropout"))
             return 0;
         if (is_norm(n) && in_eval == NULL && mode_of_module(n) == MODE_EVAL)
             in_eval = n->name;

@@ -33,7 +33,7 @@ static uint32_t table_of(const struct graph *g, const struct graph_node *n)
     uint32_t value, i;
     int64_t axis = 0;
 
-    if (n->def->domain != NULL || strcmp(n->def->name, "Gather") != 0 || n->in[0] == GRAPH_NONE)
+    if (!op_is_onnx(n->def, "Gather") || n->in[0] == GRAPH_NONE)
         return GRAPH_NONE;
     for (i = 0; i < n->n_attrs; i++)
         if (strcmp(n->attrs[i].name, "axis") == 0)
@@ -42,8 +42,7 @@ static uint32_t table_of(const struct graph *g, const struct graph_node *n)
     for (i = 0; i < g->n_nodes && g->values[value].kind == VALUE_NODE; i++) {
         const struct graph_node *from = &g->nodes[g->values[value].index];
 
-        if (from->def->domain != NULL || strcmp(from->def->name, "Identity") != 0 ||
-            from->n_in != 1)
+        if (!op_is_onnx(from->def, "Identity") || from->n_in != 1)
             return GRAPH_NONE;
         value = from->in[0];
     }

@@ -33,8 +33,8 @@ static int no_memory(struct err *err)
 
 static bool is_identity(const struct graph_node *n)
 {
-    return n->def->domain == NULL && strcmp(n->def->name, "Identity") == 0 && n->n_in == 1 &&
-           n->n_out == 1 && n->in[0] != GRAPH_NONE && n->out[0] != GRAPH_NONE;
+    return op_is_onnx(n->def, "Identity") && n->n_in == 1 && n->n_out == 1 &&
+           n->in[0] != GRAPH_NONE && n->out[0] != GRAPH_NONE;
 }
 
 /* ---- sources and first consumers of values ---- */
@@ -351,7 +351,7 @@ static bool reads_rows(const struct graph *g, const struct graph_node *n, uint32
 
     if (reads_no_element(n, input))
         return true;
-    if (n->def->domain != NULL || strcmp(n->def->name, "Gather") != 0 || input != 0)
+    if (!op_is_onnx(n->def, "Gather") || input != 0)
         return false;
     for (i = 0; i < n->n_attrs; i++)
         if (strcmp(n->attrs[i].name, "axis") == 0)

@@ -10,11 +10,6 @@
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
-static bool is_op(const struct plan_node *n, const char *name)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, name) == 0;
-}
-
 /* Product of the dimensions after the first; *has_rest: a -1 is among them and counts as 1. Returns
  * -1 if it cannot be computed. */
 static int64_t inner_elements(const int64_t *dim, const struct shape *x, uint32_t rank,
@@ -74,12 +69,12 @@ static int64_t expand_first(const struct plan_builder *b, const struct plan_valu
 int plan_replace_batch(struct plan_builder *b, struct plan_node *n, struct err *err)
 {
     struct plan *p = b->p;
-    bool is_reshape = is_op(n, "Reshape");
+    bool is_reshape = op_is_onnx(n->def, "Reshape");
     const struct plan_value *x, *want;
     int64_t dim[TENSOR_MAX_RANK], first;
     uint32_t rank;
 
-    if (p->purpose == PLAN_RUN || (!is_reshape && !is_op(n, "Expand")) || n->n_in != 2 ||
+    if (p->purpose == PLAN_RUN || (!is_reshape && !op_is_onnx(n->def, "Expand")) || n->n_in != 2 ||
         n->in[0] == GRAPH_NONE || n->in[1] == GRAPH_NONE)
         return 0;
     x = &p->values.at[n->in[0]];
@@ -116,11 +111,11 @@ int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err
             const struct plan_value *in = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]] : NULL;
 
             if (in != NULL && in->by_sample)
-                out->by_sample = is_op(n, "Reshape") || is_op(n, "Flatten")
+                out->by_sample = op_is_onnx(n->def, "Reshape") || op_is_onnx(n->def, "Flatten")
                                      ? rows % p->batch == 0
                                      : in->tensor.shape.rank > 0 && in->tensor.shape.dim[0] == rows;
         }
-        if (out != NULL && out->by_sample && is_op(n, "Transpose"))
+        if (out != NULL && out->by_sample && op_is_onnx(n->def, "Transpose"))
             for (i = 0; i < n->n_attrs; i++)
                 if (n->attrs[i].n > 0 && n->attrs[i].ints != NULL && n->attrs[i].ints[0] != 0)
                     out->by_sample = false;

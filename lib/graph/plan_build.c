@@ -107,7 +107,7 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
 {
     struct op_attr *to;
 
-    if (n->def->domain != NULL || strcmp(n->def->name, "CastLike") != 0 || n->in[1] == GRAPH_NONE)
+    if (!op_is_onnx(n->def, "CastLike") || n->in[1] == GRAPH_NONE)
         return 0;
     to = arena_array(&p->mem, (size_t)n->n_attrs + 1, sizeof(*to));
     if (to == NULL)
@@ -152,7 +152,7 @@ static int add_graph_node(struct plan_builder *b, const struct graph_node *from,
     for (i = 0; i < from->n_in; i++) {
         if (from->in[i] == GRAPH_NONE || !plan_is_sequence(b->map[from->in[i]]))
             continue;
-        if (from->def->domain != NULL || strcmp(from->def->name, "Identity") != 0)
+        if (!op_is_onnx(from->def, "Identity"))
             return plan_refuse_sequence(from, g->values[from->in[i]].name, err);
         b->map[from->out[0]] = b->map[from->in[i]];
         return 0;

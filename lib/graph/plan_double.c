@@ -158,8 +158,8 @@ int plan_check_double(const struct plan *p, const struct plan_node *n, struct er
                        "%s '%s': its float64 operands are too large to be computed while planning; "
                        "export the model after model.float()",
                        n->def->name, n->name);
-    if (p->purpose == PLAN_RUN || n->def->domain != NULL || n->in[0] == GRAPH_NONE ||
-        (strcmp(n->def->name, "Cast") != 0 && strcmp(n->def->name, "CastLike") != 0))
+    if (p->purpose == PLAN_RUN || n->in[0] == GRAPH_NONE ||
+        (!op_is_onnx(n->def, "Cast") && !op_is_onnx(n->def, "CastLike")))
         return 0;
     x = &p->values.at[n->in[0]].tensor;
     y = &p->values.at[n->out[0]].tensor;

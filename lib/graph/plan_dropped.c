@@ -69,14 +69,10 @@ static const char *table_of(const struct graph *g, const struct graph_node *n)
     return NULL;
 }
 
-static bool is_op(const struct graph_node *n, const char *op)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
-}
-
 static bool is_loss(const struct graph_node *n)
 {
-    return is_op(n, "SoftmaxCrossEntropyLoss") || is_op(n, "NegativeLogLikelihoodLoss");
+    return op_is_onnx(n->def, "SoftmaxCrossEntropyLoss") ||
+           op_is_onnx(n->def, "NegativeLogLikelihoodLoss");
 }
 
 int plan_check_dropped(const struct plan *p, const struct graph_node *n, struct err *err)
@@ -97,7 +93,7 @@ int plan_check_dropped(const struct plan *p, const struct graph_node *n, struct 
     value = value_of(&fx, d);
     if (is_default(value))
         return 0;
-    if (d->effect == OF_POOL && is_op(n, "AveragePool"))
+    if (d->effect == OF_POOL && op_is_onnx(n->def, "AveragePool"))
         return err_set(err, ERR_UNSUPPORTED,
                        "%s '%s': by the metadata of the file the module divides the sums of its windows by %.*s "
                        "(%s), and the exporter did not write it; compute avg_pool(..) * (window / %.*s) in the "

@@ -71,7 +71,7 @@ static int refuse_narrow(const struct plan *p, const struct op_infer *f, struct 
                         "type %s is not supported in training, only by trainerctl run",
                         tensor_dtype_name(t));
     for (i = 0; i < COUNT_OF(movers); i++)
-        if (f->def->domain == NULL && strcmp(f->def->name, movers[i]) == 0)
+        if (op_is_onnx(f->def, movers[i]))
             return 0;
     return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported; expected a wider type: insert Cast or "
                     "DequantizeLinear before it", tensor_dtype_name(t));

@@ -19,11 +19,6 @@
 
 /* ---- parts of a body ---- */
 
-static bool is_op(const struct graph_node *n, const char *op)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
-}
-
 static const struct graph_node *maker_of(const struct graph_body *body, uint32_t value)
 {
     for (uint32_t i = 0; i < body->n_nodes; i++)
@@ -37,7 +32,8 @@ static uint32_t source_of(const struct graph_body *body, uint32_t value)
 {
     const struct graph_node *n = maker_of(body, value);
 
-    while (n != NULL && (is_op(n, "Identity") || is_op(n, "Cast") || is_op(n, "CastLike"))) {
+    while (n != NULL && (op_is_onnx(n->def, "Identity") || op_is_onnx(n->def, "Cast") ||
+                         op_is_onnx(n->def, "CastLike"))) {
         value = n->in[0];
         n = maker_of(body, value);
     }
@@ -49,7 +45,7 @@ static const struct graph_node *made_by(const struct graph_body *body, uint32_t 
 {
     const struct graph_node *n = maker_of(body, source_of(body, value));
 
-    return n != NULL && is_op(n, op) ? n : NULL;
+    return n != NULL && op_is_onnx(n->def, op) ? n : NULL;
 }
 
 /* Reads an integer that the body does not compute. Returns false if it is not known. */
@@ -172,8 +168,8 @@ static bool read_filter(const struct plan_builder *b, const struct graph_node *f
 {
     const struct graph_body *body = &from->bodies[0];
 
-    if (!is_op(from, "Loop") || from->n_in != 4 || from->in[0] != GRAPH_NONE || body->n_in != 4 ||
-        body->n_out != 3 || from->n_out != 2)
+    if (!op_is_onnx(from->def, "Loop") || from->n_in != 4 || from->in[0] != GRAPH_NONE ||
+        body->n_in != 4 || body->n_out != 3 || from->n_out != 2)
         return false;
     f->body = body;
     for (f->list = 0; f->list < 2; f->list++) {
@@ -230,7 +226,7 @@ static bool selects_zeros(const struct plan_builder *b, const struct graph_body 
 
     (void)outer;
     (void)input;
-    if (!is_op(reader, "If") || reader->n_bodies != 2 || reader->n_out != 1)
+    if (!op_is_onnx(reader->def, "If") || reader->n_bodies != 2 || reader->n_out != 1)
         return false;
     empty = &reader->bodies[0];
     expand = made_by(empty, empty->out[0], "Expand");
@@ -240,18 +236,18 @@ static bool selects_zeros(const struct plan_builder *b, const struct graph_body 
 static bool compares_with_0(const struct plan_builder *b, const struct graph_body *outer,
                             const struct graph_node *reader, uint32_t input)
 {
-    if (is_op(reader, "CastLike"))
+    if (op_is_onnx(reader->def, "CastLike"))
         return input == 1;
-    return is_op(reader, "Equal") && is_int(b, outer, reader->in[1 - input], 0) &&
+    return op_is_onnx(reader->def, "Equal") && is_int(b, outer, reader->in[1 - input], 0) &&
            all_readers(b, outer, outer, reader->out[0], selects_zeros);
 }
 
 static bool reads_rows_or_size(const struct plan_builder *b, const struct graph_body *outer,
                                const struct graph_node *reader, uint32_t input)
 {
-    if (is_op(reader, "Size"))
+    if (op_is_onnx(reader->def, "Size"))
         return all_readers(b, outer, outer, reader->out[0], compares_with_0);
-    return is_op(reader, "Gather") && input == 1 && has_axis_0(reader);
+    return op_is_onnx(reader->def, "Gather") && input == 1 && has_axis_0(reader);
 }
 
 /* Returns the body that contains the node; NULL: none of these nodes does. */

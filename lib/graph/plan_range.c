@@ -45,9 +45,8 @@ static void add_rows(const struct plan *p, const struct plan_node *n, struct pla
     const struct rows *rows = n->param;
     double n_rows = (double)table->tensor.shape.dim[0];
 
-    if (n->def->domain != NULL || strcmp(n->def->name, "Gather") != 0 ||
-        table->kind != PLAN_PARAM || rows->kind != ROWS_AXIS || rows->axis != 0 ||
-        takes_any_id(p, table->index))
+    if (!op_is_onnx(n->def, "Gather") || table->kind != PLAN_PARAM || rows->kind != ROWS_AXIS ||
+        rows->axis != 0 || takes_any_id(p, table->index))
         return;
     intersect(r, -n_rows, n_rows - 1, table->name);
 }

@@ -126,7 +126,7 @@ static int order_nodes(struct plan *p, struct err *err)
 
 static int check_support(const struct plan *p, const struct plan_node *n, struct err *err)
 {
-    CHECK(n->def->domain == NULL && strcmp(n->def->name, "Gather") == 0); /* see param.c */
+    CHECK(op_is_onnx(n->def, "Gather")); /* see param.c */
     if (p->device.cuda != NULL)
         return err_set(err, ERR_UNSUPPORTED,
                        "Gather '%s' reads remote table '%s', which GPUs do not support: train on "

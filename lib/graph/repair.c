@@ -6,14 +6,8 @@
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "base/err.h"
-
-static bool is_op(const struct graph_node *n, const char *name)
-{
-    return n->def->domain == NULL && strcmp(n->def->name, name) == 0;
-}
 
 static const struct graph_node *producer(const struct graph *g, uint32_t value)
 {
@@ -40,7 +34,8 @@ static bool is_cast_of_zero(const struct graph *g, uint32_t value)
     const struct graph_node *n;
 
     while ((n = producer(g, value)) != NULL &&
-           (is_op(n, "Cast") || is_op(n, "CastLike") || is_op(n, "Identity")))
+           (op_is_onnx(n->def, "Cast") || op_is_onnx(n->def, "CastLike") ||
+            op_is_onnx(n->def, "Identity")))
         value = n->in[0];
     return value != GRAPH_NONE && g->values[value].kind == VALUE_CONST &&
            is_zero(&g->values[value].tensor);
@@ -56,11 +51,11 @@ static bool is_invalid_bias(const struct graph *g, uint32_t value)
         return false;
     if (g->values[value].kind == VALUE_CONST)
         return g->values[value].tensor.shape.rank == 2 && is_zero(&g->values[value].tensor);
-    if (expand == NULL || !is_op(expand, "Expand") || expand->n_in != 2 ||
+    if (expand == NULL || !op_is_onnx(expand->def, "Expand") || expand->n_in != 2 ||
         !is_cast_of_zero(g, expand->in[0]))
         return false;
     shape = producer(g, expand->in[1]);
-    return shape != NULL && is_op(shape, "Concat") && shape->n_in == 2;
+    return shape != NULL && op_is_onnx(shape->def, "Concat") && shape->n_in == 2;
 }
 
 int graph_repair(struct graph *g, struct err *err)
@@ -71,7 +66,7 @@ int graph_repair(struct graph *g, struct err *err)
     for (i = 0; i < g->n_nodes; i++) {
         struct graph_node *node = &g->nodes[i];
 
-        if (!is_op(node, "Conv") || node->n_in != 3 || !is_invalid_bias(g, node->in[2]))
+        if (!op_is_onnx(node->def, "Conv") || node->n_in != 3 || !is_invalid_bias(g, node->in[2]))
             continue;
         node->n_in = 2;
         if (n++ == 0)

@@ -46,11 +46,6 @@ struct restorer {
     struct err *err;
 };
 
-static bool is_op(const struct graph_node *n, const char *op)
-{
-    return n != NULL && n->def->domain == NULL && strcmp(n->def->name, op) == 0;
-}
-
 /* The node that computes a value, if it is this op; the node is recorded as a part of `f`. NULL
  * otherwise. */
 static const struct graph_node *made_by(const struct graph *g, struct norm_match *f, uint32_t value,
@@ -61,7 +56,7 @@ static const struct graph_node *made_by(const struct graph *g, struct norm_match
     if (value == GRAPH_NONE || f->n_interior == INTERIOR_MAX)
         return NULL;
     v = &g->values[value];
-    if (v->kind != VALUE_NODE || !is_op(&g->nodes[v->index], op))
+    if (v->kind != VALUE_NODE || !op_is_onnx(g->nodes[v->index].def, op))
         return NULL;
     f->interior[f->n_interior++] = v->index;
     return &g->nodes[v->index];
@@ -266,7 +261,8 @@ static bool recognise(const struct graph *g, const struct graph_node *add, struc
 {
     uint32_t k;
 
-    if (!is_op(add, "Add") || add->in[0] == GRAPH_NONE || add->in[1] == GRAPH_NONE)
+    if (add == NULL || !op_is_onnx(add->def, "Add") || add->in[0] == GRAPH_NONE ||
+        add->in[1] == GRAPH_NONE)
         return false;
     for (k = 0; k < 2; k++) {
         const struct graph_node *mul;

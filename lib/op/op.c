@@ -55,6 +55,11 @@ const struct op_def *op_find(const char *domain, const char *name, uint32_t opse
     return NULL;
 }
 
+bool op_is_onnx(const struct op_def *row, const char *name)
+{
+    return row->domain == NULL && strcmp(row->name, name) == 0;
+}
+
 /* ---- kernels ---- */
 
 const char *op_kernel_id(void)

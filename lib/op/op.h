@@ -305,6 +305,8 @@ struct op_call {
 /* Returns the row for (domain, name) at an opset; NULL: not supported. Domain "" and NULL mean
  * ai.onnx. */
 const struct op_def *op_find(const char *domain, const char *name, uint32_t opset);
+/* Returns whether the row is the op of ONNX with this name. */
+bool op_is_onnx(const struct op_def *row, const char *name);
 /* Returns the index of the row in op_all(); the CUDA plugin identifies rows by it. */
 uint32_t op_row(const struct op_def *def);
 /* Returns all *n rows, in the order of op_list.h. */
