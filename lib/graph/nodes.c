@@ -499,6 +499,63 @@ static int check_bodies(const struct graph_node *node, struct err *err)
     return 0;
 }
 
+static size_t count_names(char *const *names, size_t n)
+{
+    while (n > 0 && names[n - 1][0] == '\0')
+        n--;
+    return n;
+}
+
+/* Returns whether the row allows the attributes and the numbers of inputs and outputs of the node. */
+static bool has_form(const Onnx__NodeProto *p, const struct op_def *row)
+{
+    for (size_t i = 0; i < p->n_attribute; i++) {
+        const char *const *name = row->attrs;
+
+        while (name != NULL && *name != NULL &&
+               strcmp(*name, import_text(p->attribute[i]->name)) != 0)
+            name++;
+        if (name == NULL || *name == NULL)
+            return false;
+    }
+    return count_names(p->input, p->n_input) >= row->n_in.min && p->n_input <= row->n_in.max &&
+           count_names(p->output, p->n_output) >= row->n_out.min && p->n_output <= row->n_out.max;
+}
+
+/* The opset next to that of the model, a later one if there is one, whose form of the op the node has; 0: none, or the
+ * node has the form of the model's opset. */
+static uint32_t opset_of_form(const struct graph *g, const struct graph_node *node,
+                              const Onnx__NodeProto *p)
+{
+    const struct op_def *row;
+    uint32_t opset;
+
+    if (has_form(p, node->def))
+        return 0;
+    for (opset = g->opset + 1; opset <= GRAPH_OPSET_MAX; opset++)
+        if ((row = graph_find_row(node->def->name, opset)) != NULL && has_form(p, row))
+            return opset;
+    for (opset = g->opset - 1; opset >= GRAPH_OPSET_MIN; opset--)
+        if ((row = graph_find_row(node->def->name, opset)) != NULL && has_form(p, row))
+            return opset;
+    return 0;
+}
+
+/* Appends to the error of a node which other opset it is of, if it is of one. Returns rc. */
+static int name_opset(const struct graph *g, const struct graph_node *node,
+                      const Onnx__NodeProto *p, int rc, struct err *err)
+{
+    uint32_t opset = rc == ERR_INPUT || rc == ERR_UNSUPPORTED ? opset_of_form(g, node, p) : 0;
+    struct err own;
+
+    if (opset == 0 || err == NULL)
+        return rc;
+    own = *err;
+    return err_set(err, rc, "%s; the model has opset %" PRIu32 ", and the node is of opset %" PRIu32
+                            ": export the model with opset %" PRIu32,
+                   own.text, g->opset, opset, opset);
+}
+
 static int read_node(struct importer *im, const struct scope *scope, const Onnx__GraphProto *from,
                      size_t i, uint32_t index, struct graph_node *node, struct err *err)
 {
@@ -523,6 +580,7 @@ static int read_node(struct importer *im, const struct scope *scope, const Onnx_
         rc = check_required(node->def, p, err);
     if (rc == 0)
         rc = check_counts(node, p, err);
+    rc = name_opset(im->g, node, p, rc, err);
     return rc == 0 && graph_is_control(node->def) ? check_bodies(node, err) : rc;
 }
 

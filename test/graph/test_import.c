@@ -569,6 +569,34 @@ static void wrong_inputs_outputs_and_attributes_are_refused(void **state)
     refused(m, ERR_INPUT, "attribute 'transB' occurs twice", NULL);
 }
 
+static void node_of_another_opset_is_refused_with_both_opsets(void **state)
+{
+    static const struct {
+        int64_t opset;
+        const char *op, *inputs, *attribute, *said, *remedy;
+    } cases[] = {
+        { 17, "ReduceMean", "x axes", NULL, "has 2 inputs, expected 1 to 1; the model has opset 17, and the node is of opset 18",
+          "export the model with opset 18" },
+        { 12, "ReduceSum", "x axes", NULL, "has 2 inputs", "export the model with opset 13" },
+        { 17, "ReduceMax", "x", "noop_with_empty_axes", "attribute 'noop_with_empty_axes' is not supported",
+          "the node is of opset 18" },
+        { 18, "ReduceMean", "x", "axes", "attribute 'axes' is not supported", "export the model with opset 17" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model *m = begin(cases[i].opset);
+
+        model_weights(m, "axes", shape_of(1, (int64_t)1), 1);
+        model_node(m, cases[i].op, cases[i].inputs, "logits");
+        if (cases[i].attribute != NULL)
+            model_int(m, cases[i].attribute, 1);
+        model_output(m, "logits");
+        refused(m, cases[i].attribute != NULL ? ERR_UNSUPPORTED : ERR_INPUT, cases[i].said,
+                cases[i].remedy, NULL);
+    }
+}
+
 static void required_input_without_a_name_is_refused(void **state)
 {
     static const struct {
@@ -983,6 +1011,7 @@ int main(void)
         cmocka_unit_test(nodes_out_of_order_or_with_unknown_inputs_are_refused),
         cmocka_unit_test(duplicate_names_are_refused),
         cmocka_unit_test(wrong_inputs_outputs_and_attributes_are_refused),
+        cmocka_unit_test(node_of_another_opset_is_refused_with_both_opsets),
         cmocka_unit_test(required_input_without_a_name_is_refused),
         cmocka_unit_test(absent_optional_input_is_accepted),
         cmocka_unit_test(excess_inputs_and_outputs_without_names_are_refused),
