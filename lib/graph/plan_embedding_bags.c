@@ -48,7 +48,7 @@ static const struct plan_node *made_by(const struct plan *p, uint32_t value, con
     if (value == GRAPH_NONE || p->values.at[value].kind != PLAN_MADE)
         return NULL;
     n = &p->nodes.at[p->values.at[value].index];
-    return n->def->domain == NULL && strcmp(n->def->name, op) == 0 && n->out[0] == value ? n : NULL;
+    return op_is_onnx(n->def, op) && n->out[0] == value ? n : NULL;
 }
 
 /* Reads the single integer of input i. Returns false if it is absent, not known, or several. */
@@ -204,6 +204,21 @@ static int reshape_rows(struct plan *p, const char *name, uint32_t n, uint32_t *
                                : plan_no_memory(err);
 }
 
+/* Reduces axis 1, without that axis. The axes of a reduction are an input, and in earlier opsets an attribute. */
+static int reduce_axis_1(struct plan *p, const char *name, const char *op, uint32_t x,
+                         uint32_t *out, struct err *err)
+{
+    static const int64_t one = 1;
+    const struct op_attr attrs[] = { { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 },
+                                     { .name = "axes", .type = OP_ATTR_INTS, .ints = &one, .n = 1 } };
+    bool has_input = p->g->opset >= (strcmp(op, "ReduceSum") == 0 ? 13 : 18);
+    uint32_t in[2] = { x, GRAPH_NONE };
+
+    if (has_input && (in[1] = plan_add_ints(p, "(axes)", &one, 1)) == GRAPH_NONE)
+        return plan_no_memory(err);
+    return plan_add_op(p, op, name, attrs, has_input ? 1 : 2, in, has_input ? 2 : 1, out, 1, err);
+}
+
 /* ---- bags with padding ---- */
 
 /* Adds nodes to a plan; after a failure the calls do nothing. */
@@ -244,14 +259,13 @@ static uint32_t add_int(struct adder *a, const int64_t *x)
     return add_constant(a, &(struct tensor){ .dtype = TENSOR_I64, .data = (void *)x });
 }
 
-/* Reduces axis 1, without that axis. */
 static uint32_t add_reduction(struct adder *a, const char *op, uint32_t x)
 {
-    static const int64_t one = 1;
-    const struct op_attr keepdims = { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 };
-    uint32_t axes = a->rc == 0 ? plan_add_ints(a->p, "(axes)", &one, 1) : GRAPH_NONE;
+    uint32_t out = GRAPH_NONE;
 
-    return add(a, op, &keepdims, x, axes, GRAPH_NONE);
+    if (a->rc == 0)
+        a->rc = reduce_axis_1(a->p, a->name, op, x, &out, a->err);
+    return out;
 }
 
 /* Returns whether each id is the padding: [n w] -> [n, w, 1, ...], of the rank of the rows [n, w, ...]. */
@@ -304,12 +318,8 @@ static int reduce_padded(struct plan *p, const char *name, const struct bag *b, 
 int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n,
                         bool stacks, uint32_t *out, bool *done, struct err *err)
 {
-    static const int64_t one = 1;
-    struct op_attr attrs[] = { { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 },
-                               { .name = "axes", .type = OP_ATTR_INTS, .ints = &one, .n = 1 } };
     struct bag b;
     uint32_t value, in[2];
-    bool has_input;
     int rc;
 
     *done = false;
@@ -319,29 +329,16 @@ int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items,
     if (p->values.at[items[0]].tensor.shape.rank + stacks !=
         p->values.at[b.table != GRAPH_NONE ? b.table : b.rows].tensor.shape.rank)
         return 0;
-    if (b.selection != NULL && p->g->opset < 18) /* reductions have axes as attributes */
-        return 0;
     value = b.rows;
     rc = reshape_rows(p, name, n, &value, err);
-    if (rc == 0 && b.selection != NULL)
-        rc = reduce_padded(p, name, &b, n, value, out, err);
-    if (b.selection != NULL) {
-        *done = rc == 0;
-        return rc;
-    }
     if (rc == 0 && b.table != GRAPH_NONE) {
         in[0] = b.table;
         in[1] = value;
         rc = plan_add_op(p, "Gather", name, NULL, 0, in, 2, &value, 1, err);
     }
-    if (rc < 0)
-        return rc;
-    has_input = p->g->opset >= (strcmp(b.reduction, "ReduceSum") == 0 ? 13 : 18);
-    in[0] = value;
-    if (has_input && (in[1] = plan_add_ints(p, "(axes)", &one, 1)) == GRAPH_NONE)
-        return plan_no_memory(err);
-    rc = plan_add_op(p, b.reduction, name, attrs, has_input ? 1 : 2, in, has_input ? 2 : 1, out, 1,
-                     err);
+    if (rc == 0)
+        rc = b.selection != NULL ? reduce_padded(p, name, &b, n, value, out, err)
+                                 : reduce_axis_1(p, name, b.reduction, value, out, err);
     *done = rc == 0;
     return rc;
 }

@@ -5,7 +5,8 @@ what PyTorch computes for it.
     python3 test/graph/make_bags.py        needs torch, onnx; the files are committed
 
 Written by torch 2.15.0, onnx 1.23.2. bags_MODE.onnx: exported with optimize=False, as the recipe is; bags_MODE_default.onnx:
-as is. Descriptions and the metadata of nodes are removed, which halves the size. bags_MODE.txt: the sum of all logits for the ids of
+as is; bags_MODE_17.onnx: the latter
+in opset 17, in which reductions have their axes as attributes. Descriptions and the metadata of nodes are removed, which halves the size. bags_MODE.txt: the sum of all logits for the ids of
 bags(), and the gradient of each parameter."""
 import os
 import warnings
@@ -61,6 +62,31 @@ def export(module, inputs, path, optimize):
     onnx.save(model, path)
 
 
+def read_17(path):
+    """Returns a model, in opset 17 in place of 20."""
+    model = onnx.load(path)
+    give_axes(model.graph, {})
+    model.opset_import[0].version = 17
+    onnx.checker.check_model(model)
+    return model
+
+
+def give_axes(graph, known):
+    """Gives ReduceMean and ReduceMax their axes as attributes, also in bodies. known: constants of enclosing graphs."""
+    known = {**known, **{t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            known[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+        for a in node.attribute:
+            if a.type == onnx.AttributeProto.GRAPH:
+                give_axes(a.g, known)
+        if node.op_type in ("ReduceMean", "ReduceMax") and len(node.input) > 1:
+            attributes = [a for a in node.attribute if a.name != "noop_with_empty_axes"]
+            attributes.append(onnx.helper.make_attribute("axes", known[node.input.pop()].flatten().tolist()))
+            del node.attribute[:]
+            node.attribute.extend(attributes)
+
+
 def reference(module, inputs, path):
     loss = module(*inputs).double().sum()
     loss.backward()
@@ -77,6 +103,8 @@ def main():
         inputs = (bags(), bag_weights()) if has_weights else (bags(),)
         for ending, optimize in (("", False), ("_default", True)):
             export(module, inputs, os.path.join(FOLDER, "bags_%s%s.onnx" % (name, ending)), optimize)
+        if name in ("mean", "max"):
+            onnx.save(read_17(os.path.join(FOLDER, "bags_%s_default.onnx" % name)), os.path.join(FOLDER, "bags_%s_17.onnx" % name))
         reference(module, inputs, os.path.join(FOLDER, "bags_%s.txt" % name))
 
 

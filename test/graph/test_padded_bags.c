@@ -148,6 +148,16 @@ static void padded_bags_have_the_loss_and_the_gradients_of_pytorch(void **state)
         }
 }
 
+/* Before opset 18 the axes of ReduceMean and ReduceMax are attributes. */
+static void padded_bags_of_opset_17_have_the_loss_and_the_gradients_of_pytorch(void **state)
+{
+    (void)state;
+    for (uint32_t batch = 1; batch <= BAGS; batch *= 2) {
+        train("mean", "_17", batch);
+        train("max", "_17", batch);
+    }
+}
+
 /* A change of the model: the first text `from` behind the text `after` becomes `to`, of the same length. */
 struct edit {
     const char *after, *from, *to;
@@ -267,6 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(padded_bags_have_the_loss_and_the_gradients_of_pytorch),
+        cmocka_unit_test(padded_bags_of_opset_17_have_the_loss_and_the_gradients_of_pytorch),
         cmocka_unit_test(padded_bags_of_an_unknown_form_are_refused),
         cmocka_unit_test(padded_bags_whose_loop_does_not_begin_are_empty),
     };
