@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/text.h"
 #include "daemon/args.h"
 #include "daemon/ctl.h"
@@ -116,6 +117,24 @@ static int find_kind(const struct convert *c, const struct kind **out, struct er
     return 0;
 }
 
+/* Writes the list of classes, so that other folders can be converted with the same labels. */
+static int write_classes(const struct convert *c, struct err *err)
+{
+    char *path = NULL;
+    int rc = asprintf(&path, "%s.classes.txt", c->out) < 0 || c->class_list.failed
+                 ? err_set(err, ERR_NOMEM, "classes: out of memory")
+                 : fs_replace(path, c->class_list.data, c->class_list.len, err);
+
+    if (rc == 0)
+        printf("classes: %s; convert the images of the evaluation with --classes %s\n", path, path);
+    else
+        rc = err_wrap(
+            err, rc,
+            "the samples are written, but the list of their classes is not; run the command again");
+    free(path);
+    return rc;
+}
+
 static int convert(struct convert *c, char **words, int n, struct err *err)
 {
     const struct kind *kind = NULL;
@@ -150,6 +169,8 @@ static int convert(struct convert *c, char **words, int n, struct err *err)
                data_writer_records(c->writer), shards, shards == 1 ? "" : "s", c->out,
                c->features.data != NULL ? c->features.data : "");
     data_writer_close(c->writer);
+    if (rc == 0 && (c->class_list.len > 0 || c->class_list.failed))
+        rc = write_classes(c, err);
     return rc;
 }
 
@@ -190,6 +211,7 @@ int ctl_convert(int argc, char **argv)
     free_inputs(&c);
     buf_fini(&c.list);
     buf_fini(&c.features);
+    buf_fini(&c.class_list);
     if (rc < 0)
         fprintf(stderr, "trainerctl: %s\n", err.text);
     return ctl_exit_code(rc);

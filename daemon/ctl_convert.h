@@ -31,6 +31,7 @@ struct convert {
     struct data_writer *writer;
     struct buf list;     /* features of the current sample, encoded */
     struct buf features; /* description of the features in the syntax of a job file */
+    struct buf class_list; /* the classes that the inputs define, a line for each; empty: they define none */
 };
 
 /* ctl_convert_describe.c: appends a feature to c->features. `shape` is JSON; `more` is inserted before the closing

@@ -22,7 +22,6 @@ struct picture {
 struct pictures {
     VEC(struct picture) all;
     VEC(char *) classes;       /* owned; the label of a class is its index */
-    size_t n_given;            /* the first classes, which --classes lists */
     uint32_t n_color, n_turned; /* images with colors; with another orientation than that in which they are stored */
 };
 
@@ -72,7 +71,8 @@ static int list_class(struct pictures *p, const char *folder, uint32_t label, st
     return rc;
 }
 
-static bool find_class(const struct pictures *p, const char *name, size_t n, uint32_t *label)
+/* Sets *label to that of a class, whose name has n bytes. Returns false if the class is not known. */
+static bool find_label(const struct pictures *p, const char *name, size_t n, uint32_t *label)
 {
     for (size_t i = 0; i < p->classes.n; i++)
         if (strlen(p->classes.at[i]) == n && memcmp(p->classes.at[i], name, n) == 0) {
@@ -110,36 +110,21 @@ static int read_classes(struct pictures *p, const char *path, struct err *err)
         if (n > 0 && name[n - 1] == '\r')
             n--;
         if (n == 0 || memchr(name, '\0', n) != NULL || memchr(name, '/', n) != NULL)
-            rc = err_set(err, ERR_INPUT, "'%s': line %zu: expected the name of a folder", path,
-                         line);
-        else if (find_class(p, name, n, &other))
-            rc = err_set(err, ERR_INPUT, "'%s': line %zu: class '%.*s' is also in line %u", path,
-                         line, (int)n, name, other + 1);
+            rc = err_set(err, ERR_INPUT,
+                         "'%s': line %zu: expected the name of a class, which is that of its folder; found %s: correct "
+                         "the line, or remove it",
+                         path, line, n == 0 ? "an empty line" : "a path or bytes that are no text");
+        else if (find_label(p, name, n, &other))
+            rc = err_set(err, ERR_INPUT,
+                         "'%s': line %zu: class '%.*s' is also in line %u: remove one of the lines",
+                         path, line, (int)n, name, other + 1);
         else
             rc = add_class(p, name, n, err);
     }
     if (rc == 0 && p->classes.n == 0)
-        rc = err_set(err, ERR_INPUT, "'%s': expected a class in each line", path);
-    p->n_given = p->classes.n;
-    buf_fini(&text);
-    return rc;
-}
-
-/* Writes the list of classes, so that other folders can be converted with the same labels. */
-static int write_classes(const struct pictures *p, const char *prefix, struct err *err)
-{
-    struct buf text = { 0 };
-    char *path = NULL;
-    int rc;
-
-    for (size_t i = 0; i < p->classes.n; i++)
-        buf_printf(&text, "%s\n", p->classes.at[i]);
-    rc = asprintf(&path, "%s.classes.txt", prefix) < 0 || text.failed
-             ? err_set(err, ERR_NOMEM, "classes: out of memory")
-             : fs_replace(path, text.data, text.len, err);
-    if (rc == 0)
-        printf("classes: %s; convert the images of the evaluation with --classes %s\n", path, path);
-    free(path);
+        rc = err_set(err, ERR_INPUT,
+                     "'%s': expected a class in each line, found no line: name the file that the conversion "
+                     "of the training images wrote", path);
     buf_fini(&text);
     return rc;
 }
@@ -151,14 +136,15 @@ static int add_folder(struct pictures *p, const char *path, const char *name, co
     uint32_t label = (uint32_t)p->classes.n;
     int rc = 0;
 
-    if (!find_class(p, name, strlen(name), &label)) {
+    if (!find_label(p, name, strlen(name), &label)) {
         if (list != NULL)
             return err_set(err, ERR_INPUT,
                            "'%s': class '%s' is not in '%s', which has %zu classes: add it as the "
                            "last line, or remove the folder",
-                           path, name, list, p->n_given);
+                           path, name, list, p->classes.n);
         rc = strchr(name, '\n') != NULL
-                 ? err_set(err, ERR_INPUT, "'%s': the name of a class has no line break", path)
+                 ? err_set(err, ERR_INPUT,
+                           "'%s': the name of a class has a line break: rename the folder", path)
                  : add_class(p, name, strlen(name), err);
     }
     return rc == 0 ? list_class(p, path, label, err) : rc;
@@ -242,8 +228,8 @@ int convert_images(struct convert *c, struct err *err)
         rc = list_classes(&p, c->inputs.at[0].path, c->classes, err);
     for (size_t i = 0; rc == 0 && i < p.all.n; i++)
         rc = add_picture(c, &p, &p.all.at[rng_permute(c->seed, 0, p.all.n, i)], err);
-    if (rc == 0 && c->classes == NULL)
-        rc = write_classes(&p, c->out, err);
+    for (size_t i = 0; c->classes == NULL && i < p.classes.n; i++)
+        buf_printf(&c->class_list, "%s\n", p.classes.at[i]);
     if (rc == 0)
         describe(c, &p);
     for (size_t i = 0; i < p.all.n; i++)

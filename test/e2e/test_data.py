@@ -203,7 +203,13 @@ def convert_with_a_class_list_gives_a_folder_without_one_class_the_same_labels()
     assert "class 0: bee\nclass 1: cat\nclass 2: dog\n2 samples" in out, out
     assert sorted(r["label"][1][0] for r in records(folder + "/e-00000-of-00001.tfrecord")) == [1, 2]
     assert not os.path.exists(folder + "/e.classes.txt")
-    for text, part, message in (("bee\ncat\ndog\n", "other", "class 'eel' is not in"), ("cat\n\ndog\n", "eval", "line 2: expected"),
+    os.makedirs(folder + "/f-00000-of-00001.tfrecord/used")  # the file of the samples cannot be renamed to it
+    out = ctl("convert", "--out", folder + "/f", folder + "/train", code=1)
+    assert "f-00000-of-00001.tfrecord" in out.stderr and not os.path.exists(folder + "/f.classes.txt"), out.stderr
+    os.makedirs(folder + "/g.classes.txt/used")
+    out = ctl("convert", "--out", folder + "/g", folder + "/train", code=1)
+    assert "the list of their classes is not" in out.stderr and len(records(folder + "/g-00000-of-00001.tfrecord")) == 3, out.stderr
+    for text, part, message in (("bee\ncat\ndog\n", "other", "class 'eel' is not in"), ("cat\n\ndog\n", "eval", "line 2: expected the name of a class, which is that of its folder; found an empty line"),
                                 ("cat\r\ndog\r\ncat", "eval", "line 3: class 'cat' is also in line 1"), ("", "eval", "expected a class")):
         with open(folder + "/list", "w", newline="") as f:
             f.write(text)
