@@ -7,8 +7,9 @@ import json
 import os
 import re
 import subprocess
+import sys
 
-from kit import GUARD, ROOT, TRAINERCTL, TRAINERD, main, merge, test
+from kit import GUARD, ROOT, TRAINERCTL, TRAINERD, main, merge, test, workdir
 
 MANUALS = ["README.md", "config/README.md", "config/MODELS.md", "config/GPU.md", "config/OPS.md", "config/kubernetes/README.md",
            "systemd/README.md", "lib/README.md",
@@ -116,6 +117,15 @@ def every_example_of_a_job_is_valid():
         assert not errors, "%s\n%s" % (errors[0], text)
     for text in blocks("README.md", "json"):
         validator.validate(json.loads(text))
+
+
+@test
+def python_block_that_makes_arrays_runs_as_it_is():
+    found = [text for text in blocks("README.md", "python") if "numpy.save" in text]
+    assert len(found) == 1, found
+    folder = workdir()
+    p = subprocess.run([sys.executable, "-c", found[0]], cwd=folder, capture_output=True, text=True, timeout=GUARD)
+    assert p.returncode == 0 and sorted(os.listdir(folder)) == ["eval-label.npy", "eval-x.npy", "train-label.npy", "train-x.npy"], p
 
 
 @test
