@@ -102,6 +102,28 @@ def commit_is_that_of_the_repository_and_absent_without_one():
     assert commit() == git("rev-parse", "--short=12", "HEAD") + "-dirty\n"
 
 
+@test
+def every_relative_link_of_an_installed_document_leads_to_an_installed_file():
+    for prefix in ("/usr/local", "/opt/trainerd"):
+        folder = workdir()
+        make("install", "DESTDIR=" + folder, "PREFIX=" + prefix)
+        documents = [path for path in tree(folder) if path.endswith(".md")]
+        n = 0
+        for path in documents:
+            with open(os.path.join(folder, path)) as f:
+                text = f.read()
+            with open(os.path.join(ROOT, path.split("/doc/trainerd/")[1])) as f:
+                source = f.read()
+            for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
+                to = target.partition("#")[0]
+                if to and not re.match(r"[a-z]+:", to):
+                    assert os.path.isfile(os.path.join(folder, os.path.dirname(path), to)), (path, target)
+                    n += 1
+            words = re.compile(r"\[|\]\([^)\s]+\)")
+            assert words.sub("", text) == words.sub("", source), path  # only links differ
+        assert len(documents) >= 7 and n > 60, (documents, n)
+
+
 def keys_of(node, name):
     for key, value in node.get("properties", {}).items():
         yield name + key
