@@ -170,7 +170,7 @@ static void add_wide(task_ref t, const struct row *r, struct top_size size, stru
     end_line(out, at, size);
 }
 
-/* For 80 columns: without the age of the phase and the rate, the shares in one column, and the trouble below. */
+/* For 80 columns: without the age of the phase, the shares in one column, and the trouble below. */
 static void add_narrow(task_ref t, const struct row *r, struct top_size size, struct buf *out)
 {
     const Trainerd__V1__StepTime *time = t->step_time;
@@ -180,8 +180,9 @@ static void add_narrow(task_ref t, const struct row *r, struct top_size size, st
     if (time != NULL)
         snprintf(shares, sizeof(shares), "%.0f/%.0f/%.0f/%.0f", 100 * time->data,
                  100 * time->compute, 100 * time->reduce, 100 * time->checkpoint);
-    buf_printf(out, "%-12s %-8.8s %-14.14s %8s %9s %12s %8s", r->name, t->state,
-               r->phase.data != NULL ? r->phase.data : "", r->step, r->took, shares, r->lanes);
+    buf_printf(out, "%-11s %-7.7s %-10.10s %8s %8s %8s %12s %8s", r->name, t->state,
+               r->phase.data != NULL ? r->phase.data : "", r->step, r->rate, r->took, shares,
+               r->lanes);
     while (out->len > at && out->data[out->len - 1] == ' ')
         out->data[--out->len] = '\0';
     end_line(out, at, size);
@@ -289,8 +290,8 @@ void top_text(const Trainerd__V1__StatusReply *s, struct top_size size, struct b
     add_head(s, size, out);
     at = out->len;
     if (is_narrow(size))
-        buf_printf(out, "%-12s %-8s %-14s %8s %9s %12s %8s", "TASK", "STATE", "PHASE", "STEP",
-                   "STEP TIME", "D/C/R/CKPT %", "DEV/LANE");
+        buf_printf(out, "%-11s %-7s %-10s %8s %8s %8s %12s %8s", "TASK", "STATE", "PHASE", "STEP",
+                   "SAMPLE/S", "TIME", "D/C/R/CKPT %", "DEV/LANE");
     else
         buf_printf(out, "%-12s %-8s %-20s %10s %9s %9s %10s %7s %7s %7s %7s %8s", "TASK", "STATE",
                    "PHASE", "FOR", "STEP", "SAMPLES/S", "STEP TIME", "DATA", "COMPUTE", "REDUCE",

@@ -77,8 +77,8 @@ static void top_more_tasks_than_rows_shows_those_that_need_a_look(void **state)
     g->tasks[37].state = (char *)"joined";
     top_text(&g->reply, (struct top_size){ 80, 14 }, &out);
     assert_int_equal(check_lines(out.data, 80), 14);
-    assert_non_null(strstr(out.data, "worker 33    missing"));
-    assert_non_null(strstr(out.data, "worker 37    joined"));
+    assert_non_null(strstr(out.data, "worker 33   missing"));
+    assert_non_null(strstr(out.data, "worker 37   joined"));
     assert_non_null(strstr(out.data, "\n  connect: Connection refused\n")); /* below its task */
     assert_non_null(strstr(out.data, "... and 34 further tasks"));
     assert_true(strstr(out.data, "worker 33 ") < strstr(out.data, "worker 37 "));
@@ -110,10 +110,10 @@ static void top_advice_has_a_line_and_leaves_room_for_the_tasks(void **state)
     free(g);
 }
 
-static void top_80_columns_keep_step_time_shares_lanes_and_remedy(void **state)
+static void top_80_columns_keep_rate_step_time_shares_lanes_and_remedy(void **state)
 {
     static const char head[] =
-        "TASK         STATE    PHASE              STEP STEP TIME D/C/R/CKPT % DEV/LANE\n";
+        "TASK        STATE   PHASE          STEP SAMPLE/S     TIME D/C/R/CKPT % DEV/LANE\n";
     struct group *g = new_group(2);
     Trainerd__V1__Advice advice = TRAINERD__V1__ADVICE__INIT, *list[] = { &advice };
     struct buf out = { 0 };
@@ -127,6 +127,7 @@ static void top_80_columns_keep_step_time_shares_lanes_and_remedy(void **state)
     g->reply.step = g->tasks[0].step = 12345678;
     g->reply.total_steps = 44000000;
     g->reply.samples_per_second = 15.625;
+    g->tasks[0].samples_per_second = 15.625;
     g->tasks[0].n_devices = 2;
     g->tasks[0].lanes = 16;
     g->tasks[1].last_trouble = (char *)"checkpoint of step 100: No space left on device";
@@ -137,7 +138,7 @@ static void top_80_columns_keep_step_time_shares_lanes_and_remedy(void **state)
         assert_non_null(strstr(out.data, head));
         assert_non_null(strstr(
             out.data,
-            "worker 0     active   reduce         12345678     20 ms    0/75/25/0     2/16\n"));
+            "worker 0    active  reduce     12345678     15.6    20 ms    0/75/25/0     2/16\n"));
         assert_non_null(strstr(out.data, "elastic.balance\n"));
         assert_non_null(strstr(out.data, "15.6 samples/s"));
         assert_non_null(strstr(out.data, "No space left on device\n"));
@@ -180,7 +181,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(top_more_tasks_than_rows_shows_those_that_need_a_look),
         cmocka_unit_test(top_advice_has_a_line_and_leaves_room_for_the_tasks),
-        cmocka_unit_test(top_80_columns_keep_step_time_shares_lanes_and_remedy),
+        cmocka_unit_test(top_80_columns_keep_rate_step_time_shares_lanes_and_remedy),
         cmocka_unit_test(top_text_of_a_task_cannot_steer_the_terminal),
     };
 
