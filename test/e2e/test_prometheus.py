@@ -204,8 +204,11 @@ def alerts_fire_for_each_role_that_ended_and_none_for_a_group_that_trains_or_is_
     names = set(re.findall(r"\w+", expressions))
     records = record_each_role()
     leader = next(role for role in ROLES[:2] if records[role][1]["trainerd_leads", ""] == 1)
+    complete, left = record_complete_job(), ("trainerd_remaining_seconds", "")
+    minute_before = {role: (first, {**second, **{left: 65.0 for key in second if key == left}}) for role, (first, second) in complete.items()}
     cases = [ends_case("trains", series_of(records, names, ()), {}),
-             ends_case("is complete", series_of(record_complete_job(), names, ROLES), {}),
+             ends_case("is complete", series_of(complete, names, ROLES), {}),
+             ends_case("was scraped a minute before it was complete", series_of(minute_before, names, ROLES), {}),
              ends_case("is stopped or dies", series_of(records, names, ROLES), {"TrainerdNotReachable": len(ROLES)})]
     for role in ROLES:
         known = role != leader and ("trainerd_task_present", 'task="%s 0"' % role) in records[leader][1]
