@@ -35,12 +35,12 @@ static void end_line(struct buf *out, size_t from, struct top_size size)
 /* The number of bytes of `text` [n] that fit into `columns`, up to the end of a word where there is one. */
 static size_t fitting(const char *text, size_t n, size_t columns)
 {
-    size_t at = 0, word = 0;
+    size_t indent = strspn(text, " "), at = 0, word = 0;
 
     for (size_t used = 0; at < n && used < columns; used++) {
         size_t bytes = text_utf8_char(text + at, n - at);
 
-        if (text[at] == ' ')
+        if (text[at] == ' ' && at >= indent) /* a line of the indent alone would be blank */
             word = at;
         at += bytes > 0 ? bytes : 1;
     }

@@ -110,6 +110,27 @@ static void top_advice_has_a_line_and_leaves_room_for_the_tasks(void **state)
     free(g);
 }
 
+static void top_word_wider_than_the_terminal_leaves_no_blank_line(void **state)
+{
+    struct group *g = new_group(1);
+    struct buf out = { 0 };
+    char word[201];
+    const char *tasks;
+
+    (void)state;
+    memset(word, 'x', sizeof(word) - 1);
+    word[sizeof(word) - 1] = '\0';
+    g->tasks[0].last_error = word;
+    top_text(&g->reply, (struct top_size){ 80, 50 }, &out);
+    (void)check_lines(out.data, 80);
+    tasks = strstr(out.data, "worker 0");
+    assert_non_null(tasks);
+    assert_int_equal(check_lines(tasks, 80), 4); /* 200 characters in three lines */
+    assert_null(strstr(tasks, " \n"));
+    buf_fini(&out);
+    free(g);
+}
+
 static void top_80_columns_keep_rate_step_time_shares_lanes_and_remedy(void **state)
 {
     static const char head[] =
@@ -181,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(top_more_tasks_than_rows_shows_those_that_need_a_look),
         cmocka_unit_test(top_advice_has_a_line_and_leaves_room_for_the_tasks),
+        cmocka_unit_test(top_word_wider_than_the_terminal_leaves_no_blank_line),
         cmocka_unit_test(top_80_columns_keep_rate_step_time_shares_lanes_and_remedy),
         cmocka_unit_test(top_text_of_a_task_cannot_steer_the_terminal),
     };
