@@ -176,9 +176,10 @@ void certificates_check(struct certificates *c)
         metric_set(c->expires, (double)tls_expires(c->tls));
     if (left_s(c) <= WEEK_S && is_due(&c->near_end))
         log_warn("tls",
-                 "the certificate of this task ends in %" PRId64
-                 " h; replace its files, which are read again at once",
-                 left_s(c) / 3600);
+                 "the certificate of this task %s %" PRId64
+                 " h%s; replace its files, which are read again at once",
+                 left_s(c) > 0 ? "ends in" : "has ended", (int64_t)llabs(left_s(c)) / 3600,
+                 left_s(c) > 0 ? "" : " ago");
 }
 
 void certificates_unwatch(struct certificates *c)
