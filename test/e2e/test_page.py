@@ -242,7 +242,7 @@ def open_page(b, port, width=1280, scheme="light"):
 
 
 @test
-def page_of_a_task_that_ends_states_how_it_ended():
+def page_of_a_complete_job_states_its_last_step_on_every_task():
     program = need_program("chromium-headless-shell")
     gate = Gate()
     job = digits_job(workdir(), train={"steps": 40, "epochs": None}, checkpoint={"every_steps": 20})
@@ -263,11 +263,17 @@ def page_of_a_task_that_ends_states_how_it_ended():
             assert page.evaluate("document.getElementById('state').className") == "badge good"
             assert contrast(page) >= 4.5 and page.evaluate("document.getElementById('done').style.width") == "100%"
         keep_picture(b, "complete")
-        gate = Gate()
-        failing = Task(digits_job(workdir(), train={"epochs": 100000}), args=("--devices", "cpu:1", "--metrics", str(http_ports[0])), env={
-            "TRAINERD_FAULT": gate.fault("train.forward", 20) + ",train.update=fail@20"})
-        failing.until(lambda t: t.events("page"))
-        open_page(b, http_ports[0])
+
+
+@test
+def page_of_a_task_that_fails_states_the_reason():
+    program = need_program("chromium-headless-shell")
+    gate, port = Gate(), free_ports(1)[0]
+    failing = Task(digits_job(workdir(), train={"epochs": 100000}), args=("--devices", "cpu:1", "--metrics", str(port)), env={
+        "TRAINERD_FAULT": gate.fault("train.forward", 20) + ",train.update=fail@20"})
+    failing.until(lambda t: t.events("page"))
+    with browser.Browser(program) as b:
+        open_page(b, port)
         gate.open()
         assert failing.wait() == 138, failing.log()
         b.until("document.getElementById('updated').innerText.includes('The process has ended')")
