@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/text.h"
 
 enum { ARGS_MAX = 64 };
@@ -98,21 +99,42 @@ bool args_next_unread(const struct arg *table, size_t n, const char *const *othe
     return false;
 }
 
+/* Whether the value is a path, which the help calls FILE, DIR or PREFIX. */
+static bool takes_path(const struct arg *a)
+{
+    static const char *const words[] = { "FILE", "DIR", "PREFIX" };
+
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (strcmp(a->value, words[i]) == 0)
+            return true;
+    return false;
+}
+
+/* `from`: the flag or the variable, for messages. */
+static int set_text(const struct arg *a, const char *value, const char *from, struct err *err)
+{
+    int rc = takes_path(a) ? fs_check_path(value, err) : 0;
+
+    if (rc < 0)
+        return err_wrap(err, rc, "%s", from);
+    *a->text = value;
+    return 0;
+}
+
 static int parse_environment(const struct arg *table, size_t n, struct err *err)
 {
     for (size_t i = 0; i < n; i++) {
         const char *value = table[i].env != NULL ? getenv(table[i].env) : NULL;
+        int rc = 0;
 
         if (value == NULL || is_service_link(table[i].env, value))
             continue;
-        if (table[i].flag != NULL) {
-            int rc = parse_switch(&table[i], value, table[i].env, err);
-
-            if (rc < 0)
-                return rc;
-        } else if (value[0] != '\0') { /* an unset value is often "" in Kubernetes and systemd */
-            *table[i].text = value;
-        }
+        if (table[i].flag != NULL)
+            rc = parse_switch(&table[i], value, table[i].env, err);
+        else if (value[0] != '\0') /* an unset value is often "" in Kubernetes and systemd */
+            rc = set_text(&table[i], value, table[i].env, err);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -138,6 +160,7 @@ static int parse_flag(const struct arg *table, size_t n, int argc, char **argv, 
     const char *word = argv[*i] + 2;
     const char *equals = strchr(word, '=');
     size_t len = equals != NULL ? (size_t)(equals - word) : strlen(word);
+    char from[64];
 
     for (size_t k = 0; k < n; k++) {
         const struct arg *a = &table[k];
@@ -150,8 +173,8 @@ static int parse_flag(const struct arg *table, size_t n, int argc, char **argv, 
         }
         if (equals == NULL && *i + 1 >= argc)
             return err_set(err, ERR_INPUT, "--%s needs a value: %s", a->name, a->value);
-        *a->text = equals != NULL ? equals + 1 : argv[++*i];
-        return 0;
+        snprintf(from, sizeof(from), "--%s", a->name);
+        return set_text(a, equals != NULL ? equals + 1 : argv[++*i], from, err);
     }
     return unknown(table, n, word, len, err);
 }

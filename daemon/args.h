@@ -13,7 +13,8 @@ struct err;
 
 struct arg {
     const char *name;  /* "job": written --job VALUE or --job=VALUE */
-    const char *value; /* what the help calls the value; NULL: a switch */
+    /* what the help calls the value; FILE, DIR or PREFIX: a path, checked by fs_check_path(). NULL: a switch */
+    const char *value;
     const char *env;   /* "TRAINERD_JOB"; NULL: no variable. A switch is on for 1, true, yes */
     const char *help;  /* one or more lines; args_help() indents all but the first */
     /* receives the value, borrowed from argv or the environment; NULL: a switch */

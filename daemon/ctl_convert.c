@@ -62,6 +62,9 @@ static int add_inputs(struct convert *c, const char *word, struct err *err)
     glob_t g;
     int rc = 0;
 
+    rc = fs_check_path(path, err);
+    if (rc < 0)
+        return rc;
     if (access(path, F_OK) == 0)
         return add_input(c, word, n_name, path, err);
     if (glob(path, GLOB_ERR | GLOB_NOSORT, NULL, &g) != 0) {

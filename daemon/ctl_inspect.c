@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "daemon/args.h"
@@ -532,7 +533,7 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
         .from = in->batch_text != NULL ? INSPECT_BATCH_FLAG : INSPECT_BATCH_DEFAULT,
     };
     in->path = argv[1];
-    return rc;
+    return rc == 0 && in->path != NULL ? fs_check_path(in->path, err) : rc;
 }
 
 int ctl_inspect(int argc, char **argv)

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/text.h"
 #include "daemon/ctl.h"
 #include "graph/build.h"
@@ -116,6 +117,9 @@ static int parse(struct request *r, int argc, char **argv, struct err *err)
         return err_set(err, ERR_INPUT, "the name of a network is missing; --help lists the names");
     if (r->path == NULL)
         return err_set(err, ERR_INPUT, "-o FILE is missing");
+    rc = fs_check_path(r->path, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "-o");
     rc = find_net(r, name, err);
     for (size_t k = 0; rc == 0 && k < ZOO_KEYS; k++)
         r->values[k] = r->def->keys[k].value;

@@ -110,6 +110,12 @@ static int parse_all(struct run *r, int argc, char **argv, struct err *err)
         return err_set(err, ERR_INPUT, "the model is missing");
     if (r->directory == NULL || r->directory[0] == '\0')
         return err_set(err, ERR_INPUT, "-o DIR is missing: the folder for the outputs");
+    rc = fs_check_path(r->model, err);
+    if (rc < 0)
+        return rc;
+    rc = fs_check_path(r->directory, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "-o");
     if (r->format != NULL && strcmp(r->format, "npy") != 0 && strcmp(r->format, "pb") != 0)
         return err_set(err, ERR_INPUT, "--format: expected npy or pb, found '%.40s'", r->format);
     return 0;
@@ -134,6 +140,9 @@ static int read_array(struct run *r, uint32_t i, struct err *err)
 
     if (equals == NULL || equals == r->given[i] || path[0] == '\0')
         return err_set(err, ERR_INPUT, "--input: expected NAME=FILE, found '%.80s'", r->given[i]);
+    rc = fs_check_path(path, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "--input");
     name = arena_strndup(&r->mem, r->given[i], (size_t)(equals - r->given[i]));
     if (name == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/fs.h"
 #include "base/text.h"
 #include "ckpt/ckpt.h"
 #include "daemon/ctl.h"
@@ -54,6 +55,10 @@ int ctl_verify(int argc, char **argv)
                 "with the data. "
                 "Exit code 0: all\nare good; 1: one is not, or there is none.\n");
         return wants_help ? CTL_OK : CTL_USAGE;
+    }
+    if (fs_check_path(argv[1], &err) < 0) {
+        fprintf(stderr, "trainerctl: %s\n", err.text);
+        return CTL_USAGE;
     }
     if (is_checkpoint(argv[1])) {
         struct ckpt_info info;

@@ -100,7 +100,8 @@ int security_open(const struct security_opts *opts, struct security *out, struct
     if (opts->folder != NULL)
         rc = open_folder(opts->folder, "/communication/tls", &s.tls, err);
     else if (env != NULL && env[0] != '\0')
-        rc = open_folder(env, "TRAINERD_TLS", &s.tls, err);
+        rc = fs_check_path(env, err) < 0 ? err_wrap(err, ERR_INPUT, "TRAINERD_TLS")
+                                         : open_folder(env, "TRAINERD_TLS", &s.tls, err);
     else if (s.token[0] != '\0')
         rc = tls_open_token(s.token, &opts->host, opts->host != NULL ? 1 : 0, &s.tls, err);
     if (rc == 0)

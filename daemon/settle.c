@@ -261,10 +261,7 @@ static int name_file(const struct settled *s, const char *flag, const char *give
     enum { ROOM = 4096 };
     const struct cluster_task *self = s->cluster->self;
     const char *slash = strrchr(given, '/'), *dot;
-    int n, rc = fs_check_path(given, err);
-
-    if (rc < 0)
-        return err_wrap(err, rc, "%s", flag);
+    int n;
 
     slash = slash != NULL ? slash + 1 : given;
     dot = strrchr(slash, '.');

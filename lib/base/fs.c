@@ -292,44 +292,99 @@ int fs_remove_tree(const char *path, struct err *err)
     return rc;
 }
 
-static bool is_word(char c)
+static bool is_letter(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Returns the length of the scheme of a URL; 0: the path is not a URL. */
-static size_t scheme_bytes(const char *path)
+static bool is_word(char c)
+{
+    return is_letter(c) || (c >= '0' && c <= '9');
+}
+
+/* ---- the forms of a path that other programs read in another way ----
+ * Each function returns the length of the form at `at`, 0: the text there is a plain path. */
+
+static size_t url_bytes(const char *at)
 {
     size_t n = 0;
 
-    while (is_word(path[n]) || (n > 0 && strchr("+.-", path[n]) != NULL && path[n] != '\0'))
+    while (is_word(at[n]) || (n > 0 && strchr("+.-", at[n]) != NULL && at[n] != '\0'))
         n++;
-    return n > 1 && path[n] == ':' && path[n + 1] == '/' ? n : 0;
+    return n > 1 && at[n] == ':' && at[n + 1] == '/' ? n : 0;
 }
+
+static size_t file_url_bytes(const char *at)
+{
+    size_t n = url_bytes(at);
+
+    return n == 4 && strncasecmp(at, "file", n) == 0 ? n : 0;
+}
+
+/* "C:\run", "C:/run" and "\\host\run". */
+static size_t windows_bytes(const char *at)
+{
+    if (at[0] == '\\' && at[1] == '\\')
+        return 2;
+    return is_letter(at[0]) && at[1] == ':' && (at[2] == '\\' || at[2] == '/') ? 2 : 0;
+}
+
+static size_t home_bytes(const char *at)
+{
+    return at[0] == '~' ? 1 : 0;
+}
+
+static size_t variable_bytes(const char *at)
+{
+    if (at[0] != '$' || at[1] == '\0' || (!is_word(at[1]) && strchr("_{(", at[1]) == NULL))
+        return 0;
+    return 1 + strcspn(at + 1, "/$");
+}
+
+/* "%h" of systemd, "%j" of Slurm, "%USERNAME%" of Windows. "100%done" and "5%" are plain names. */
+static size_t specifier_bytes(const char *at)
+{
+    size_t n = 1;
+
+    if (at[0] != '%' || !is_letter(at[1]))
+        return 0;
+    if (!is_word(at[2]))
+        return 2;
+    while (is_word(at[n]) || at[n] == '_')
+        n++;
+    return at[n] == '%' ? n + 1 : 0;
+}
+
+static const struct form {
+    size_t (*find)(const char *at);
+    bool is_whole; /* the path is of this form; false: a part of it, at any byte */
+    const char *what, *remedy;
+} forms[] = {
+    { file_url_bytes, true, "is a URL", "expected a path: write it without 'file://'" },
+    { url_bytes, true, "is a URL",
+      "expected a path of a mounted file system: mount the storage on every host and write the path of the mount, or write './' "
+      "in front for a folder of this name" },
+    { windows_bytes, true, "is a path of Windows",
+      "expected a path of this machine, such as /data/run; write './' in front for a file of this name" },
+    { home_bytes, true, "begins with '~', which is not expanded", "write the absolute path, or './~...' for a file of this name" },
+    { variable_bytes, false, "is not expanded", "write its value" },
+    { specifier_bytes, false, "is not expanded", "write its value" },
+};
 
 int fs_check_path(const char *path, struct err *err)
 {
-    size_t scheme = scheme_bytes(path), n;
+    size_t n = 0, at = 0;
 
-    if (scheme == 4 && strncasecmp(path, "file", scheme) == 0)
-        return err_set(err, ERR_INPUT,
-                       "'%.200s' is a URL; expected a path: write it without 'file://'", path);
-    if (scheme > 0)
-        return err_set(err, ERR_INPUT,
-                       "'%.200s' is a URL; expected a path of a mounted file system: mount the storage on every host and write "
-                       "the path of the mount, or './%.*s:...' for a folder of this name",
-                       path, (int)scheme, path);
-    if (path[0] == '~')
-        return err_set(
-            err, ERR_INPUT,
-            "'%.200s': '~' is not expanded; write the absolute path, or './~...' for a file of this name",
-            path);
-    for (const char *at = strchr(path, '$'); at != NULL; at = strchr(at + 1, '$')) {
-        if (!is_word(at[1]) && at[1] != '_' && at[1] != '{' && at[1] != '(')
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        for (at = 0, n = 0; n == 0 && path[at] != '\0' && (at == 0 || !forms[i].is_whole); at++)
+            n = forms[i].find(path + at);
+        if (n == 0)
             continue;
-        n = 1 + strcspn(at + 1, "/$");
-        return err_set(err, ERR_INPUT, "'%.200s': '%.*s' is not expanded; write its value", path,
-                       n < 80 ? (int)n : 80, at);
+        at--;
+        if (!forms[i].is_whole)
+            return err_set(err, ERR_INPUT, "'%.200s': '%.*s' %s; %s", path, n < 80 ? (int)n : 80,
+                           path + at, forms[i].what, forms[i].remedy);
+        return err_set(err, ERR_INPUT, "'%.200s' %s; %s", path, forms[i].what, forms[i].remedy);
     }
     return 0;
 }

@@ -32,9 +32,10 @@ int fs_remove_tree(const char *path, struct err *err); /* 0 if `path` does not e
  * Errors: ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int fs_open_below(const char *dir, const char *location, const char *what, struct err *err);
 
-/* Refuses a path that a shell or another program would read in another way: a URL ("s3://bucket", "file:///a"), and a
- * home folder or a variable ("~/a", "$USER"), which are not expanded here. Otherwise a folder "s3:" or "~" would be
- * created. "./s3:/a" and "./~" name such folders. Errors: ERR_INPUT. */
+/* Refuses a path that a shell or another program would read in another way: a URL ("s3://bucket", "file:///a"), a path of
+ * Windows ("C:\\run"), and a home folder, a variable or a specifier of systemd or Slurm ("~/a", "$USER", "%h"), which are
+ * not expanded here. Otherwise a folder "s3:" or "~" would be created. "./s3:/a" and "./~" name such folders. Errors:
+ * ERR_INPUT. */
 int fs_check_path(const char *path, struct err *err);
 /* Returns a copy of `name` if it is absolute, else dir/name; NULL: out of memory. The caller frees
  * the result. */

@@ -82,7 +82,10 @@ int conf_parse(const char *path, const char *text, size_t n, struct conf **out, 
 int conf_read(const char *path, struct conf **out, struct err *err)
 {
     struct buf text = { 0 };
-    int rc = fs_read(path, JSON_MAX_BYTES, &text, err);
+    int rc = fs_check_path(path, err);
+
+    if (rc == 0)
+        rc = fs_read(path, JSON_MAX_BYTES, &text, err);
 
     if (rc < 0)
         rc = err_wrap(err, rc, "job file");

@@ -13,7 +13,7 @@
 #include "daemon/args.h"
 
 struct parsed {
-    const char *port, *job;
+    const char *port, *job, *task;
     bool insecure;
     int rc;
     struct err err;
@@ -25,6 +25,7 @@ static struct parsed parse(int argc, char **argv)
     const struct arg table[] = {
         { "port", "N", "TRAINERD_PORT", "", &p.port, NULL },
         { "job", "FILE", "TRAINERD_JOB", "", &p.job, NULL },
+        { "task", "TYPE:INDEX", "TRAINERD_TASK", "", &p.task, NULL },
         { "insecure", NULL, "TRAINERD_INSECURE", "", NULL, &p.insecure },
     };
 
@@ -72,10 +73,30 @@ static void link_in_another_variable_is_a_value(void **state)
     struct parsed p;
 
     (void)state;
-    setenv("TRAINERD_JOB", "tcp://job", 1);
+    setenv("TRAINERD_TASK", "tcp://task", 1);
+    p = parse(1, argv);
+    unsetenv("TRAINERD_TASK");
+    assert_string_equal(p.task, "tcp://task");
+}
+
+static void url_is_refused_where_a_flag_or_variable_is_a_path(void **state)
+{
+    char *argv[] = { (char *)"trainerd", (char *)"--job=s3://a/job.json", NULL };
+    char *plain[] = { (char *)"trainerd", (char *)"--job", (char *)"a/job.json", NULL };
+    struct parsed p;
+
+    (void)state;
+    p = parse(2, argv);
+    assert_int_equal(p.rc, ERR_INPUT);
+    assert_non_null(strstr(p.err.text, "--job: 's3://a/job.json' is a URL"));
+    p = parse(3, plain);
+    assert_int_equal(p.rc, 0);
+    assert_string_equal(p.job, "a/job.json");
+    setenv("TRAINERD_JOB", "s3://a/job.json", 1);
     p = parse(1, argv);
     unsetenv("TRAINERD_JOB");
-    assert_string_equal(p.job, "tcp://job");
+    assert_int_equal(p.rc, ERR_INPUT);
+    assert_non_null(strstr(p.err.text, "TRAINERD_JOB: 's3://a/job.json' is a URL"));
 }
 
 static void variable_that_nothing_reads_is_found_with_the_nearest_name(void **state)
@@ -131,6 +152,7 @@ int main(void)
         cmocka_unit_test(service_variable_of_kubernetes_is_no_value_of_a_flag),
         cmocka_unit_test(other_value_of_the_variable_is_that_of_the_flag),
         cmocka_unit_test(link_in_another_variable_is_a_value),
+        cmocka_unit_test(url_is_refused_where_a_flag_or_variable_is_a_path),
         cmocka_unit_test(variable_that_nothing_reads_is_found_with_the_nearest_name),
         cmocka_unit_test(flag_beside_a_service_variable_has_its_value),
     };

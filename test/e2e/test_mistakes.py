@@ -68,11 +68,17 @@ ROWS = [
      r"/checkpoint/directory: 's3://bucket/run' is a URL; expected a path .*mount the storage", 2),
     ("export is a URL", {"job": {"export": {"onnx": "gs://bucket/m.onnx"}}}, r"/export/onnx: 'gs://bucket/m.onnx' is a URL", 2),
     ("curves are a URL of a file", {"job": {"summary": {"directory": "file:///run"}}}, r"/summary/directory: .*without 'file://'", 2),
-    ("data are in a home folder", {"job": {"data": {"train": "~/digits-*.tfrecord"}}}, r"/data/train: .*'~' is not expanded", 2),
+    ("data are in a home folder", {"job": {"data": {"train": "~/digits-*.tfrecord"}}}, r"/data/train: .*'~', which is not expanded", 2),
     ("checkpoints have a variable", {"job": {"checkpoint": {"directory": "/scratch/$USER/run"}}},
      r"/checkpoint/directory: .*'\$USER' is not expanded; write its value", 2),
     ("export is a folder", {"job": {"export": {"onnx": "there"}}, "folder": "there"}, r"/export/onnx: '.*/there' is a folder; expected the name of a file", 2),
-    ("trace is in a home folder", {"env": {"TRAINERD_TRACE": "~/step.json"}}, r"--trace: .*'~' is not expanded", 2),
+    ("trace is in a home folder", {"env": {"TRAINERD_TRACE": "~/step.json"}}, r"TRAINERD_TRACE: .*'~', which is not expanded", 2),
+    ("trace is a URL", {"args": ["--trace", "s3://a/step.json"]}, r"--trace: 's3://a/step.json' is a URL", 2),
+    ("job file is a URL", {"args": ["--job", "gs://a/job.json"], "job": None}, r"--job: 'gs://a/job.json' is a URL", 2),
+    ("certificates are a URL", {"env": {"TRAINERD_TLS": "s3://a/tls"}, "cluster": worker(TWO)}, r"TRAINERD_TLS: 's3://a/tls' is a URL", 2),
+    ("checkpoints are on a drive of Windows", {"job": {"checkpoint": {"directory": "C:\\run"}}},
+     r"/checkpoint/directory: 'C:\\run' is a path of Windows", 2),
+    ("curves have a specifier of systemd", {"job": {"summary": {"directory": "%h/run"}}}, r"/summary/directory: .*'%h' is not expanded", 2),
     ("model file is absent", {"job": {"model": {"onnx": "absent.onnx"}}}, r"absent.onnx", 2),
     ("model file is a folder", {"job": {"model": {"onnx": "there"}}, "folder": "there"}, r"there' is not a regular file", 2),
     ("model file is not ONNX", {"job": {"model": {"onnx": "there"}}, "file": "there"}, r"there", 2),
@@ -381,6 +387,22 @@ def trainerctl_names_the_remedy():
                              (["verify", folder], 1, "has no checkpoint (step-*); expected checkpoint.directory of a job")):
         p = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == code and text in p.stderr, (args, p)
+
+
+@test
+def trainerctl_refuses_urls_in_every_path_that_a_command_takes():
+    url, folder = "s3://bucket/x", workdir()
+    with open(os.path.join(folder, "a.csv"), "w") as f:
+        f.write("x,y\n1,2\n")
+    csv = os.path.join(folder, "a.csv")
+    for args in (["convert", "--out", url, csv], ["convert", "--out", csv, url], ["convert", "--out", csv, "x=" + url + ".npy"],
+                 ["convert", "--classes=" + url, "--out", csv, folder], ["model", "mlp", "-o", url], ["inspect", url], ["verify", url],
+                 ["run", url, "-o", folder], ["run", csv, "-o", url], ["data", url], ["restart", url], ["preflight", url],
+                 ["local", "-n", "2", url], ["local", "--restart", url], ["keys", "--out", url], ["keys", "--cluster", url, "--out", folder],
+                 ["trace", "--out", url, "127.0.0.1:1"]):
+        p = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD, cwd=folder)
+        assert p.returncode == 2 and "' is a URL; expected a path of a mounted file system" in p.stderr, (args, p)
+    assert os.listdir(folder) == ["a.csv"], os.listdir(folder)
 
 
 @test
