@@ -60,28 +60,15 @@ static int scan_block(struct data_scan *w, struct lines *l, const uint8_t *bytes
     return rc;
 }
 
-/* Recognizes files that are no CSV by their first bytes; nearly any other bytes are some text. */
 static int refuse_other_files(struct data_scan *w, const uint8_t *bytes, uint64_t held,
                               struct err *err)
 {
-    static const struct {
-        const char *bytes;
-        uint32_t n;
-        const char *what, *remedy;
-    } known[] = {
-        { "\xff\xfe", 2, "text in UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE" },
-        { "\xfe\xff", 2, "text in UTF-16", "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE" },
-        { "PK\3\4", 4, "a zip file, such as an Excel workbook (.xlsx)", "export it as CSV" },
-        { "\xd0\xcf\x11\xe0", 4, "an Excel workbook (.xls)", "export it as CSV" },
-        { "PAR1", 4, "a Parquet file", "export it as CSV" },
-        { "\x28\xb5\x2f\xfd", 4, "compressed with zstd", "unpack it, or compress it with gzip" },
-    };
-
-    for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (known[i].n <= held && memcmp(bytes, known[i].bytes, known[i].n) == 0)
-            return err_set(err, ERR_INPUT, "'%s' is %s, expected a CSV file in UTF-8: %s",
-                           w->f->origin, known[i].what, known[i].remedy);
-    return 0;
+    if (held >= 2 && (memcmp(bytes, "\xff\xfe", 2) == 0 || memcmp(bytes, "\xfe\xff", 2) == 0))
+        return err_set(
+            err, ERR_INPUT,
+            "'%s' is text in UTF-16, expected a CSV file in UTF-8: save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE",
+            w->f->origin);
+    return data_scan_refuse_kind(w, "a CSV file in UTF-8", "export it as CSV", err);
 }
 
 int csv_index(struct data_scan *w, struct err *err)

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/err.h"
+#include "base/file_kind.h"
 #include "base/fs.h"
 
 enum { MAGIC_BYTES = 6, ALIGN = 64, HEADER_MAX = 1 << 16 };
@@ -184,11 +185,18 @@ static void from_fortran(const struct tensor *t, const uint8_t *from, uint8_t *t
 
 static int find_header(const uint8_t *bytes, size_t n, struct header *h)
 {
+    const struct file_kind *kind;
     size_t length, first;
 
-    if (n < MAGIC_BYTES + 4 || memcmp(bytes, magic, MAGIC_BYTES) != 0)
+    if (n < MAGIC_BYTES + 4 || memcmp(bytes, magic, MAGIC_BYTES) != 0) {
+        kind = file_kind_of(bytes, n);
+        if (kind != NULL)
+            return err_set(
+                h->err, ERR_INPUT, "%s is %s, expected a .npy file: %s", h->what, kind->what,
+                kind->remedy != NULL ? kind->remedy : "write the array with numpy.save()");
         return err_set(h->err, ERR_INPUT,
                        "%s is not a .npy file: it does not begin with \\x93NUMPY", h->what);
+    }
     if (bytes[6] < 1 || bytes[6] > 3)
         return err_set(h->err, ERR_UNSUPPORTED, "%s is of .npy version %d; supported are 1 to 3",
                        h->what, bytes[6]);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "base/err.h"
+#include "base/file_kind.h"
 #include "base/vec.h"
 #include "data/data_priv.h"
 
@@ -35,6 +36,23 @@ int data_scan_fetch(struct data_scan *w, uint64_t at, uint64_t need, uint64_t wa
     *bytes = w->block + (at - w->from);
     *held = w->from + w->held - at;
     return rc;
+}
+
+int data_scan_refuse_kind(struct data_scan *w, const char *expected, const char *remedy,
+                          struct err *err)
+{
+    uint64_t n = w->f->bytes < FILE_KIND_BYTES ? w->f->bytes : FILE_KIND_BYTES, held;
+    const struct file_kind *kind;
+    const uint8_t *head;
+    int rc = n > 0 ? data_scan_fetch(w, 0, n, n, &head, &held, err) : 0;
+
+    if (n == 0 || rc < 0)
+        return rc;
+    kind = file_kind_of(head, n);
+    return kind == NULL
+               ? 0
+               : err_set(err, ERR_INPUT, "'%s' is %s, expected %s: %s", w->f->origin, kind->what,
+                         expected, kind->remedy != NULL ? kind->remedy : remedy);
 }
 
 int data_scan_add(struct data_scan *w, uint64_t at, struct err *err)

@@ -91,32 +91,23 @@ static bool has_labels(const struct data_set *s)
 /* Files that are not plain tokens are recognized by their first bytes, because any bytes are tokens. */
 static int refuse_header(struct data_scan *w, struct err *err)
 {
-    static const struct {
-        const char *bytes;
-        uint32_t n;
-        const char *what, *remedy;
-    } known[] = {
-        { "\x93NUMPY", 6, "the header of a .npy file", "write the tokens with array.tofile(), not with numpy.save()" },
-        /* 20240520, version 1; 20240801, version 7 */
-        { "\x88\xd8\x34\x01\x01\0\0\0", 8, "the header of llm.c, 1024 bytes", "remove it: tail -c +1025 FILE" },
-        { "\xa1\xd9\x34\x01\x07\0\0\0", 8, "the header of llm.c, 1024 bytes", "remove it: tail -c +1025 FILE" },
-        { "PK\3\4", 4, "the header of a zip file (.npz, .pt)", "write the tokens with array.tofile()" },
-        { "PAR1", 4, "the header of a Parquet file", "write the tokens with array.tofile()" },
-        { "ARROW1", 6, "the header of an Arrow file", "write the tokens with array.tofile()" },
-        { "\x89HDF\r\n\x1a\n", 8, "the header of an HDF5 file", "write the tokens with array.tofile()" },
-        { "\x28\xb5\x2f\xfd", 4, "the header of a zstd file", "unpack it" },
-    };
-    uint64_t want = w->f->bytes < 8 ? w->f->bytes : 8, held;
+    static const char *const llm_c[] = { "\x88\xd8\x34\x01\x01\0\0\0", "\xa1\xd9\x34\x01\x07\0\0\0" }; /* 20240520, version 1; 20240801, version 7 */
+    const char *type = tensor_dtype_name(w->s->features[0].stored);
+    uint64_t held;
     const uint8_t *bytes;
-    int rc = want > 0 ? data_scan_fetch(w, 0, want, want, &bytes, &held, err) : 0;
+    char expected[64];
+    int rc = w->f->bytes >= 8 ? data_scan_fetch(w, 0, 8, 8, &bytes, &held, err) : 0;
 
-    for (size_t i = 0; rc == 0 && i < COUNT_OF(known); i++)
-        if (known[i].n <= want && memcmp(bytes, known[i].bytes, known[i].n) == 0)
+    for (size_t i = 0; rc == 0 && w->f->bytes >= 8 && i < COUNT_OF(llm_c); i++)
+        if (memcmp(bytes, llm_c[i], 8) == 0)
             return err_set(err, ERR_INPUT,
-                           "'%s' begins with %s; expected tokens of %s from the first byte on; %s",
-                           w->f->origin, known[i].what, tensor_dtype_name(w->s->features[0].stored),
-                           known[i].remedy);
-    return rc;
+                           "'%s' begins with the header of llm.c, 1024 bytes; expected tokens of %s from the first byte on; "
+                           "remove it: tail -c +1025 FILE", w->f->origin, type);
+    snprintf(expected, sizeof(expected), "tokens of %s from the first byte on", type);
+    return rc < 0 ? rc
+                  : data_scan_refuse_kind(
+                        w, expected, "write the tokens with array.tofile(), not with numpy.save()",
+                        err);
 }
 
 static int tokens_index(struct data_scan *w, struct err *err)

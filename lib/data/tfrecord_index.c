@@ -77,6 +77,7 @@ static int skip_rest(struct data_scan *w, uint64_t at, struct err *err)
 int tfrecord_index(struct data_scan *w, struct err *err)
 {
     uint64_t at = 0, length = 0;
+    struct err why;
     int rc = 0;
 
     while (at < w->f->bytes) {
@@ -84,6 +85,14 @@ int tfrecord_index(struct data_scan *w, struct err *err)
             rc = data_scan_report(w, at, err);
         if (rc == 0)
             rc = scan_record(w, at, &length, err);
+        if (rc == ERR_CORRUPT && at == 0) { /* not a record that was damaged, but a file of another format */
+            int other = data_scan_refuse_kind(
+                w, "a TFRecord file",
+                "convert it (trainerctl convert --help), or name its format in data.format", &why);
+
+            if (other < 0)
+                return err_set(err, other, "%s", why.text);
+        }
         if (rc == ERR_CORRUPT && w->s->skip_bad) {
             rc = skip_rest(w, at, err);
             break;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/file_kind.h"
 
 enum { IR_VERSION_MIN = 3 }; /* the first version with opset_import */
 
@@ -328,10 +329,16 @@ static int (*const steps[])(struct importer *, struct err *) = {
 static int unpack(struct graph *g, const struct graph_opts *opts, const void *bytes, size_t n,
                   struct err *err)
 {
+    const struct file_kind *kind;
     int rc;
 
     g->file.unpack_budget = graph_scan_budget(n);
     rc = graph_scan(&onnx__model_proto__descriptor, bytes, n, &g->file.unpack_budget, err);
+    kind = rc == ERR_INPUT ? file_kind_of(bytes, n) : NULL;
+    if (kind != NULL)
+        return err_set(err, ERR_INPUT, "not an ONNX model: the file is %s; %s", kind->what,
+                       kind->remedy != NULL ? kind->remedy
+                                            : "export the network to ONNX (trainerctl recipe)");
     if (rc < 0)
         return rc;
     g->file.path = arena_strdup(&g->mem, opts->path != NULL ? opts->path : "");

@@ -451,8 +451,11 @@ static void file_that_is_no_csv_is_named(void **state)
         const char *bytes, *text;
     } files[] = {
         { "\xff\xfe" "a", "a.csv' is text in UTF-16, expected a CSV file in UTF-8: save it as UTF-8" },
-        { "PK\3\4 sheet", "a.csv' is a zip file, such as an Excel workbook" },
+        { "PK\3\4 sheet", "a.csv' is a zip archive, as .npz, .pt and .xlsx are, expected a CSV file in UTF-8: export it as CSV" },
         { "PAR1", "a.csv' is a Parquet file" },
+        { "\xfd" "7zXZ\0", "a.csv' is an xz stream" },
+        { "\n <!DOCTYPE html><p>404", "a.csv' is a page in HTML or XML" },
+        { "version https://git-lfs.github.com/spec/v1\n", "fetch the file with git lfs pull" },
     };
     struct data_opts opts = { .origin.format = DATA_CSV, .origin.csv_header = true, .features = csv_features, .n_features = 2 };
     char *folder = kit_folder();
@@ -860,7 +863,7 @@ static void token_file_that_begins_with_the_header_of_another_format_is_refused(
         char bytes[16];
         const char *text; /* NULL: accepted */
     } cases[] = {
-        { "\x93NUMPY\1\0v\0{'des", "a.bin' begins with the header of a .npy file; expected tokens of uint16" },
+        { "\x93NUMPY\1\0v\0{'des", "a.bin' is a .npy file, expected tokens of uint16" },
         { "\x88\xd8\x34\x01\1\0\0\0\x0a", "begins with the header of llm.c, 1024 bytes" },
         { "\x88\xd8\x34\x01\2\0\0\0\x0a", NULL }, /* the token 55432 */
         { "\xa1\xd9\x34\x01\7\0\0\0\x0a", "tail -c +1025" },

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/cancel.h"
+#include "base/check.h"
 #include "base/fault.h"
 
 static int open_again(const char *folder, const char *glob_part, const char *index,
@@ -210,6 +211,40 @@ static void index_of_an_invalid_tfrecord_file_is_refused_with_file_and_offset(vo
     kit_remove(folder);
 }
 
+static void tfrecord_file_of_another_format_is_named_with_the_remedy(void **state)
+{
+    static const struct {
+        size_t at;
+        const char *bytes;
+        size_t n;
+        const char *what, *remedy;
+    } files[] = {
+        { 0, "BZh91AY&SY\x12\x34\x56\x78", 14, "is a bzip2 stream, expected a TFRecord file", "bunzip2" },
+        { 0, "\xfd" "7zXZ\0\0\4", 8, "an xz stream", "unxz" },
+        { 0, "\x28\xb5\x2f\xfd\4\0", 6, "a zstd stream", "unzstd" },
+        { 0, "\x04\x22\x4d\x18", 4, "an lz4 stream", "unlz4" },
+        { 0, "<!DOCTYPE html>\n<html>", 22, "a page in HTML", "download the file again" },
+        { 0, "\xef\xbb\xbf<?xml version", 16, "a page in HTML or XML", "download the file again" },
+        { 257, "ustar", 5, "a tar archive", "tar -xf" },
+        { 0, "PK\3\4", 4, "a zip archive", "data.format" },
+        { 0, "PAR1", 4, "a Parquet file", "trainerctl convert" },
+        { 0, "\x93NUMPY\1\0", 8, "a .npy file", "data.format" },
+        { 0, "version https://git-lfs.github.com/spec/v1", 42, "a pointer of Git LFS", "git lfs pull" },
+    };
+    char *folder = kit_folder(), bytes[512];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        for (size_t longer = 0; longer < 2; longer++) {
+            memset(bytes, 'a', sizeof(bytes));
+            memcpy(bytes + files[i].at, files[i].bytes, files[i].n);
+            kit_write(folder, "a.tfrecord", bytes,
+                      longer ? sizeof(bytes) : files[i].at + files[i].n);
+            refused(folder, ERR_INPUT, files[i].what, files[i].remedy);
+        }
+    kit_remove(folder);
+}
+
 static void record_larger_than_a_gibibyte_is_refused(void **state)
 {
     char *folder = kit_folder(), *path = fs_join(folder, "a.tfrecord");
@@ -397,6 +432,7 @@ int main(void)
         cmocka_unit_test(index_damaged_is_rebuilt),
         cmocka_unit_test(index_that_cannot_be_written_is_an_error),
         cmocka_unit_test(index_of_an_invalid_tfrecord_file_is_refused_with_file_and_offset),
+        cmocka_unit_test(tfrecord_file_of_another_format_is_named_with_the_remedy),
         cmocka_unit_test(record_larger_than_a_gibibyte_is_refused),
         cmocka_unit_test(data_open_with_a_directory_or_invalid_features_is_refused),
         cmocka_unit_test(digest_depends_on_names_sizes_and_counts),
