@@ -41,7 +41,7 @@ static int try_one(const char *key, const char *path,
     if (rc == ERR_TIMEOUT) {
         log_warn(
             "storage",
-            "%s: '%s' does not answer within %u ms; training begins, and saves are tried later",
+            "%s: '%s' does not answer within %u ms; training begins, and writes are tried later",
             key, path, ms);
         return 0;
     }
@@ -51,7 +51,7 @@ static int try_one(const char *key, const char *path,
         rc = err_set(err, ERR_INPUT, "%s: this task cannot write to '%s': %s", key, path,
                      t->err.text);
     else if (t->rc < 0)
-        log_warn("storage", "%s: '%s': %s; training begins, and saves are tried later", key, path,
+        log_warn("storage", "%s: '%s': %s; training begins, and writes are tried later", key, path,
                  t->err.text);
     free(t);
     return rc;
@@ -59,19 +59,22 @@ static int try_one(const char *key, const char *path,
 
 int outputs_check(const struct settled *s, struct err *err)
 {
+    bool evaluates = settled_is_evaluator(s);
     const struct {
-        const char *key, *path;
+        const char *key, *path; /* path NULL or "": this task does not write it */
         int (*probe)(const char *path, struct err *err);
     } rows[] = {
-        { "/checkpoint/directory", s->conf->checkpoint.directory, fs_probe_folder },
-        { "/export/onnx", s->conf->export.onnx, fs_probe_file },
-        { "/export/safetensors", s->conf->export.safetensors, fs_probe_file },
+        { "/checkpoint/directory", evaluates ? NULL : s->conf->checkpoint.directory, fs_probe_folder },
+        { "/export/onnx", evaluates ? NULL : s->conf->export.onnx, fs_probe_file },
+        { "/export/safetensors", evaluates ? NULL : s->conf->export.safetensors, fs_probe_file },
+        { "/summary/directory", evaluates ? s->evaluator.curves : s->conf->summary.directory, fs_probe_folder },
+        { "/evaluator/directory", s->evaluator.directory, fs_probe_folder },
     };
     uint32_t ms = (uint32_t)(s->conf->train.deadline_seconds * 1e3 / PARTS);
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < COUNT_OF(rows); i++)
-        if (rows[i].path != NULL)
+        if (rows[i].path != NULL && rows[i].path[0] != '\0')
             rc = try_one(rows[i].key, rows[i].path, rows[i].probe, ms, err);
     return rc;
 }

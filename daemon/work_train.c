@@ -18,9 +18,8 @@ static int open_train(struct run *r, void **out, struct err *err)
     *out = NULL;
     if (rc < 0)
         return rc;
-    if (!settled_is_evaluator(r->s))
-        rc = outputs_check(r->s, err);
-    if (rc < 0 && (rc != ERR_INPUT || r->s->cluster->is_local))
+    rc = outputs_check(r->s, err);
+    if (rc < 0 && (rc != ERR_INPUT || r->s->cluster->is_local || settled_is_evaluator(r->s)))
         return rc;
     if (rc < 0) /* another task of the group may be able to write */
         snprintf(r->opening.refused, sizeof(r->opening.refused), "%s", err->text);

@@ -181,10 +181,22 @@ def outputs_that_cannot_be_written_end_a_task_before_its_first_step():
     for call, changes, text in (
             ("mkdir=EACCES", {}, "/checkpoint/directory: this task cannot write to '.*run/checkpoints': create a folder.*: Permission denied"),
             ("rename=EPERM", {}, "rename a folder .*: Operation not permitted"),
-            ("mkdir=EROFS", {"checkpoint": None, "export": export}, "/export/onnx: .*: Read-only file system; mount it for writing")):
+            ("mkdir=EROFS", {"checkpoint": None, "export": export}, "/export/onnx: .*: Read-only file system; mount it for writing"),
+            ("mkdir=EACCES", {"checkpoint": None, "summary": {"directory": "curves"}},
+             "/summary/directory: this task cannot write to '.*/curves': create a folder.*: Permission denied")):
         task = Task(job_in(workdir(), **changes), args=("--devices", "cpu:1"), prefix=refusing(call))
         expect_codes([task], [2])
         assert re.search(text, task.final_message()) and not task.steps(), task.log()
+
+
+@test
+def outputs_that_an_evaluator_cannot_write_end_it_before_its_first_evaluation():
+    for changes, text in (({}, "/evaluator/directory: this task cannot write to '.*': create a folder.*: Permission denied"),
+                          ({"evaluator": {"directory": "/dev/null"}}, "/evaluator/directory: .*/dev/null.*: Not a directory")):
+        job = digits_job(workdir(), summary=None, **changes)
+        task = Task(job, tf_config(free_ports(1), 0, kind="evaluator"), prefix=refusing("mkdir=EACCES") if not changes else ())
+        expect_codes([task], [2])
+        assert re.search(text, task.final_message()), task.log()
 
 
 @test
