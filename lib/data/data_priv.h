@@ -153,7 +153,7 @@ void data_free_files(struct data_set *s);
 
 /* ---- shards.c ---- */
 /* Checks the files [n] of a pattern whose names state how many they are. Errors: ERR_NOENT (one of them is absent),
- * ERR_NOMEM. */
+ * ERR_INPUT (two sets of one name), ERR_NOMEM. */
 int data_check_shards(const char *pattern, char *const *paths, size_t n, struct err *err);
 
 /* ---- features.c ---- */

@@ -2,7 +2,8 @@
  * PREFIX-00003-of-00010SUFFIX, numbered from 0, or by some tools from 1.
  *
  * A file is absent if its name matches the pattern and no file of any folder has it. Files that the pattern leaves out, such as
- * most of train-0000[0-4]-of-00010, are not absent. */
+ * most of train-0000[0-4]-of-00010, are not absent.
+ * Two sets of different sizes in one folder, whose names are otherwise equal, are an older and a newer copy of the samples. */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ struct name {
     const char *path, *base; /* base: the name without its folder, in `path` */
     size_t n_prefix, digits; /* characters of `base` before the number, and of the number */
     uint32_t number, size;
+    const char *rest; /* in `base`: what follows the size */
 };
 
 struct set {
@@ -59,6 +61,7 @@ static bool read_name(const char *path, struct name *out)
 {
     static const char of[] = "-of-";
     const char *base = base_of(path);
+    size_t size_digits;
     bool found = false;
 
     for (const char *mark = strstr(base, of); mark != NULL; mark = strstr(mark + 1, of)) {
@@ -70,9 +73,10 @@ static bool read_name(const char *path, struct name *out)
         name.n_prefix = (size_t)(at - base);
         name.digits = read_digits(at, &name.number);
         if (at == base || at[-1] != '-' || name.digits == 0 ||
-            read_digits(mark + strlen(of), &name.size) == 0 || name.size == 0 ||
+            (size_digits = read_digits(mark + strlen(of), &name.size)) == 0 || name.size == 0 ||
             name.number > name.size)
             continue;
+        name.rest = mark + strlen(of) + size_digits;
         *out = name;
         found = true;
     }
@@ -116,12 +120,37 @@ static int check_gap(const struct sets *w, struct set *s, uint32_t from, uint32_
     return 0;
 }
 
+/* Whether the names differ in number and size alone, in one folder. */
+static bool is_other_copy(const struct name *a, const struct name *b)
+{
+    size_t n = (size_t)(a->base - a->path) + a->n_prefix;
+
+    return a->size != b->size && n == (size_t)(b->base - b->path) + b->n_prefix &&
+           memcmp(a->path, b->path, n) == 0 && strcmp(a->rest, b->rest) == 0;
+}
+
+static int refuse_copies(const struct sets *w, const struct name *a, const struct name *b,
+                         struct err *err)
+{
+    const struct name *larger = a->size > b->size ? a : b, *smaller = larger == a ? b : a;
+    const char *size = larger->base + larger->n_prefix + larger->digits;
+
+    return err_set(err, ERR_INPUT,
+                   "'%s' and '%s' are of two sets, of %" PRIu32 " and of %" PRIu32 " files, that both match '%s', so samples "
+                   "would be read twice: write a pattern for one of them, such as '%.*s*%s', or remove the other",
+                   smaller->path, larger->path, smaller->size, larger->size, w->pattern,
+                   (int)(larger->base - larger->path + larger->n_prefix), larger->path, size);
+}
+
 /* Adds a file to its set. Called in the order of the names, so the numbers of a set ascend. */
 static int add(struct sets *w, const struct name *name, struct err *err)
 {
     struct set *s = NULL, new = { .last = *name, .n = 1, .has_zero = name->number == 0 };
     int rc;
 
+    for (size_t i = 0; i < w->all.n; i++)
+        if (is_other_copy(&w->all.at[i].last, name))
+            return refuse_copies(w, &w->all.at[i].last, name, err);
     for (size_t i = w->all.n; s == NULL && i > 0; i--)
         if (is_same_set(&w->all.at[i - 1].last, name))
             s = &w->all.at[i - 1];

@@ -560,6 +560,29 @@ static void pattern_that_is_the_name_of_a_file_is_this_file(void **state)
     kit_remove(folder);
 }
 
+/* Writes a file of one record for each of the names, which have a space in between; returns how many they are. */
+static uint64_t write_shards(const char *folder, const char *files)
+{
+    char *names = strdup(files), *rest = names, *name;
+    uint64_t n = 0;
+
+    while ((name = strsep(&rest, " ")) != NULL) {
+        char *slash = strchr(name, '/'), *in;
+        struct err err;
+
+        if (slash != NULL) {
+            *slash = '\0';
+            in = fs_join(folder, name);
+            assert_int_equal(fs_mkdirs(in, &err), 0);
+            free(in);
+            *slash = '/';
+        }
+        kit_file(folder, name, n++, 1);
+    }
+    free(names);
+    return n;
+}
+
 static void absent_file_of_a_set_whose_names_state_its_size_is_named(void **state)
 {
     static const struct {
@@ -576,7 +599,7 @@ static void absent_file_of_a_set_whose_names_state_its_size_is_named(void **stat
         { "a-1-of-2.tfrecord a-2-of-2.tfrecord", "*.tfrecord", NULL }, /* numbered from 1 */
         { "a-1-of-3 a-3-of-3", "a-*", "a-2-of-3'" },
         { "a-00000-of-00002.gz a-00001-of-00002.gz b-00000-of-00002.gz", "*.gz", "b-00001-of-00002.gz'" },
-        { "a-00000-of-00002 a-00000-of-00003 a-00001-of-00002 a-00001-of-00003", "a-*", "a-00002-of-00003'" },
+        { "a-00000-of-00002 a-00000-of-00003 a-00001-of-00002 a-00001-of-00003", "a-*-of-00003", "a-00002-of-00003'" },
         { "p/a-00000-of-00002 q/a-00001-of-00002", "[pq]/a-*", NULL }, /* one set in two folders */
         { "p/a-00000-of-00003 q/a-00002-of-00003", "[pq]/a-*", "a-00001-of-00003'" },
         { "p/a-00000-of-00001 q/a-00000-of-00001", "*/a-*", NULL },
@@ -588,22 +611,9 @@ static void absent_file_of_a_set_whose_names_state_its_size_is_named(void **stat
 
     (void)state;
     for (size_t k = 0; k < COUNT_OF(cases); k++) {
-        char *folder = kit_folder(), *names = strdup(cases[k].files), *rest = names, *name;
-        uint64_t n = 0;
+        char *folder = kit_folder();
+        uint64_t n = write_shards(folder, cases[k].files);
 
-        while ((name = strsep(&rest, " ")) != NULL) {
-            char *slash = strchr(name, '/'), *in;
-            struct err err;
-
-            if (slash != NULL) {
-                *slash = '\0';
-                in = fs_join(folder, name);
-                assert_int_equal(fs_mkdirs(in, &err), 0);
-                free(in);
-                *slash = '/';
-            }
-            kit_file(folder, name, n++, 1);
-        }
         if (cases[k].absent != NULL) {
             refused(&opts, folder, cases[k].pattern, ERR_NOENT, cases[k].absent);
         } else {
@@ -612,7 +622,40 @@ static void absent_file_of_a_set_whose_names_state_its_size_is_named(void **stat
             assert_int_equal(data_records(s), n);
             data_free(s);
         }
-        free(names);
+        kit_remove(folder);
+    }
+}
+
+static void two_shard_sets_of_one_name_in_a_folder_are_refused_with_both_names(void **state)
+{
+    static const struct {
+        const char *files, *pattern, *text; /* text NULL: accepted */
+    } cases[] = {
+        { "a-00000-of-00001 a-00000-of-00002 a-00001-of-00002", "a-*",
+          "a-00000-of-00001' and '%s/a-00000-of-00002' are of two sets, of 1 and of 2 files" },
+        { "a-00000-of-00001 a-00000-of-00002 a-00001-of-00002", "a-*", "a pattern for one of them, such as '%s/a-*-of-00002'" },
+        { "a-00001-of-00002 a-00000-of-00001", "a-*", "of 1 and of 2 files" }, /* neither need be complete */
+        { "a-00000-of-00001.csv a-00000-of-2.csv a-00001-of-2.csv", "*", "such as '%s/a-*-of-2.csv'" },
+        { "a-00000-of-00001 a-00000-of-00002 a-00001-of-00002", "a-*-of-00002", NULL },
+        { "a-00000-of-00001 b-00000-of-00002 b-00001-of-00002", "*", NULL },
+        { "a-00000-of-00001.x a-00000-of-00002.y a-00001-of-00002.y", "*", NULL },
+        { "p/a-00000-of-00001 q/a-00000-of-00002 q/a-00001-of-00002", "*/a-*", NULL }, /* of two years, say */
+        { "p/a-00000-of-00001 q/a-00000-of-00001 q/a-00000-of-00002 q/a-00001-of-00002", "*/a-*", "of 1 and of 2 files" },
+    };
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+
+    (void)state;
+    for (size_t k = 0; k < COUNT_OF(cases); k++) {
+        char *folder = kit_folder(), text[4096];
+        uint64_t n = write_shards(folder, cases[k].files);
+
+        if (cases[k].text != NULL) {
+            snprintf(text, sizeof(text), cases[k].text, folder);
+            refused(&opts, folder, cases[k].pattern, ERR_INPUT, text);
+        } else {
+            data_free(open_opts(&opts, folder, cases[k].pattern));
+        }
+        assert_true(n > 0);
         kit_remove(folder);
     }
 }
@@ -1378,6 +1421,7 @@ int main(void)
         cmocka_unit_test(npy_number_of_one_of_two_arrays_names_its_own_file),
         cmocka_unit_test(npy_bool_is_refused_for_a_float_feature),
         cmocka_unit_test(npy_types_without_numbers_are_refused_with_a_remedy),
+        cmocka_unit_test(two_shard_sets_of_one_name_in_a_folder_are_refused_with_both_names),
         cmocka_unit_test(npy_items_are_records),
         cmocka_unit_test(npy_numbers_of_other_types_are_converted_exactly_or_refused),
         cmocka_unit_test(npy_files_of_different_types_are_one_set),
