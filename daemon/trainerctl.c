@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/err.h"
 #include "base/memory_room.h"
 #include "base/process.h"
 #include "base/text.h"
@@ -89,8 +90,13 @@ static int run_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    struct err err;
+
     process_open_standard_files();
-    memory_room_prepare(CTL_FAILED);
+    if (memory_room_prepare(CTL_FAILED, &err) < 0) {
+        fprintf(stderr, "trainerctl: %s\n", err.text);
+        return CTL_USAGE;
+    }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);                 /* a write beyond the limit fails with EFBIG */
     setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */

@@ -322,11 +322,11 @@ static int run(const struct flags *f)
 }
 
 /* Called before any thread starts. */
-static void prepare_process(void)
+static int prepare_process(struct err *err)
 {
     struct rlimit files;
+    int rc = memory_room_prepare(EXIT_RETRY, err);
 
-    memory_room_prepare(EXIT_RETRY);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit fails with EFBIG */
     signal(SIGHUP, SIG_IGN);
@@ -338,6 +338,7 @@ static void prepare_process(void)
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files); /* on failure the size of the group is limited */
     }
+    return rc;
 }
 
 /* Otherwise a variable with a misspelled name is ignored, and no line says so. */
@@ -429,8 +430,7 @@ static int run_flags(int argc, char **argv)
     struct err err;
 
     launcher_find(&f.launcher);
-    prepare_process();
-    if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
+    if (prepare_process(&err) < 0 || args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
         return usage_error(err.text);
     if (f.help) {
         print_help(table, COUNT_OF(table));

@@ -17,6 +17,7 @@
 enum {
     CRASH_BYTES = 16 << 20, /* a process that crashes with more room has another reason */
     STACK_BYTES = 2 << 20,
+    STACK_BYTES_MIN = 256 << 10, /* of the main thread; a task overflows 64 KiB before it trains */
     SIGNAL_STACK_BYTES = 64 << 10,
 };
 
@@ -88,23 +89,50 @@ static void on_crash(int signum, siginfo_t *info, void *context)
     _exit(exit_code);
 }
 
+static void set_thread_stacks(void)
+{
+    pthread_attr_t attr;
+
+    if (pthread_attr_init(&attr) != 0)
+        return;
+    if (pthread_attr_setstacksize(&attr, STACK_BYTES) == 0)
+        (void)pthread_setattr_default_np(&attr); /* a failure leaves the stacks as they are */
+    pthread_attr_destroy(&attr);
+}
+
 /* Threads reserve a stack each, and the first request for memory in a thread reserves a heap of 64 MiB. */
 static void save_addresses(void)
 {
     struct rlimit limit;
-    pthread_attr_t attr;
 
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
         return;
     (void)mallopt(M_ARENA_MAX, 1); /* a failure leaves more heaps */
-    if (pthread_attr_init(&attr) != 0)
-        return;
-    if (pthread_attr_setstacksize(&attr, STACK_BYTES) == 0)
-        (void)pthread_setattr_default_np(&attr); /* a failure leaves larger stacks */
-    pthread_attr_destroy(&attr);
+    set_thread_stacks();
 }
 
-void memory_room_prepare(int code)
+/* The stack of this thread grows up to the limit, which is raised here as far as this process may. The limit is also the size
+ * of the stacks of other threads, unless another size is set. */
+static int prepare_stacks(struct err *err)
+{
+    char size[32], least[32];
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= STACK_BYTES)
+        return 0; /* RLIM_INFINITY is the largest number */
+    set_thread_stacks();
+    limit.rlim_cur = limit.rlim_max < STACK_BYTES ? limit.rlim_max : STACK_BYTES;
+    if (setrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur >= STACK_BYTES_MIN)
+        return 0;
+    text_bytes(size, sizeof(size), limit.rlim_cur);
+    text_bytes(least, sizeof(least), STACK_BYTES_MIN);
+    return err_set(
+        err, ERR_INPUT,
+        "RLIMIT_STACK (ulimit -s) is %s, expected at least %s for the stack of the program; raise it: ulimit -s 8192",
+        size, least);
+}
+
+int memory_room_prepare(int code, struct err *err)
 {
     static char stack[SIGNAL_STACK_BYTES]; /* of this thread, whose own stack may have no room to grow */
     struct sigaction action = { .sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK };
@@ -117,4 +145,5 @@ void memory_room_prepare(int code)
     (void)sigaltstack(&own, NULL); /* fails only for an invalid stack, as sigaction() for an invalid signal */
     for (size_t i = 0; i < COUNT_OF(crashes); i++)
         (void)sigaction(crashes[i], &action, &earlier[i]);
+    return prepare_stacks(err);
 }

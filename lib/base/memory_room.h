@@ -10,10 +10,12 @@
 
 struct err;
 
-/* Called once, before any thread starts. Where RLIMIT_AS is set, threads get smaller stacks and share one heap, because both
- * reserve addresses that are not used. If SIGSEGV or SIGABRT ends the process while it has no room, it writes a message and
- * exits with `code`; otherwise the earlier action of the signal follows. */
-void memory_room_prepare(int code);
+/* Called once, by the main thread, before any other starts. Where RLIMIT_AS is set, threads get smaller stacks and share one
+ * heap, because both reserve addresses that are not used. Where RLIMIT_STACK is small, threads get larger stacks, and it is
+ * raised for the main thread up to its hard limit. If SIGSEGV or SIGABRT ends the process while it has no room, it writes a
+ * message and exits with `code`; otherwise the earlier action of the signal follows.
+ * Errors: ERR_INPUT (the hard limit of RLIMIT_STACK is too small; all else is prepared). */
+int memory_room_prepare(int code, struct err *err);
 
 /* Returns true if so many bytes of memory can be mapped now. Any thread; async-signal-safe. */
 bool memory_room_has(size_t bytes);

@@ -71,6 +71,50 @@ static int run(void (*fn)(void), char *text, size_t room)
     return status;
 }
 
+/* Uses `n` bytes of the stack. */
+static void *use_stack(void *n)
+{
+    volatile char *at = __builtin_alloca(*(size_t *)n);
+
+    for (size_t i = 0; i < *(size_t *)n; i += 1024)
+        at[i] = 1;
+    return NULL;
+}
+
+static void stack_that_may_be_raised(void)
+{
+    struct rlimit limit = { 64 << 10, 4 << 20 };
+    size_t n = 1 << 20;
+    pthread_t thread;
+
+    if (setrlimit(RLIMIT_STACK, &limit) != 0 || memory_room_prepare(CODE, NULL) != 0 ||
+        pthread_create(&thread, NULL, use_stack, &n) != 0 || pthread_join(thread, NULL) != 0)
+        _exit(99);
+    use_stack(&n);
+}
+
+static void stack_that_is_too_small(void)
+{
+    struct rlimit limit = { 64 << 10, 64 << 10 };
+    struct err err;
+
+    if (setrlimit(RLIMIT_STACK, &limit) != 0 || memory_room_prepare(CODE, &err) != ERR_INPUT)
+        _exit(99);
+    if (write(STDERR_FILENO, err.text, strlen(err.text)) < 0)
+        _exit(98);
+}
+
+static void small_stack_is_raised_or_refused_with_its_limit(void **state)
+{
+    char text[1024];
+
+    (void)state;
+    assert_int_equal(run(stack_that_may_be_raised, text, sizeof(text)), 0);
+    assert_int_equal(run(stack_that_is_too_small, text, sizeof(text)), 0);
+    assert_non_null(
+        strstr(text, "RLIMIT_STACK (ulimit -s) is 64.0 KiB, expected at least 256.0 KiB"));
+}
+
 static void follow_null(void)
 {
     volatile int *volatile nothing = NULL;
@@ -81,7 +125,7 @@ static void follow_null(void)
 static void crash_without_room(void)
 {
     limit_addresses();
-    memory_room_prepare(CODE);
+    memory_room_prepare(CODE, NULL);
     use_all();
     follow_null();
 }
@@ -89,20 +133,20 @@ static void crash_without_room(void)
 static void abort_without_room(void)
 {
     limit_addresses();
-    memory_room_prepare(CODE);
+    memory_room_prepare(CODE, NULL);
     use_all();
     abort();
 }
 
 static void crash_with_room(void)
 {
-    memory_room_prepare(CODE);
+    memory_room_prepare(CODE, NULL);
     follow_null();
 }
 
 static void abort_with_room(void)
 {
-    memory_room_prepare(CODE);
+    memory_room_prepare(CODE, NULL);
     abort();
 }
 
@@ -164,7 +208,7 @@ static void start_many_threads(void)
     struct err err;
 
     limit_addresses();
-    memory_room_prepare(CODE);
+    memory_room_prepare(CODE, NULL);
     if (memory_room_check(100 << 20, "a test", &err) != 0)
         _exit(1);
     pthread_barrier_init(&end, NULL, THREADS + 1);
@@ -201,7 +245,7 @@ static void start_no_thread(void)
     struct err err;
 
     limit_addresses();
-    memory_room_prepare(CODE);
+    memory_room_prepare(CODE, NULL);
     room = mmap(NULL, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED || fault_arm("thread.start", NULL) != 0)
         _exit(1);
@@ -228,6 +272,7 @@ static void failure_of_a_thread_names_memory_only_if_its_stack_has_no_room(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_stack_is_raised_or_refused_with_its_limit),
         cmocka_unit_test(crash_without_room_exits_with_the_limit_and_the_code),
         cmocka_unit_test(crash_with_room_keeps_its_signal),
         cmocka_unit_test(limited_process_starts_many_threads_and_names_the_limit),

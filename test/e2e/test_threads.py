@@ -4,8 +4,9 @@
 import os
 import re
 import signal
+import subprocess
 
-from kit import IS_SANITIZED, Skip, Task, digits_job, main, start, test, workdir
+from kit import GUARD, IS_SANITIZED, TRAINERCTL, TRAINERD, Skip, Task, digits_job, main, start, test, workdir
 
 JOB = {"train": {"epochs": None, "steps": 30, "lanes": 2, "log_every_steps": 1}, "checkpoint": {"every_steps": 10}}
 MOST = 60  # upper limit of the threads that a task starts
@@ -65,6 +66,15 @@ def limit_of_addresses_ends_the_task_with_138_and_is_named_or_suffices():
         assert code == 0 or code == 138 and "RLIMIT_AS (ulimit -v) is" in task.final_message(), (mib, code, task.log())
         codes.add(code)
     assert codes == {0, 138}, codes
+
+
+@test
+def limit_of_the_stack_is_raised_or_ends_the_program_with_2():
+    task, = start(digits_job(workdir(), **JOB), 1, "cpu:2", prefix=("prlimit", "--stack=65536:2000000"))
+    assert task.wait() == 0, task.log()
+    for program, args in ((TRAINERD, ["--job", digits_job(workdir())]), (TRAINERCTL, ["--help"])):
+        p = subprocess.run(["prlimit", "--stack=65536:65536", program, *args], capture_output=True, text=True, timeout=GUARD)
+        assert p.returncode == 2 and "RLIMIT_STACK (ulimit -s) is 64.0 KiB, expected at least 256.0 KiB" in p.stderr, p
 
 
 @test
