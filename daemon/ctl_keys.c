@@ -38,7 +38,7 @@ static int read_cluster(const char *file, struct cluster **out, struct err *err)
     static const char *const tasks[] = { NULL, "chief:0", "worker:0" };
     struct cluster_opts o = { .profile = CLUSTER_TF,
                               .cluster_file = file,
-                              .require_cluster = true,
+                              .required_by = "certificates are for the hosts of a cluster",
                               .allow_same_address = true,
                               .env = environment };
     struct err first;

@@ -61,7 +61,7 @@ int settle_cluster(const struct settled_args *args, struct settled *s, struct er
         .hosts = args->hosts,
         .task = args->task,
         .ignore_jobs = args->ignore_jobs,
-        .require_cluster = args->require_cluster,
+        .required_by = args->require_cluster ? "--require-cluster is set" : NULL,
         .allow_same_address = args->allow_same_address,
         .env = environment,
         .hostname = host,

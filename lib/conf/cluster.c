@@ -87,10 +87,11 @@ static int resolve_local(struct cluster_draft *d, struct err *err)
 
     if (rc < 0)
         return rc;
-    if (d->opts->require_cluster)
+    if (d->opts->required_by != NULL)
         return cluster_reject(d, NULL, err,
-                              "--require-cluster is set, but %s; set TF_CONFIG to a JSON "
+                              "%s, but %s; set TF_CONFIG to a JSON "
                               "object with \"cluster\" and \"task\", or use --cluster FILE",
+                              d->opts->required_by,
                               strcmp(d->c->source, "none") == 0 ? "TF_CONFIG is unset or empty"
                                                                 : "there is no \"cluster\"");
     d->type = CLUSTER_WORKER;

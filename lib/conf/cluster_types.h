@@ -34,7 +34,7 @@ struct cluster_opts {
     uint32_t first_port; /* --port: of the hosts of a launcher or of `hosts`; 0: 8888 */
     const char *task;        /* --task TYPE:INDEX, takes precedence over the text; NULL: not given */
     const char *ignore_jobs; /* --ignore-jobs a,b; NULL: none */
-    bool require_cluster;    /* an absent cluster is an error */
+    const char *required_by; /* an absent cluster is an error that begins with this text; NULL: local mode */
     bool allow_same_address; /* several tasks may have the same address */
     const char *(*env)(void *arg, const char *name); /* as getenv(); never NULL */
     void *env_arg;

@@ -68,7 +68,7 @@ static inline int kit_resolve(const struct cluster_row *row, enum cluster_profil
         .first_port = row->port,
         .task = row->task,
         .ignore_jobs = row->ignore,
-        .require_cluster = row->require,
+        .required_by = row->require ? "--require-cluster is set" : NULL,
         .allow_same_address = row->same,
         .env = kit_env,
         .env_arg = (void *)(uintptr_t)row,

@@ -395,6 +395,7 @@ def stranger_on_the_address_of_an_absent_task_ends_no_task_with_2():
 def trainerctl_names_the_remedy():
     folder = workdir()
     for args, code, text in ((["train"], 2, "`trainerd --job FILE` trains"), (["status", "http://127.0.0.1:1"], 2, "expected HOST:PORT"),
+                             (["keys", "--out", folder], 2, "certificates are for the hosts of a cluster, but TF_CONFIG is unset or empty; set TF_CONFIG"),
                              (["verify", folder], 1, "has no checkpoint (step-*); expected checkpoint.directory of a job")):
         p = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == code and text in p.stderr, (args, p)
