@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -155,6 +156,13 @@ int fs_create(const char *path, const void *data, size_t n, struct err *err)
     if (close(fd) < 0 && rc == 0) /* network file systems report write errors here */
         rc = err_sys(err, errno, "close '%s'", path);
     return rc;
+}
+
+bool fs_lacks_inodes(const char *path)
+{
+    struct statvfs fs;
+
+    return statvfs(path, &fs) == 0 && fs.f_files > 0 && fs.f_favail == 0;
 }
 
 bool fs_lacks_links(int errnum)

@@ -22,6 +22,8 @@ int fs_replace(const char *path, const void *data, size_t n, struct err *err);
 int fs_create(const char *path, const void *data, size_t n, struct err *err);
 /* Returns true if link(2) failed with this errno because no hard link is possible there. */
 bool fs_lacks_links(int errnum);
+/* Returns true if the file system of `path` counts inodes and has none left, which is then the reason of ENOSPC. */
+bool fs_lacks_inodes(const char *path);
 int fs_mkdirs(const char *path, struct err *err); /* like mkdir -p; 0 if the directory exists */
 int fs_sync_dir(const char *path, struct err *err);
 int fs_remove_tree(const char *path, struct err *err); /* 0 if `path` does not exist */

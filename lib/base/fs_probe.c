@@ -1,5 +1,6 @@
 #include "base/fs_probe.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,6 +24,7 @@ struct probe {
     const char *folder;
     char before[PATH_BYTES], after[PATH_BYTES]; /* names of the probe's folder */
     char file[PATH_BYTES + 8], moved[PATH_BYTES + 8]; /* its file, under both names */
+    char record[PATH_BYTES + 8]; /* the second name of the file, as a lease has one */
 };
 
 /* ---- errors ---- */
@@ -39,7 +41,7 @@ static bool is_permanent(int errnum)
     case EINVAL:
     case EXDEV:
     case ENOTDIR:
-    case EMFILE: /* gcsfuse: a folder that it cannot rename */
+    case EMFILE: /* of rename and mkdir; gcsfuse: a folder that it cannot rename */
         return true;
     default:
         return false;
@@ -51,6 +53,16 @@ static int fail(const struct probe *p, int errnum, const char *call, const char 
 {
     struct stat st;
 
+    if (errnum == ENOSPC && fs_lacks_inodes(p->folder))
+        return err_set(err, ERR_FULL,
+                       "%s '%s': %s: the file system has no inode left: remove files", call, path,
+                       errno_text(errnum));
+    if ((errnum == EMFILE || errnum == ENFILE) && strstr(call, "open") != NULL)
+        return err_set(
+            err, ERR_IO,
+            "%s '%s': %s: not the storage, but the descriptors of this %s are exhausted: raise %s",
+            call, path, errno_text(errnum), errnum == EMFILE ? "process" : "host",
+            errnum == EMFILE ? "RLIMIT_NOFILE (ulimit -n)" : "fs.file-max");
     if (!is_permanent(errnum))
         return err_sys(err, errnum, "%s '%s'", call, path);
     if (errnum == EROFS)
@@ -102,6 +114,28 @@ static int create_file(const struct probe *p, struct err *err)
                    "time; name a folder on another one", p->file);
 }
 
+/* The calls of a lease: a record is a second name of a file, and other tasks list the folder. */
+static int try_lease(const struct probe *p, struct err *err)
+{
+    int fd, rc = 0;
+    DIR *d;
+
+    if (FAULT_TRY("fs.probe", link(p->file, p->record)) == 0) {
+        if (unlink(p->record) < 0)
+            return fail(p, errno, "unlink", p->record, err);
+    } else if (!fs_lacks_links(errno)) { /* without links the lease creates files */
+        return fail(p, errno, "create a hard link (link)", p->record, err);
+    }
+    d = opendir(p->folder);
+    if (d == NULL)
+        return fail(p, errno, "list (opendir)", p->folder, err);
+    fd = dirfd(d);
+    if (FAULT_TRY("fs.probe", fsync(fd)) < 0 && errno != EINVAL) /* EINVAL: folders need no sync there */
+        rc = fail(p, errno, "sync a folder (fsync)", p->folder, err);
+    closedir(d);
+    return rc;
+}
+
 static int read_file(const struct probe *p, struct err *err)
 {
     char found[sizeof(CONTENT)];
@@ -132,6 +166,8 @@ static int try_calls(const struct probe *p, struct err *err)
     if (FAULT_TRY("fs.probe", mkdir(p->before, 0777)) < 0)
         return fail(p, errno, "create a folder (mkdir)", p->before, err);
     rc = create_file(p, err);
+    if (rc == 0)
+        rc = try_lease(p, err);
     if (rc == 0 && FAULT_TRY("fs.probe", rename(p->before, p->after)) < 0)
         rc = fail(p, errno, "rename a folder (rename)", p->before, err);
     if (rc == 0)
@@ -139,6 +175,7 @@ static int try_calls(const struct probe *p, struct err *err)
     if (rc == 0)
         rc = remove_all(p, err);
     if (rc < 0) { /* the first error is reported */
+        (void)unlink(p->record);
         (void)unlink(p->file);
         (void)unlink(p->moved);
         (void)rmdir(p->before);
@@ -149,12 +186,33 @@ static int try_calls(const struct probe *p, struct err *err)
 
 /* ---- the place ---- */
 
+/* In such a folder files can be created, but neither renamed nor removed, also those of the probe. */
+static int check_attributes(const char *folder, struct err *err)
+{
+    struct statx st;
+    bool only_grows;
+
+    if (statx(AT_FDCWD, folder, 0, STATX_BASIC_STATS, &st) < 0 ||
+        (st.stx_attributes & (STATX_ATTR_APPEND | STATX_ATTR_IMMUTABLE)) == 0)
+        return 0; /* the calls report an error of stat */
+    only_grows = (st.stx_attributes & STATX_ATTR_APPEND) != 0;
+    return err_set(
+        err, ERR_INPUT,
+        "the folder '%s' is %s (chattr +%c), so %s; remove the attribute (chattr -%c), or name another folder",
+        folder, only_grows ? "append-only" : "immutable", only_grows ? 'a' : 'i',
+        only_grows ? "nothing in it can be renamed or removed" : "nothing in it can be created",
+        only_grows ? 'a' : 'i');
+}
+
 static int try_folder(const char *folder, struct err *err)
 {
     struct probe *p;
     uint64_t random;
     int n, rc;
 
+    rc = check_attributes(folder, err);
+    if (rc < 0)
+        return rc;
     if (rng_os(&random, sizeof(random)) < 0)
         return err_set(err, ERR_IO, "try '%s': getrandom failed", folder);
     p = calloc(1, sizeof(*p));
@@ -165,6 +223,7 @@ static int try_folder(const char *folder, struct err *err)
     if (n + 2 < PATH_BYTES) {
         snprintf(p->after, sizeof(p->after), "%.4000s-2", p->before);
         snprintf(p->file, sizeof(p->file), "%s/file", p->before);
+        snprintf(p->record, sizeof(p->record), "%s/link", p->before);
         snprintf(p->moved, sizeof(p->moved), "%s/file", p->after);
         rc = try_calls(p, err);
     } else {

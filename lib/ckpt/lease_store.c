@@ -278,6 +278,8 @@ int lease_store_acquire(const char *directory, const struct lease_record *r, uin
                      : write_new(temporary, &text, err);
     if (rc == 0) /* created now, so that a disk that is full later does not prevent renewals */
         rc = lease_store_beat(directory, r->token, r->incarnation, 0, false, err);
+    if (rc == ERR_FULL && fs_lacks_inodes(directory))
+        rc = err_wrap(err, rc, "the file system has no inode left: remove files");
     *begin_ns = clock_ns();
     if (rc == 0)
         rc = link_record(temporary, path, &text, err);

@@ -316,7 +316,7 @@ static int add_free_space(const char *directory, const struct ckpt_layouts *layo
     n_free = (uint64_t)fs.f_bavail * fs.f_frsize;
     text_bytes(need, sizeof(need), bytes);
     text_bytes(have, sizeof(have), n_free);
-    if (fs.f_files > 0 && fs.f_favail == 0)
+    if (fs_lacks_inodes(directory))
         return err_wrap(err, rc, "the file system of '%s' has no inode left: remove files",
                         directory);
     if (n_free > bytes)

@@ -7,9 +7,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -99,7 +101,59 @@ static void failure_of_any_call_may_pass_and_leaves_nothing(void **state)
         assert_true(is_empty(root));
     } while (fault_fired());
     fault_arm(NULL, NULL);
-    assert_int_equal(n, 5);
+    assert_int_equal(n, 7);
+}
+
+static void folder_that_is_append_only_or_immutable_is_refused_and_left_as_it_was(void **state)
+{
+    static const struct {
+        int flag;
+        const char *text;
+    } rows[] = { { FS_APPEND_FL, "is append-only (chattr +a), so nothing in it can be renamed or removed; remove the attribute (chattr -a)" },
+                 { FS_IMMUTABLE_FL, "is immutable (chattr +i), so nothing in it can be created" } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        int fd = open(root, O_RDONLY | O_DIRECTORY), none = 0, rc;
+        struct err err = { .text = "" };
+
+        assert_true(fd >= 0);
+        if (ioctl(fd, FS_IOC_SETFLAGS, &rows[i].flag) < 0) {
+            print_message("no such attribute here, or no permission to set it\n");
+            close(fd);
+            skip();
+        }
+        rc = fs_probe_folder(root, &err);
+        assert_int_equal(ioctl(fd, FS_IOC_SETFLAGS, &none), 0);
+        close(fd);
+        assert_int_equal(rc, ERR_INPUT);
+        assert_non_null(strstr(err.text, rows[i].text));
+        assert_true(is_empty(root));
+    }
+}
+
+static void limit_of_descriptors_is_named_and_not_the_storage(void **state)
+{
+    pid_t child = process_fork();
+    int status;
+
+    (void)state;
+    if (child == 0) {
+        struct err err = { .text = "" };
+
+        refuse_calls(SYS_openat, SYS_openat, EMFILE);
+        EXPECT(fs_probe_folder(root, &err) == ERR_IO, "%s", err.text);
+        EXPECT(
+            strstr(
+                err.text,
+                "not the storage, but the descriptors of this process are exhausted: raise RLIMIT_NOFILE") !=
+                NULL,
+            "%s", err.text);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(is_empty(root));
 }
 
 static void missing_permission_or_call_is_refused_with_the_call_and_a_remedy(void **state)
@@ -112,6 +166,7 @@ static void missing_permission_or_call_is_refused_with_the_call_and_a_remedy(voi
         { { REFUSE_MKDIR }, EROFS, "create a folder (mkdir) '", "': Read-only file system; mount it for writing" },
         { { SYS_openat, SYS_openat }, EPERM, "create (open) '", "': Operation not permitted; this process runs as user" },
         { { SYS_fsync, SYS_fsync }, EINVAL, "fsync '", "': Invalid argument; this file system lacks a call" },
+        { { REFUSE_LINK }, EROFS, "create a hard link (link) '", "': Read-only file system; mount it for writing" },
         { { REFUSE_RENAME }, ENOSYS, "rename a folder (rename) '", "': Function not implemented; this file system lacks a call" },
         { { REFUSE_RENAME }, EMFILE, "rename a folder (rename) '", "': Too many open files; this file system lacks a call" },
     };
@@ -159,6 +214,8 @@ int main(void)
         cmocka_unit_test(place_that_can_be_written_is_accepted_and_left_as_it_was),
         cmocka_unit_test(file_in_the_place_of_a_folder_and_the_reverse_are_refused),
         cmocka_unit_test(failure_of_any_call_may_pass_and_leaves_nothing),
+        cmocka_unit_test(folder_that_is_append_only_or_immutable_is_refused_and_left_as_it_was),
+        cmocka_unit_test(limit_of_descriptors_is_named_and_not_the_storage),
         cmocka_unit_test(missing_permission_or_call_is_refused_with_the_call_and_a_remedy),
         cmocka_unit_test(file_system_without_hard_links_is_accepted),
     };

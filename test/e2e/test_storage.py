@@ -226,6 +226,17 @@ def output_that_fails_for_a_while_is_a_warning():
 
 
 @test
+def file_system_without_inodes_is_named_before_the_first_step():
+    folder = workdir()
+    path = os.path.join(folder, "run", "checkpoints")
+    os.makedirs(path)
+    task = Task(job_in(folder, deadline=2, steps=21), args=("--devices", "cpu:1"), prefix=mounted("mount -t tmpfs -o nr_inodes=1 none %s" % path))
+    expect_codes([task], [138])
+    assert any("has no inode left: remove files; training begins" in r["message"] for r in task.events("storage")), task.log()
+    assert any("no inode left" in r["message"] for r in task.events("checkpoint_failed")), task.log()
+
+
+@test
 def output_that_hangs_is_a_warning():
     task = Task(job_in(workdir(), steps=20), args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "fs.probe=hang"})
     expect_codes([task], [0])
