@@ -50,6 +50,8 @@ static int each_line(struct convert *c, struct table *t, const char *path,
 
     buf_reset(&t->text);
     rc = fs_read(path, CONVERT_FILE_BYTES_MAX, &t->text, err);
+    if (rc == 0)
+        rc = csv_check_text(path, t->text.data, t->text.len, err);
     t->is_header = !c->no_header;
     if (rc == 0 && t->text.len >= 3 && memcmp(t->text.data, "\xef\xbb\xbf", 3) == 0)
         at = 3; /* skip a byte order mark */
@@ -130,9 +132,11 @@ static int survey_line(struct convert *c, struct table *t, struct err *err)
         return rc;
     for (uint32_t i = 0; i < t->n_columns; i++) {
         if (!number_of(&t->fields[i], &x, &i64, &integer))
-            return err_set(err, ERR_INPUT, "column '%s' is '%.*s', expected a number", t->names[i],
-                           (int)(t->fields[i].n < 40 ? t->fields[i].n : 40),
-                           (const char *)t->fields[i].at);
+            return err_set(
+                err, ERR_INPUT,
+                "column '%s' is '%.*s', expected a number: write a number for each word, classes from 0 on, or remove the column",
+                t->names[i], (int)(t->fields[i].n < 40 ? t->fields[i].n : 40),
+                (const char *)t->fields[i].at);
         t->is_float[i] = t->is_float[i] || !integer;
     }
     return 0;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/file_kind.h"
 #include "base/text.h"
 #include "data/data_priv.h"
 
@@ -60,15 +61,19 @@ static int scan_block(struct data_scan *w, struct lines *l, const uint8_t *bytes
     return rc;
 }
 
-static int refuse_other_files(struct data_scan *w, const uint8_t *bytes, uint64_t held,
-                              struct err *err)
+int csv_check_text(const char *name, const void *head, size_t n, struct err *err)
 {
-    if (held >= 2 && (memcmp(bytes, "\xff\xfe", 2) == 0 || memcmp(bytes, "\xfe\xff", 2) == 0))
+    const struct file_kind *kind = file_kind_of(head, n);
+
+    if (n >= 2 && (memcmp(head, "\xff\xfe", 2) == 0 || memcmp(head, "\xfe\xff", 2) == 0))
         return err_set(
             err, ERR_INPUT,
             "'%s' is text in UTF-16, expected a CSV file in UTF-8: save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE",
-            w->f->origin);
-    return data_scan_refuse_kind(w, "a CSV file in UTF-8", "export it as CSV", err);
+            name);
+    return kind == NULL
+               ? 0
+               : err_set(err, ERR_INPUT, "'%s' is %s, expected a CSV file in UTF-8: %s", name,
+                         kind->what, kind->remedy != NULL ? kind->remedy : "export it as CSV");
 }
 
 int csv_index(struct data_scan *w, struct err *err)
@@ -83,7 +88,7 @@ int csv_index(struct data_scan *w, struct err *err)
         if (rc == 0)
             rc = data_scan_fetch(w, at, 1, DATA_BLOCK_BYTES, &bytes, &held, err);
         if (rc == 0 && at == 0)
-            rc = refuse_other_files(w, bytes, held, err);
+            rc = csv_check_text(w->f->origin, bytes, held, err);
         if (rc == 0)
             rc = scan_block(w, &l, bytes, held, at, err);
         if (rc == 0)

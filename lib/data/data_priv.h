@@ -286,6 +286,7 @@ struct data_source {
      * compressed. */
     bool (*is_plain)(const uint8_t *head, size_t n);
     bool has_members;  /* a file per feature */
+    bool has_lines;     /* records are lines of text, whose numbers errors state */
     bool reads_content; /* index() adds the whole content to data_file.content */
     /* Checks that the features fit this format; NULL: all do. */
     int (*check)(const struct data_set *s, struct err *err);

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "data/csv.h"
@@ -74,6 +75,31 @@ void data_decoder_free(struct data_decoder *d)
     free(d);
 }
 
+/* Counts the line ends before `at`, which takes as long as to read the file up to it. 0: that is not possible. */
+static uint64_t line_at(const struct data_file *f, uint64_t at)
+{
+    enum { ROOM = 64 << 10 };
+    uint64_t bytes, lines = 1, done = 0;
+    int64_t mtime_ns;
+    char *block = malloc(ROOM);
+    int fd =
+        f->pinned ? dup(atomic_load(&f->fd)) : data_file_open(f->path, &bytes, &mtime_ns, NULL);
+
+    while (block != NULL && fd >= 0 && done < at) {
+        size_t n = at - done < ROOM ? (size_t)(at - done) : ROOM;
+
+        if (data_file_read(fd, f->path, block, n, done, NULL) < 0)
+            break;
+        for (size_t i = 0; i < n; i++)
+            lines += block[i] == '\n';
+        done += n;
+    }
+    free(block);
+    if (fd >= 0)
+        close(fd);
+    return done == at && block != NULL && fd >= 0 ? lines : 0;
+}
+
 int data_wrap_record(const struct data_set *s, uint64_t record, uint32_t member, int rc,
                      struct err *err)
 {
@@ -83,6 +109,13 @@ int data_wrap_record(const struct data_set *s, uint64_t record, uint32_t member,
 
     record -= s->files[file].first;
     data_record_range(f, record, &from, &to);
+    if (s->source->has_lines && !s->skip_bad) { /* not for each of many bad records */
+        uint64_t line = line_at(f, from);
+
+        if (line > 0)
+            return err_wrap(err, rc, "'%s': line %" PRIu64 ": record %" PRIu64, f->origin, line,
+                            record);
+    }
     return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record,
                     from);
 }

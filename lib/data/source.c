@@ -165,7 +165,7 @@ static const struct data_source sources[] = {
     [DATA_TFRECORD] = { .name = "tfrecord", .index_kind = 1, .is_plain = tfrecord_is_plain, .reads_content = true,
                         .check = tfrecord_fits, .index = tfrecord_index,
                         .parse = tfrecord_parse },
-    [DATA_CSV] = { .name = "csv", .index_kind = 2, .is_plain = csv_is_plain, .reads_content = true, .check = csv_fits,
+    [DATA_CSV] = { .name = "csv", .index_kind = 2, .is_plain = csv_is_plain, .reads_content = true, .has_lines = true, .check = csv_fits,
                    .index = csv_index, .finish = csv_finish, .parse = csv_parse },
     [DATA_NPY] = { .name = "npy", .has_members = true, .check = arrays_fit, .index = arrays_index,
                    .parse = arrays_parse },

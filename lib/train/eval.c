@@ -14,7 +14,7 @@
 #include "train/task.h"
 
 /* Returns the area under the ROC curve: the probability that a sample with the label has a higher
- * score than one without it; equal scores count half. */
+ * score than one without it; equal scores count half. NaN if there is no such pair. */
 static double area(const double *with, const double *without, uint32_t bins)
 {
     double below = 0, ordered = 0, n_with = 0;
@@ -24,7 +24,7 @@ static double area(const double *with, const double *without, uint32_t bins)
         below += without[i];
         n_with += with[i];
     }
-    return ordered / (n_with * below);
+    return n_with * below > 0 ? ordered / (n_with * below) : (double)NAN;
 }
 
 /* Computes a metric. sums: those of the metric, then the weight. */
@@ -40,6 +40,23 @@ static double figure(enum train_figure kind, const double *sums, uint32_t words)
     }
     CHECK(!"a figure that does not exist");
     return 0;
+}
+
+static void warn_undefined(struct train *t, uint64_t step, const struct train_eval_report *report)
+{
+    const struct train_opts *o = t->opts;
+    char text[192];
+    struct train_event e = { .kind = TRAIN_WARN, .step = step, .text = text };
+
+    for (uint32_t m = 0; m < o->n_metrics; m++) {
+        if (o->metrics[m].figure != TRAIN_AREA || !isnan(report->metrics[m]))
+            continue;
+        snprintf(
+            text, sizeof(text),
+            "%s is not defined: the evaluation data have labels of one class only; add samples of the other",
+            o->metrics[m].name);
+        events_send(&t->events, &e);
+    }
 }
 
 static void report(struct replica *r, uint64_t step, uint64_t begin_ns)
@@ -69,6 +86,7 @@ static void report(struct replica *r, uint64_t step, uint64_t begin_ns)
     optim_record_evaluation(&t->state.schedule, step, report.loss);
     t->state.facts.evaluated_step = step;
     events_send(&t->events, &e);
+    warn_undefined(t, step, &report);
     if (!isfinite(report.loss)) {
         char text[128];
         struct train_event warning = { .kind = TRAIN_WARN, .step = step, .text = text };

@@ -331,6 +331,7 @@ static void csv_invalid_file_is_refused_with_the_reason(void **state)
         { "label,x,y\n1,2\n", "a line of 2 fields, expected 3", false },
         { "label,x,y\n1,2,3,4\n", "a line of 4 fields, expected 3", false },
         { "label,x,y\n1,2,z\n", "feature 'x': value 1 is 'z', expected a number", false },
+        { "label,x,y\n1,2,z\n", "a.csv': line 2: record 0: feature 'x'", false },
         { "label,x,y\n1.5,2,3\n", "feature 'label': value 0 is '1.5', expected an integer", false },
         { "label,x,y\n,2,3\n", "feature 'label': value 0 is '', expected a number", false },
         { "label,x,y\n99999999999999999999,2,3\n", "expected an integer", false },

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 
+import clicks
 import numpy
 import onnx
 import onnx.numpy_helper
@@ -334,6 +335,16 @@ def evaluator_needs_checkpoints_and_data():
     assert t.wait() == 2 and "/evaluator/metric" in t.log() and "/model/metrics" in t.log(), t.log()
     t = evaluator(digits_job(folder, evaluator={"directory": "run/checkpoints"}), free_ports(1))
     assert t.wait() == 2 and "/evaluator/directory" in t.log(), t.log()
+
+
+@test
+def area_of_labels_of_one_class_is_not_defined_and_a_warning():
+    source = clicks.make_data(os.path.join(workdir(), "data"))
+    labels = numpy.load(os.path.join(source, "eval-click.npy"))
+    numpy.save(os.path.join(source, "eval-click.npy"), numpy.zeros_like(labels))
+    task = Task(clicks.job_file(workdir(), source, train={"epochs": None, "steps": 2}, export=None), args=("--devices", "cpu:1"))
+    assert task.wait() == 0, task.log()
+    assert "auc is not defined: the evaluation data have labels of one class only" in task.log() and "-nan" not in task.log(), task.log()
 
 
 main()

@@ -98,6 +98,8 @@ ROWS = [
      r"TRAINERD_TOKEN: the token: expected at least 16 characters, found 6", 2),
     ("token has a line end", {"env": {"TRAINERD_TOKEN": "a secret\n of two lines"}, "cluster": worker(TWO)},
      r"TRAINERD_TOKEN: the token: expected printable ASCII characters, found byte 10 at position 9", 2),
+    ("top_k is not below the number of classes", {"job": {"model": {"metrics": ["top_k_accuracy"], "top_k": 10}}},
+     r"k is 10, but there are 10 classes, so every sample would be right; expected a smaller k \(/model/top_k\)", 2),
     # ---- flags ----
     ("flag is unknown", {"args": ["--device", "cpu"]}, r"--device\b.*--devices", 2),
     ("flag has no value", {"args": ["--job", "{}/job.json", "--devices"]}, r"--devices", 2),
@@ -394,9 +396,18 @@ def stranger_on_the_address_of_an_absent_task_ends_no_task_with_2():
 @test
 def trainerctl_names_the_remedy():
     folder = workdir()
+    utf16, words = os.path.join(folder, "a.csv"), os.path.join(folder, "b.csv")
+    os.mkdir(os.path.join(folder, "empty"))
+    with open(utf16, "w", encoding="utf-16") as f:
+        f.write("x,y\n1,2\n")
+    with open(words, "w") as f:
+        f.write("x,y\n1,2\n1,cat\n")
     for args, code, text in ((["train"], 2, "`trainerd --job FILE` trains"), (["status", "http://127.0.0.1:1"], 2, "expected HOST:PORT"),
                              (["keys", "--out", folder], 2, "certificates are for the hosts of a cluster, but TF_CONFIG is unset or empty; set TF_CONFIG"),
-                             (["verify", folder], 1, "has no checkpoint (step-*); expected checkpoint.directory of a job")):
+                             (["convert", "--out", os.path.join(folder, "o"), utf16], 2, "a.csv' is text in UTF-16, expected a CSV file in UTF-8"),
+                             (["convert", "--out", os.path.join(folder, "o"), words], 2,
+                              "line 3: column 'y' is 'cat', expected a number: write a number for each word"),
+                             (["verify", os.path.join(folder, "empty")], 1, "has no checkpoint (step-*); expected checkpoint.directory of a job")):
         p = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=GUARD)
         assert p.returncode == code and text in p.stderr, (args, p)
 

@@ -18,6 +18,11 @@ static int accuracy_infer(struct op_infer *f, struct err *err)
         rc = op_attr_i(f, "k", 1, &s->k, err);
     if (rc == 0 && s->k < 1)
         rc = op_error(f, ERR_INPUT, err, "k is %lld; expected at least 1", (long long)s->k);
+    if (rc == 0 && s->k > 1 && (uint64_t)s->k >= s->rows.classes)
+        rc = op_error(
+            f, ERR_INPUT, err,
+            "k is %lld, but there are %zu classes, so every sample would be right; expected a smaller k (/model/top_k)",
+            (long long)s->k, (size_t)s->rows.classes);
     return rc;
 }
 
