@@ -221,7 +221,8 @@ static void secure(struct rdzv_dial *d, const char *host)
     d->is_rejected = rc == ERR_AUTH;
     if (d->is_rejected && tls_common_host(d->tls) != NULL)
         snprintf(d->why, sizeof(d->why),
-                 "the token differs: compare TRAINERD_TOKEN of both tasks (%.400s)", err.text);
+                 "%.300s; either the token differs or is absent there, or another program has this address: compare TRAINERD_TOKEN of both "
+                 "tasks, and look what listens there", err.text);
     else
         snprintf(d->why, sizeof(d->why), "%.500s", err.text);
     tls_stream_free(d->stream);

@@ -182,10 +182,10 @@ ROWS = [
 # What differs, changes of the second task, message of the second task.
 # The process at the address of the first task does not prove that it is that task, which is therefore absent: 138.
 UNPROVEN = [
-    ("tokens differ", {"env": {"TRAINERD_TOKEN": "b" * 20}}, r"the token differs: compare TRAINERD_TOKEN of both tasks"),
+    ("tokens differ", {"env": {"TRAINERD_TOKEN": "b" * 20}}, r"the certificate of the other side is not accepted.*; either the token differs or is absent there, or another program has this address"),
     ("token is missing", {"env": {"TRAINERD_TOKEN": None}}, r"this cluster has a token, so it requires TLS: set the same TRAINERD_TOKEN"),
     ("token is on the second task only", {"env": {"TRAINERD_TOKEN": "b" * 20}},
-     r"the token differs: compare TRAINERD_TOKEN of both tasks .*the other side does not use TLS"),
+     r"the other side does not use TLS.*; either the token differs or is absent there, or another program has this address: compare TRAINERD_TOKEN"),
 ]
 
 # Both tasks belong to the cluster, and one sees that its values differ: 2.

@@ -473,7 +473,9 @@ static void caller_or_task_without_the_token_is_rejected(void **state)
     open_node_with(&c->nodes[1], &other);
     WAIT_FOR(strstr(c->nodes[1].trouble, "worker 0") != NULL);
     assert_non_null(strstr(c->nodes[1].trouble, " is absent: the process at its address is not accepted: "
-                                                "the token differs: compare TRAINERD_TOKEN"));
+                                                "TLS: the certificate of the other side is not accepted"));
+    assert_non_null(strstr(c->nodes[1].trouble, "either the token differs or is absent there, or another program has this address: compare "
+                                                "TRAINERD_TOKEN of both tasks"));
     assert_int_equal(c->nodes[1].code, RUNNING); /* a correct process may appear there */
     assert_int_equal(
         rdzv_call(c->addresses[0], NULL, NULL, "Status", WAIT_GUARD_MS, &packed, &n, &err),
@@ -499,7 +501,7 @@ static void task_with_a_token_is_rejected_by_a_task_in_clear_text(void **state)
     other = c->opts;
     other.tls = tls;
     open_node_with(&c->nodes[1], &other);
-    WAIT_FOR(strstr(c->nodes[1].trouble, "the token differs: compare TRAINERD_TOKEN") != NULL);
+    WAIT_FOR(strstr(c->nodes[1].trouble, "has this address: compare TRAINERD_TOKEN") != NULL);
     assert_non_null(strstr(c->nodes[1].trouble, "the other side does not use TLS"));
     assert_int_equal(c->nodes[1].code, RUNNING);
     close_cluster(c);
