@@ -42,7 +42,7 @@ def gpu_script_failure_is_named_and_sets_the_exit_code():
 @test
 def gpu_script_pack_contains_only_files_that_other_machines_lack():
     libraries = pack.needed_libraries([os.path.join(BUILD, "trainerd")])
-    assert {"libgrpc.so.29", "libdnnl.so.2", "libuv.so.1"} <= set(libraries), libraries
+    assert {"libgrpc.so.29", "libuv.so.1"} <= set(libraries) and any(n.startswith("libdnnl.so.") for n in libraries), libraries
     assert not [n for n in libraries if re.match(r"lib(c|m|stdc\+\+|gcc_s)\.so|ld-linux", n)], libraries
 
 
