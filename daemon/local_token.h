@@ -19,9 +19,9 @@ struct local_token {
     int fd; /* holds the lock */
 };
 
-/* Makes a random token and its file, in $XDG_RUNTIME_DIR/trainerd, /tmp/trainerd-UID or /dev/shm/trainerd-UID. Errors: ERR_REFUSED: the
- * folder is not of this user alone. ERR_NOMEM, ERR_IO, ERR_FULL and others: no other command finds the token; text is empty
- * if there is no token. */
+/* Makes a random token and its file, in $XDG_RUNTIME_DIR/trainerd, /tmp/trainerd-UID or /dev/shm/trainerd-UID.
+ * Errors: ERR_REFUSED: another user may read the folder. ERR_NOMEM, ERR_IO, ERR_FULL and others: no other command
+ * finds the token; text is empty if there is no token. */
 int local_token_publish(const uint16_t *ports, uint32_t n, struct local_token *out,
                         struct err *err);
 void local_token_remove(struct local_token *t);

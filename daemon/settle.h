@@ -147,8 +147,8 @@ void settled_print_evaluator(const struct settled *s, struct buf *out);
 /* settle_outputs.c: refuses an export, a trace or a sample log in the place of something that is no regular file, of a file
  * that the job names as an input (by any path), or of another output. Errors: ERR_INPUT, ERR_NOMEM. */
 int settle_outputs(const struct settled_args *args, const struct settled *s, struct err *err);
-/* Likewise of a file of the data, of which there may be many, on storage that hangs: not called by settle(), but on the
- * thread that opens model and data, and by --check. */
+/* settle_outputs.c: refuses an output in the place of a file of the data. There may be many of these, on storage that hangs, so
+ * settle() does not call it: the thread that opens model and data does, and --check. Errors: ERR_INPUT, ERR_NOMEM. */
 int settle_outputs_and_data(const struct settled *s, struct err *err);
 
 /* settle_ps.c: whether the job uses ps tasks, which then have ranks, and the role of this task. Errors:

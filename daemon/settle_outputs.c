@@ -127,7 +127,10 @@ static int find_outputs(const struct settled *s, struct outputs *o, struct err *
 
 static bool any_exists(const struct outputs *o)
 {
-    return o->at[0].exists || o->at[1].exists || o->at[2].exists || o->at[3].exists;
+    for (uint32_t i = 0; i < N_OUTPUTS; i++)
+        if (o->at[i].exists)
+            return true;
+    return false;
 }
 
 int settle_outputs_and_data(const struct settled *s, struct err *err)

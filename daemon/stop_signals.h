@@ -1,5 +1,6 @@
-/* stop_signals.h - the signals that end a task after it has saved: SIGTERM, SIGINT, SIGXCPU (the limit of processor time), and SIGUSR1 and SIGUSR2, with which batch
- * systems announce that the time of a job ends (Slurm's --signal, -notify of Grid Engine).
+/* stop_signals.h - the signals that end a task after it has saved: SIGTERM, SIGINT, SIGXCPU (the limit of
+ * processor time is reached), and SIGUSR1 and SIGUSR2, with which batch systems announce that the time of a job
+ * ends (Slurm's --signal, -notify of Grid Engine).
  *
  * Threads: that of main(). */
 #ifndef DAEMON_STOP_SIGNALS_H
@@ -23,7 +24,8 @@ void stop_signals_add(sigset_t *set);
 bool stop_signals_are_pending(void);
 /* Returns "SIGTERM" of a signal in the list. */
 const char *stop_signal_name(int signum);
-/* Returns true for SIGUSR1, SIGUSR2 and SIGXCPU, which the kernel repeats: an announcement, which never counts as a second request to end. */
+/* Returns true for an announcement, which never counts as a second request to end: SIGUSR1, SIGUSR2, and SIGXCPU,
+ * which the kernel sends again every second. */
 bool stop_signal_announces(int signum);
 
 #endif

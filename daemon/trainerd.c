@@ -123,7 +123,7 @@ static int check(const struct settled *s)
     int rc = 0;
 
     if (s->conf != NULL && settle_outputs_and_data(s, &err) < 0)
-        return usage_error(err.text);   /* an error of the configuration, so there is no plan */
+        return usage_error(err.text); /* an error of the configuration, so there is no plan */
     if (s->conf != NULL && !s->is_ps) { /* a parameter server has neither data nor a plan */
         o.on_event = quiet_event;
         o.checkpoint.directory = NULL; /* --check must not create or remove files */
@@ -341,7 +341,7 @@ static int prepare_process(struct err *err)
     return rc;
 }
 
-/* Otherwise a variable with a misspelled name is ignored, and no line says so. */
+/* Warns of each variable TRAINERD_... that has no effect, such as one with a misspelled name. */
 static void warn_unread(const struct arg *table, size_t n)
 {
     static const char *const others[] = { "TRAINERD_TOKEN", "TRAINERD_TLS", "TRAINERD_LOCATION",

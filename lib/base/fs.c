@@ -349,7 +349,7 @@ static size_t variable_bytes(const char *at)
     return 1 + strcspn(at + 1, "/$");
 }
 
-/* "%h" of systemd, "%j" of Slurm, "%USERNAME%" of Windows. "100%done" and "5%" are plain names. */
+/* "%h" of systemd, "%j" of Slurm, "%USERNAME%" of Windows. "100%done", "5%" and "%CE%BB" are plain names. */
 static size_t specifier_bytes(const char *at)
 {
     size_t n = 1;
@@ -358,9 +358,9 @@ static size_t specifier_bytes(const char *at)
         return 0;
     if (!is_word(at[2]))
         return 2;
-    while (is_word(at[n]) || at[n] == '_')
+    while (is_letter(at[n]) || at[n] == '_')
         n++;
-    return at[n] == '%' ? n + 1 : 0;
+    return at[n] == '%' && n > 3 ? n + 1 : 0;
 }
 
 static const struct form {
@@ -381,18 +381,18 @@ static const struct form {
 
 int fs_check_path(const char *path, struct err *err)
 {
-    size_t n = 0, at = 0;
-
     for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        for (at = 0, n = 0; n == 0 && path[at] != '\0' && (at == 0 || !forms[i].is_whole); at++)
-            n = forms[i].find(path + at);
-        if (n == 0)
-            continue;
-        at--;
-        if (!forms[i].is_whole)
-            return err_set(err, ERR_INPUT, "'%.200s': '%.*s' %s; %s", path, n < 80 ? (int)n : 80,
-                           path + at, forms[i].what, forms[i].remedy);
-        return err_set(err, ERR_INPUT, "'%.200s' %s; %s", path, forms[i].what, forms[i].remedy);
+        const struct form *f = &forms[i];
+
+        if (f->is_whole && f->find(path) > 0)
+            return err_set(err, ERR_INPUT, "'%.200s' %s; %s", path, f->what, f->remedy);
+        for (const char *at = path; !f->is_whole && *at != '\0'; at++) {
+            size_t n = f->find(at);
+
+            if (n > 0)
+                return err_set(err, ERR_INPUT, "'%.200s': '%.*s' %s; %s", path,
+                               n < 80 ? (int)n : 80, at, f->what, f->remedy);
+        }
     }
     return 0;
 }

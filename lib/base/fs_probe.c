@@ -57,12 +57,6 @@ static int fail(const struct probe *p, int errnum, const char *call, const char 
         return err_set(err, ERR_FULL,
                        "%s '%s': %s: the file system has no inode left: remove files", call, path,
                        errno_text(errnum));
-    if ((errnum == EMFILE || errnum == ENFILE) && strstr(call, "open") != NULL)
-        return err_set(
-            err, ERR_IO,
-            "%s '%s': %s: not the storage, but the descriptors of this %s are exhausted: raise %s",
-            call, path, errno_text(errnum), errnum == EMFILE ? "process" : "host",
-            errnum == EMFILE ? "RLIMIT_NOFILE (ulimit -n)" : "fs.file-max");
     if (!is_permanent(errnum))
         return err_sys(err, errnum, "%s '%s'", call, path);
     if (errnum == EROFS)
@@ -87,6 +81,19 @@ static int fail(const struct probe *p, int errnum, const char *call, const char 
 
 /* ---- the calls ---- */
 
+/* Reports the failure of a call that needs a descriptor, which this process or host may lack. */
+static int fail_open(const struct probe *p, int errnum, const char *call, const char *path,
+                     struct err *err)
+{
+    if (errnum != EMFILE && errnum != ENFILE)
+        return fail(p, errnum, call, path, err);
+    return err_set(
+        err, ERR_IO,
+        "%s '%s': %s: the storage is not the cause: this %s has no file descriptor left: raise %s",
+        call, path, errno_text(errnum), errnum == EMFILE ? "process" : "host",
+        errnum == EMFILE ? "RLIMIT_NOFILE (ulimit -n)" : "fs.file-max");
+}
+
 /* Creates the file, and checks that it cannot be created twice. */
 static int create_file(const struct probe *p, struct err *err)
 {
@@ -95,7 +102,7 @@ static int create_file(const struct probe *p, struct err *err)
     ssize_t n;
 
     if (fd < 0)
-        return fail(p, errno, "create (open)", p->file, err);
+        return fail_open(p, errno, "create (open)", p->file, err);
     n = FAULT_TRY("fs.probe", write(fd, CONTENT, sizeof(CONTENT) - 1));
     if (n != (ssize_t)sizeof(CONTENT) - 1)
         rc = fail(p, n < 0 ? errno : ENOSPC, "write", p->file, err);
@@ -128,7 +135,7 @@ static int try_lease(const struct probe *p, struct err *err)
     }
     d = opendir(p->folder);
     if (d == NULL)
-        return fail(p, errno, "list (opendir)", p->folder, err);
+        return fail_open(p, errno, "list (opendir)", p->folder, err);
     fd = dirfd(d);
     if (FAULT_TRY("fs.probe", fsync(fd)) < 0 && errno != EINVAL) /* EINVAL: folders need no sync there */
         rc = fail(p, errno, "sync a folder (fsync)", p->folder, err);
@@ -143,7 +150,7 @@ static int read_file(const struct probe *p, struct err *err)
     int fd = open(p->moved, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
-        return fail(p, errno, "open", p->moved, err);
+        return fail_open(p, errno, "open", p->moved, err);
     n = read(fd, found, sizeof(found));
     close(fd);
     if (n == (ssize_t)sizeof(CONTENT) - 1 && memcmp(found, CONTENT, sizeof(CONTENT) - 1) == 0)

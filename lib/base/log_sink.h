@@ -16,8 +16,8 @@ void log_sink_wait(int ms);
 /* Writes as much of the text as stderr accepts at once. For a signal handler, or for a process that
  * is about to end. */
 void log_sink_write_final(const char *text, size_t n);
-/* As log_sink_write_final(), for the n parts of one line, of at most 1023 bytes and a line break, which it
- * adds. Async-signal-safe. */
+/* Joins the n parts to one line, of which it keeps 1023 bytes, adds a line break, and writes the line as
+ * log_sink_write_final() does. Async-signal-safe. */
 void log_sink_write_final_parts(const char *const *parts, size_t n);
 /* Returns the prefix of a line of this level: "<4>" for a warning; "" unless stderr is the journal of
  * systemd, which connects stderr of a unit to the journal and sets JOURNAL_STREAM to the device and

@@ -329,6 +329,7 @@ static void path_that_other_programs_would_expand_is_refused_with_a_remedy(void 
         { "a/C:\\run", NULL },
         { "\\[a\\]", NULL },
         { "100%done", NULL },
+        { "x%C3%A9/%CE%BB", NULL },
         { "5%", NULL },
         { "5%/a", NULL },
         { "%_a", NULL },

@@ -146,7 +146,7 @@ static void limit_of_descriptors_is_named_and_not_the_storage(void **state)
         EXPECT(
             strstr(
                 err.text,
-                "not the storage, but the descriptors of this process are exhausted: raise RLIMIT_NOFILE") !=
+                "the storage is not the cause: this process has no file descriptor left: raise RLIMIT_NOFILE") !=
                 NULL,
             "%s", err.text);
         _exit(0);
