@@ -123,7 +123,7 @@ static int check(const struct settled *s)
     int rc = 0;
 
     if (s->conf != NULL && settle_outputs_and_data(s, &err) < 0)
-        return usage_error(err.text); /* an error of the configuration, so there is no plan */
+        return usage_error(err.text);
     if (s->conf != NULL && !s->is_ps) { /* a parameter server has neither data nor a plan */
         o.on_event = quiet_event;
         o.checkpoint.directory = NULL; /* --check must not create or remove files */
