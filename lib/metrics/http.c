@@ -162,12 +162,12 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **context,
     const struct metrics_http *h = arg;
 
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *fd =
-            MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-        const union MHD_ConnectionInfo *from =
-            MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        /* Each value is copied at once: since libmicrohttpd 1.0, the next call overwrites the union. */
+        int fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        const struct sockaddr *from =
+            MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
 
-        *context = http_clients_begin(h->clients, fd->connect_fd, from->client_addr);
+        *context = http_clients_begin(h->clients, fd, from);
     } else {
         http_clients_end(h->clients, *context);
         *context = NULL;

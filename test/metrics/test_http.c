@@ -176,7 +176,7 @@ static void http_empty_registry_is_an_empty_page(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = "localhost:0" }, &s.http, &err), 0);
+    assert_int_equal(metrics_http_open(s.m, &(struct metrics_http_opts){ .listen = "127.0.0.1:0" }, &s.http, &err), 0);
     assert_reply(request_reply(&s, "GET /metrics" TAIL), "200", "Content-Length: 0\r\n", "");
     end(&s);
 }
