@@ -239,10 +239,11 @@ static const struct launcher *find_launcher(const struct cluster_draft *d)
 
     for (size_t i = 0; i < COUNT_OF(launchers); i++) {
         const struct launcher *l = &launchers[i];
-        uint32_t size = read_row(d, l);
+        uint32_t size;
 
         if (!applies(d, l))
             continue;
+        size = read_row(d, l);
         /* WORLD_SIZE and NHOSTS alone are names that other programs use */
         if (size > 1 && (l->is_request ? !is_one : is_set(d, l->rank)))
             return l;

@@ -70,7 +70,7 @@ int arrays_index(struct data_scan *w, struct err *err)
     w->f->data_at = head.data_at;
     w->f->step = w->f->span = item;
     w->f->n_records = (uint64_t)head.shape.dim[0];
-    w->f->dtype = head.dtype == TENSOR_BOOL ? TENSOR_U8 : head.dtype; /* read in place */
+    w->f->dtype = head.dtype == TENSOR_BOOL ? TENSOR_U8 : head.dtype; /* a byte of bool is a uint8 */
     return 0;
 }
 

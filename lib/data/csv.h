@@ -20,8 +20,8 @@ uint32_t csv_split(const void *line, size_t n, char delimiter, struct csv_field 
                    uint32_t max);
 
 struct err;
-/* Refuses the beginning [n] of a file that is no CSV text, at least FILE_KIND_BYTES or all of it (base/file_kind.h). `name`: of
- * the file. Errors: ERR_INPUT. */
+/* Refuses a file that is not CSV text. `head`: its first n bytes, at least FILE_KIND_BYTES or all (base/file_kind.h).
+ * Errors: ERR_INPUT. */
 int csv_check_text(const char *name, const void *head, size_t n, struct err *err);
 
 #endif

@@ -190,8 +190,8 @@ struct data_scan {
     uint64_t reported_at, reported_n; /* offset and number of records of the last progress report */
 };
 enum { DATA_BLOCK_BYTES = 256 << 10 };
-/* Refuses a file that begins like one of a format that is read nowhere here (base/file_kind.h). `expected`: "a CSV file";
- * `remedy`: how the content of another format is made to it. Errors: ERR_INPUT; those of data_scan_fetch(). */
+/* Refuses a file that begins like a file of another format (base/file_kind.h). `expected`: "a CSV file"; `remedy`: what to do
+ * with a format that has no remedy of its own. Changes err only if it fails. Errors: ERR_INPUT; those of data_scan_fetch(). */
 int data_scan_refuse_kind(struct data_scan *w, const char *expected, const char *remedy,
                           struct err *err);
 /* Sets *bytes to at least `need` bytes at offset `at`, which must be in the file, and *held to

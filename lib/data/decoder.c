@@ -75,7 +75,7 @@ void data_decoder_free(struct data_decoder *d)
     free(d);
 }
 
-/* Counts the line ends before `at`, which takes as long as to read the file up to it. 0: that is not possible. */
+/* Returns the number of the line that contains offset `at`, from 1; 0: the file cannot be read. Reads the file up to `at`. */
 static uint64_t line_at(const struct data_file *f, uint64_t at)
 {
     enum { ROOM = 64 << 10 };

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/err.h"
+#include "base/file_kind.h"
 #include "data/data_priv.h"
 #include "data/example.h"
 #include "data/tfrecord.h"
@@ -93,12 +94,12 @@ static int refuse_header(struct data_scan *w, struct err *err)
 {
     static const char *const llm_c[] = { "\x88\xd8\x34\x01\x01\0\0\0", "\xa1\xd9\x34\x01\x07\0\0\0" }; /* 20240520, version 1; 20240801, version 7 */
     const char *type = tensor_dtype_name(w->s->features[0].stored);
-    uint64_t held;
+    uint64_t held = 0;
     const uint8_t *bytes;
     char expected[64];
-    int rc = w->f->bytes >= 8 ? data_scan_fetch(w, 0, 8, 8, &bytes, &held, err) : 0;
+    int rc = w->f->bytes >= 8 ? data_scan_fetch(w, 0, 8, FILE_KIND_BYTES, &bytes, &held, err) : 0;
 
-    for (size_t i = 0; rc == 0 && w->f->bytes >= 8 && i < COUNT_OF(llm_c); i++)
+    for (size_t i = 0; rc == 0 && held >= 8 && i < COUNT_OF(llm_c); i++)
         if (memcmp(bytes, llm_c[i], 8) == 0)
             return err_set(err, ERR_INPUT,
                            "'%s' begins with the header of llm.c, 1024 bytes; expected tokens of %s from the first byte on; "

@@ -77,7 +77,6 @@ static int skip_rest(struct data_scan *w, uint64_t at, struct err *err)
 int tfrecord_index(struct data_scan *w, struct err *err)
 {
     uint64_t at = 0, length = 0;
-    struct err why;
     int rc = 0;
 
     while (at < w->f->bytes) {
@@ -88,10 +87,10 @@ int tfrecord_index(struct data_scan *w, struct err *err)
         if (rc == ERR_CORRUPT && at == 0) { /* not a record that was damaged, but a file of another format */
             int other = data_scan_refuse_kind(
                 w, "a TFRecord file",
-                "convert it (trainerctl convert --help), or name its format in data.format", &why);
+                "convert it (trainerctl convert --help), or name its format in data.format", err);
 
             if (other < 0)
-                return err_set(err, other, "%s", why.text);
+                return other;
         }
         if (rc == ERR_CORRUPT && w->s->skip_bad) {
             rc = skip_rest(w, at, err);

@@ -31,12 +31,24 @@ static int unknown_op(const char *role, const char *name, struct err *err)
 
 /* ---- the axis of the classes ---- */
 
-static const char *symbol_of(const Onnx__ValueInfoProto *v, size_t dim)
+static bool is_symbol(const Onnx__TensorShapeProto__Dimension *d)
 {
-    const Onnx__TensorShapeProto__Dimension *d = v->type->tensor_type->shape->dim[dim];
+    return d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM;
+}
 
-    return d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM ? d->dim_param
-                                                                                 : NULL;
+static bool is_number(const Onnx__TensorShapeProto__Dimension *d)
+{
+    return d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&
+           d->dim_value >= 0; /* Paddle writes -1 for a dynamic one */
+}
+
+static bool has_same_size(const Onnx__TensorShapeProto__Dimension *a,
+                          const Onnx__TensorShapeProto__Dimension *b)
+{
+    if (a->value_case != b->value_case)
+        return false;
+    return (is_symbol(a) && strcmp(a->dim_param, b->dim_param) == 0) ||
+           (is_number(a) && a->dim_value == b->dim_value);
 }
 
 static bool has_dims(const Onnx__ValueInfoProto *v)
@@ -44,38 +56,25 @@ static bool has_dims(const Onnx__ValueInfoProto *v)
     return v->type != NULL && v->type->tensor_type != NULL && v->type->tensor_type->shape != NULL;
 }
 
-/* Returns whether a graph input has a dimension with this symbol, other than the batch. */
-static bool is_dim_of_input(const Onnx__GraphProto *p, const char *symbol)
+/* Returns whether a graph input has a dimension of this size, other than the batch: it may count positions. */
+static bool is_size_of_input(const Onnx__GraphProto *p, const Onnx__TensorShapeProto__Dimension *d)
 {
     size_t i, k;
 
     for (i = 0; i < p->n_input; i++)
-        for (k = 1; has_dims(p->input[i]) && k < p->input[i]->type->tensor_type->shape->n_dim;
-             k++) {
-            const char *other = symbol_of(p->input[i], k);
-
-            if (other != NULL && strcmp(other, symbol) == 0)
+        for (k = 1; has_dims(p->input[i]) && k < p->input[i]->type->tensor_type->shape->n_dim; k++)
+            if (has_same_size(p->input[i]->type->tensor_type->shape->dim[k], d))
                 return true;
-        }
     return false;
 }
 
-/* Returns whether a graph input has a dimension of this size, other than the batch: it may count positions. */
-static bool is_size_of_input(const Onnx__GraphProto *p, int64_t size)
+/* Returns whether the file proves that one dimension of an output counts positions and the other one classes. */
+static bool are_positions_and_classes(const Onnx__GraphProto *p,
+                                      const Onnx__TensorShapeProto__Dimension *positions,
+                                      const Onnx__TensorShapeProto__Dimension *classes)
 {
-    size_t i, k;
-
-    for (i = 0; i < p->n_input; i++)
-        for (k = 1; has_dims(p->input[i]) && k < p->input[i]->type->tensor_type->shape->n_dim;
-             k++) {
-            const Onnx__TensorShapeProto__Dimension *d =
-                p->input[i]->type->tensor_type->shape->dim[k];
-
-            if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&
-                d->dim_value == size)
-                return true;
-        }
-    return false;
+    return is_symbol(positions) && is_size_of_input(p, positions) && is_number(classes) &&
+           !is_size_of_input(p, classes);
 }
 
 /* Returns the axis of the classes, 1 or -1, if the file proves it; else 0. A network has a fixed
@@ -89,18 +88,16 @@ static int64_t proven_class_axis(const struct graph *g, uint32_t value)
     uint32_t i;
 
     for (i = 0; i < g->io.n_outputs && i < p->n_output; i++) {
-        const struct shape *s = &g->io.outputs[i].shape;
-        const char *second, *last;
+        const Onnx__TensorShapeProto__Dimension *second, *last;
+        uint32_t rank = g->io.outputs[i].shape.rank;
 
-        if (g->io.output_values[i] != value || !g->io.outputs[i].has_shape || s->rank < 3)
+        if (g->io.output_values[i] != value || !g->io.outputs[i].has_shape || rank < 3)
             continue;
-        second = symbol_of(p->output[i], 1);
-        last = symbol_of(p->output[i], s->rank - 1);
-        if (second != NULL && s->dim[s->rank - 1] >= 0 && is_dim_of_input(p, second) &&
-            !is_size_of_input(p, s->dim[s->rank - 1]))
+        second = p->output[i]->type->tensor_type->shape->dim[1];
+        last = p->output[i]->type->tensor_type->shape->dim[rank - 1];
+        if (are_positions_and_classes(p, second, last))
             return -1;
-        if (last != NULL && s->dim[1] >= 0 && is_dim_of_input(p, last) &&
-            !is_size_of_input(p, s->dim[1]))
+        if (are_positions_and_classes(p, last, second))
             return 1;
     }
     return 0;
