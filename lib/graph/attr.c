@@ -159,8 +159,8 @@ static int check_attr(const struct graph_node *node, const Onnx__NodeProto *p, s
 {
     const Onnx__AttributeProto *a = p->attribute[i];
     const char *const *known = node->def->attrs;
-    size_t n = count_names(known), k;
     const char *near;
+    size_t k;
 
     if (a->name == NULL || a->name[0] == '\0')
         return err_set(err, ERR_INPUT, "%s '%s': an attribute without a name", p->op_type,
@@ -174,10 +174,9 @@ static int check_attr(const struct graph_node *node, const Onnx__NodeProto *p, s
         if (strcmp(p->attribute[k]->name, a->name) == 0)
             return err_set(err, ERR_INPUT, "%s '%s': attribute '%s' occurs twice", p->op_type,
                            node->name, a->name);
-    for (k = 0; k < n; k++)
-        if (strcmp(known[k], a->name) == 0)
-            return 0;
-    near = text_nearest(a->name, known, n);
+    if (op_has_attr(node->def, a->name))
+        return 0;
+    near = text_nearest(a->name, known, count_names(known));
     return err_set(err, ERR_UNSUPPORTED, "%s '%s': attribute '%s' is not supported%s%s%s",
                    p->op_type, node->name, a->name, near != NULL ? "; did you mean '" : "",
                    near != NULL ? near : "", near != NULL ? "'?" : "");

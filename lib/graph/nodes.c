@@ -509,15 +509,9 @@ static size_t count_names(char *const *names, size_t n)
 /* Returns whether the row allows the attributes and the numbers of inputs and outputs of the node. */
 static bool has_form(const Onnx__NodeProto *p, const struct op_def *row)
 {
-    for (size_t i = 0; i < p->n_attribute; i++) {
-        const char *const *name = row->attrs;
-
-        while (name != NULL && *name != NULL &&
-               strcmp(*name, import_text(p->attribute[i]->name)) != 0)
-            name++;
-        if (name == NULL || *name == NULL)
+    for (size_t i = 0; i < p->n_attribute; i++)
+        if (!op_has_attr(row, import_text(p->attribute[i]->name)))
             return false;
-    }
     return count_names(p->input, p->n_input) >= row->n_in.min && p->n_input <= row->n_in.max &&
            count_names(p->output, p->n_output) >= row->n_out.min && p->n_output <= row->n_out.max;
 }

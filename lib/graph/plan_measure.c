@@ -103,21 +103,11 @@ static int64_t proven_class_axis(const struct graph *g, uint32_t value)
     return 0;
 }
 
-static bool has_class_axis(const struct op_def *def)
-{
-    const char *const *a;
-
-    for (a = def->attrs; a != NULL && *a != NULL; a++)
-        if (strcmp(*a, "class_axis") == 0)
-            return true;
-    return false;
-}
-
 /* Adds the axis that the file proves to a loss or metric of classes, unless the job states it. */
 static void add_class_axis(const struct plan *p, uint32_t tensor, struct plan_node *n,
                            struct op_attr *attrs)
 {
-    int64_t axis = has_class_axis(n->def) ? proven_class_axis(p->g, tensor) : 0;
+    int64_t axis = op_has_attr(n->def, "class_axis") ? proven_class_axis(p->g, tensor) : 0;
     uint32_t i;
 
     for (i = 0; i < n->n_attrs; i++)

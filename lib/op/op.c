@@ -60,6 +60,15 @@ bool op_is_onnx(const struct op_def *row, const char *name)
     return row->domain == NULL && strcmp(row->name, name) == 0;
 }
 
+bool op_has_attr(const struct op_def *row, const char *name)
+{
+    const char *const *known = row->attrs;
+
+    while (known != NULL && *known != NULL && strcmp(*known, name) != 0)
+        known++;
+    return known != NULL && *known != NULL;
+}
+
 /* ---- kernels ---- */
 
 const char *op_kernel_id(void)

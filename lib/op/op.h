@@ -307,6 +307,8 @@ struct op_call {
 const struct op_def *op_find(const char *domain, const char *name, uint32_t opset);
 /* Returns whether the row is the op of ONNX with this name. */
 bool op_is_onnx(const struct op_def *row, const char *name);
+/* Returns whether the row has the attribute. */
+bool op_has_attr(const struct op_def *row, const char *name);
 /* Returns the index of the row in op_all(); the CUDA plugin identifies rows by it. */
 uint32_t op_row(const struct op_def *def);
 /* Returns all *n rows, in the order of op_list.h. */
