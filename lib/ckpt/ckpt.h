@@ -108,7 +108,7 @@ struct ckpt_tensor {
      * (shard_files.h); 0: it is a tensor of the file of the others. The tables are numbered in the order of
      * `model`, and in `slots` the tensors of a table are consecutive, in the order of the tables. */
     uint32_t table;
-    /* Of a dynamic table (shard_files.h): 1 + the group whose rows it has, so that dimension 0 is that of
+    /* For a dynamic table (shard_files.h): 1 + the group whose rows it has, so that dimension 0 is that of
      * ckpt_set_sizes(), or of the file; 0: the table has a fixed number of rows. The tensors of integers are int64 of
      * rank 1. `model` has <table>/ids and the table; the slots have the other tensors of integers first. */
     uint32_t group;

@@ -86,7 +86,7 @@ int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err);
 int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err);
 /* Reads n bytes from the current position. Errors: ERR_IO, ERR_CORRUPT (the file ends before). */
 int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err);
-/* The same from byte `at`. Any thread. */
+/* Reads n bytes from byte `at`, with the same errors. Any thread. */
 int ckpt_pread_all(int fd, const char *path, void *out, size_t n, uint64_t at, struct err *err);
 /* Reads and checks the header from position 0. The caller frees *out with safetensors_fini(). *raw:
  * the bytes before the data, which the caller frees with free(); raw NULL: not needed. */

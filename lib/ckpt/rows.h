@@ -46,8 +46,8 @@ int ckpt_rows_find(const struct ckpt_rows *r, enum ckpt_shard_kind kind, const c
 /* Copies rows [first, first + n) of tensor i, n * row_bytes. Errors: ERR_IO, ERR_CORRUPT. */
 int ckpt_rows_read(const struct ckpt_rows *r, enum ckpt_shard_kind kind, uint32_t i, uint64_t first,
                    uint64_t n, void *out, struct err *err);
-/* The same of elements [first, first + n) in row-major order, of a tensor that is in the file of whole tensors.
- * Errors: also ERR_CORRUPT if it is in shard files. */
+/* Copies elements [first, first + n), in row-major order, of a tensor that is in the file of whole tensors.
+ * Errors: those of ckpt_rows_read(); ERR_CORRUPT also if it is in shard files. */
 int ckpt_rows_read_flat(const struct ckpt_rows *r, enum ckpt_shard_kind kind, uint32_t i,
                         uint64_t first, uint64_t n, void *out, struct err *err);
 

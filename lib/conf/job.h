@@ -19,7 +19,7 @@ struct err;
 /* Reads a job file. On success the caller owns *out and frees it with conf_free(). Errors:
  * ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int conf_read(const char *path, struct conf **out, struct err *err);
-/* As conf_read(), from n bytes in memory. `path` is used for messages, the default name and
+/* Reads a job from n bytes in memory, as conf_read() does from a file. `path` is used for messages, the default name and
  * relative paths. */
 int conf_parse(const char *path, const char *text, size_t n, struct conf **out, struct err *err);
 /* Accepts NULL. */

@@ -220,10 +220,10 @@ int data_file_stat(int fd, const char *path, uint64_t *bytes, int64_t *mtime_ns,
 int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err);
 /* Reads all n bytes at `offset`. Errors: ERR_IO, ERR_CHANGED (the file ends before). */
 int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err);
-/* As data_file_read(), with the fault point `point` (base/fault.h). */
+/* Does what data_file_read() does, with the fault point `point` (base/fault.h). */
 int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n,
                       uint64_t offset, struct err *err);
-/* As data_file_read(), with retries. */
+/* Does what data_file_read() does, with retries. */
 int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out, size_t n,
                          uint64_t offset, struct err *err);
 void data_file_close(struct data_file *f);

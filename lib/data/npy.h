@@ -32,7 +32,7 @@ int npy_parse_header(const void *bytes, size_t n, const char *what, struct npy *
 /* Reads the whole file. The caller frees out->data with free(). A file larger than max_bytes is
  * rejected. Errors: ERR_INPUT, ERR_UNSUPPORTED (element type), ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int npy_read(const char *path, size_t max_bytes, struct tensor *out, struct err *err);
-/* As npy_read(), from memory; `what` is for messages. */
+/* Reads an array from memory, as npy_read() does from a file; `what` is for messages. */
 int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out, struct err *err);
 
 /* npy_numbers.c: converts n numbers (of any alignment) of a type that a header can state to float32, int64, int32 or uint8,

@@ -45,7 +45,7 @@ static inline bool proto_is_message(const struct proto_field *f, uint32_t number
 bool proto_read_varint(struct proto_span *w, uint64_t *out);
 /* Returns ERR_INPUT with the position of `w` in the record. */
 int proto_malformed(const struct proto_span *w, const char *what, struct err *err);
-/* As proto_next(), without the fast path, at a field. */
+/* Reads a field as proto_next() does, without the fast path; `w` is at a field. */
 int proto_next_slow(struct proto_span *w, struct proto_field *f, struct err *err);
 
 /* Parses the next field. Returns 1, 0 at the end, or ERR_INPUT. The fast path is a bytes field of

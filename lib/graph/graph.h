@@ -155,7 +155,7 @@ struct graph_opts {
     /* Returns whether a table becomes a remote table. Called once for each table during the import.
      * NULL: no table does. */
     bool (*is_remote)(const void *arg, const char *name, uint64_t rows, uint64_t width);
-    /* Likewise whether a table that is not remote becomes a delayed one. NULL: no table does. */
+    /* Returns whether a table that is not remote becomes a delayed one, called in the same way. NULL: no table does. */
     bool (*is_delayed)(const void *arg, const char *name, uint64_t rows, uint64_t width);
     const void *remote_arg; /* of both */
     bool delays_dense;      /* the other trained parameters become delayed ones */

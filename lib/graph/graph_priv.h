@@ -114,7 +114,7 @@ struct graph_file { /* the model file */
     const char *path;
     const char *producer;
     Onnx__ModelProto *unpacked;    /* as in the file; constants and initial values point into it */
-    Onnx__ModelProto *model;       /* the same with functions inlined; a shallow copy */
+    Onnx__ModelProto *model;       /* `unpacked` with functions inlined; a shallow copy */
     VEC(ProtobufCMessage *) parts; /* unpacked bodies and functions; owned */
     uint64_t unpack_budget;        /* bytes that unpacking may still allocate */
     struct graph_external external; /* mapped until graph_release_initial() */

@@ -54,7 +54,7 @@ struct plan_value {
                               plan.types.half; GRAPH_NONE: no Convert exists */
     uint32_t other_layout; /* the same value in the other layout; GRAPH_NONE: no Reorder exists */
     uint32_t root;         /* the value whose memory it shares; itself if it has its own */
-    uint32_t grad_root;    /* the same for the gradient */
+    uint32_t grad_root;    /* the value whose memory its gradient shares */
     uint32_t block;        /* roots of kind FEED and MADE: block of work memory */
     size_t constant_at;    /* roots of kind CONST, on a GPU: offset in plan_device.constants; 0: not
                               placed yet */

@@ -189,7 +189,7 @@ enum {
                                     machine that was suspended */
     MEMBER_STOPPING_MS = 10000,  /* the training of a member must stop within this time; then its
                                     process must end (138) */
-    MEMBER_LEAVE_REST_MS = 1000, /* the same limit for a task that was asked to leave: the other
+    MEMBER_LEAVE_REST_MS = 1000, /* the limit for a task that was asked to leave: the other
                                     tasks hold the state that is saved */
     MEMBER_GATHER_LEAVE_MS = 250, /* a leaving leader, after its save, waits this long for other
                                      tasks that were asked to leave, too */
@@ -387,7 +387,7 @@ enum member_closed {
     MEMBER_UNPROVEN, /* the process at the address did not prove that it is the task: one side does not
                         accept the token, certificate or message of the other. The task is absent, and
                         the text is the reason */
-    MEMBER_OTHER_CLUSTER, /* the same: the process has another cluster specification. After a probe,
+    MEMBER_OTHER_CLUSTER, /* the process at the address has another cluster specification. After a probe,
                              this task joins that process, which either knows this task and compares
                              all values (REFUSE), or ends the link in the same way */
 };

@@ -190,7 +190,7 @@ __device__ static inline uint64_t op_digit(uint64_t *rest, const struct op_divis
     return digit;
 }
 
-/* The same for n and by below 2^31, with a third of the instructions. */
+/* A divisor for n and by below 2^31, which needs a third of the instructions of op_divisor. */
 struct op_small_divisor {
     uint32_t by, magic; /* 2^32 / by, rounded up; 0: by is 1 */
 };

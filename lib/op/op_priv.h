@@ -41,7 +41,7 @@ static inline size_t op_max(size_t a, size_t b)
 
 /* dst = alpha * src, or dst += alpha * src. dst may be src. */
 void op_store(float *dst, const float *src, size_t n, float alpha, bool add);
-/* The same for the first n elements of a tensor, float32 or bfloat16; src has the type of dst. */
+/* Stores the first n elements of a tensor, float32 or bfloat16, as op_store() does; src has the type of dst. */
 void op_store_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add);
 /* x [rows, cols] -> out [cols]: alpha times the sum over the rows, stored or added. Blocks of 64
  * rows are summed in float32, and the block sums in double. */

@@ -26,7 +26,7 @@ struct op_window {
  * kernel_shape is required. Errors: ERR_INPUT, naming the attribute. */
 int op_window_infer(const struct op_infer *f, const int64_t *kernel, bool ceil_mode,
                     struct op_window *w, struct err *err);
-/* The same for ConvTranspose, which also has output_padding and output_shape. *w is the window of
+/* Reads the attributes of ConvTranspose, also output_padding and output_shape. *w is the window of
  * the convolution whose backward pass this is: w->out is the space of input 0, w->in the space of
  * output 0. */
 int op_window_infer_transposed(const struct op_infer *f, const int64_t *kernel, struct op_window *w,

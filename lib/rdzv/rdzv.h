@@ -261,7 +261,7 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms);
 int rdzv_call(const char *address, struct tls *tls, const char *token, const char *method,
               uint64_t deadline_ms, void **reply, size_t *n, struct err *err);
 
-/* The same in parts: several calls of Control over one connection, each with a packed request of
+/* Makes several calls of Control over one connection, each with a packed request of
  * n_request bytes. `tls` is borrowed until rdzv_caller_close(). times_ns: clock_ns() before the call
  * and after the reply; NULL: not needed. One thread at a time; several callers may be open. */
 struct rdzv_caller;

@@ -64,7 +64,7 @@ int wire_read_status(const struct wire_cluster *c, const Trainerd__V1__Where *m,
 /* Validates a further string: UTF-8, at most `max` bytes, no control characters. */
 int wire_check_string(const char *field, const char *s, size_t max, struct err *err);
 
-/* Of a BEAT, after wire_read_*() has accepted it. */
+/* Read parts of a BEAT, after wire_read_*() has accepted it. */
 void wire_read_window(const struct wire_cluster *c, const Trainerd__V1__Window *m,
                       struct rdzv_window *out);
 void wire_read_advice(const Trainerd__V1__Advice *m, struct rdzv_advice *out);

@@ -18,12 +18,12 @@ typedef void act_dx_fn(size_t n, const float *d, const float *v, float *g, const
 
 /* Applies y to input 0; bfloat16 is converted in chunks. */
 void act_fwd(const struct op_call *c, act_y_fn *y);
-/* The same for dx. v: the tensor that backward reads. */
+/* Applies dx to the gradient of output 0. v: the tensor that backward reads. */
 void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx);
 /* float32 input 0 -> output 0; copies the float attributes that the row names to the param. */
 int act_infer(struct op_infer *f, const float *defaults, struct err *err);
 
-/* The same as bits of op_def.bwd_reads. */
+/* Bits of op_def.bwd_reads: the tensor that backward reads. */
 #define ACT_BITS_in OP_IN(0)
 #define ACT_BITS_out OP_OUT(0)
 #define ACT_BITS_none 0
@@ -83,13 +83,13 @@ int act_infer(struct op_infer *f, const float *defaults, struct err *err);
     const struct op_def op_##id_ = { ACT_FIELDS(id_, name_, since_, reads_),                       \
                                      .infer = infer_same_shape };
 
-/* The same for a function whose results need the precision of float32, whatever feeds it. */
+/* The row of a function whose results need the precision of float32, whatever feeds it. */
 #define ACT_ROW_WIDE(id_, name_, since_, reads_)                                                   \
     ACT_KERNELS(id_, false, reads_)                                                                \
     const struct op_def op_##id_ = { ACT_FIELDS_WIDE(id_, name_, since_, reads_),                  \
                                      .infer = infer_same_shape };
 
-/* The same with one or two float attributes: names_ ends in NULL; their defaults follow. */
+/* The row of a function with one or two float attributes: names_ ends in NULL; their defaults follow. */
 #define ACT_ROW_WITH(id_, name_, since_, reads_, names_, ...)                                      \
     ACT_KERNELS(id_, true, reads_)                                                                 \
     static int id_##_infer(struct op_infer *f, struct err *err)                                    \

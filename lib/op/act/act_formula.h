@@ -50,7 +50,7 @@ ACT_FORMULA(neg, -x, -d)
 ACT_FORMULA(abs, x<0.0f ? -x : x == 0.0f ? 0.0f : x, v> 0.0f ? d : v < 0.0f ? -d : v * d)
 ACT_FORMULA(sign, x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x * 0.0f, d * 0.0f)
 
-/* Of int32 and int64, as the bits of the result: the least integer wraps. */
+/* Returns the bits of -x for int32 and int64: the least integer wraps. */
 FORMULA uint64_t act_neg_whole(int64_t x)
 {
     return 0 - (uint64_t)x;

@@ -195,7 +195,7 @@ CLONES static void apply(size_t n, const float *x, const uint8_t *keep, float sc
     }
 }
 
-/* The same over tensors; bfloat16 is converted in chunks. */
+/* Does what apply() does, for tensors; bfloat16 is converted in chunks. */
 static void apply_to(const struct tensor *x, const uint8_t *keep, float scale,
                      const struct tensor *y, bool add)
 {

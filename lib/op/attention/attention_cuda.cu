@@ -26,7 +26,7 @@ struct side {
     bool shares;          /* k or v of grouped heads: the axis of the query heads that share a head
                              is broadcast */
     bool direct;
-    bool d_direct;        /* the same for its gradient */
+    bool d_direct;        /* its gradient is read or written directly */
     size_t pack, d_pack;  /* offset in scratch if not direct */
 };
 
@@ -422,7 +422,7 @@ static struct group group_of(const struct op_call *c)
              .rest = scratch + s->rest };
 }
 
-/* The same for an operand that is an input or a part of one; and for the gradient of that input. */
+/* Does what copy_in() does, for an operand that is an input or a part of one; and for the gradient of that input. */
 static int copy_input_in(const struct group *g, int which, void **out, struct err *err)
 {
     return copy_in(g, which, g->c->in[g->a->of[which]], out, err);

@@ -7,7 +7,7 @@
 
 #include "op/formula.h"
 
-/* Of any type: NaN is greater and less than every number, and equal to NaN. */
+/* Formulas of any type: NaN is greater and less than every number, and equal to NaN. */
 #define ELEM_MAX(a_, b_) ((b_) > (a_) || (b_) != (b_) ? (b_) : (a_))
 #define ELEM_MIN(a_, b_) ((b_) < (a_) || (b_) != (b_) ? (b_) : (a_))
 #define ELEM_EQUAL(a_, b_) ((a_) == (b_) || ((a_) != (a_) && (b_) != (b_)))

@@ -92,7 +92,7 @@ static inline int elem_cuda_of(const struct op_call *c, F f, struct err *err)
                          err, elem_operand_of<V>(c, 0), elem_operand_of<V>(c, 1));
 }
 
-/* The same for floats, int32, int64 and uint64. */
+/* y = f(a, b) for floats, int32, int64 and uint64. */
 template <typename F> static inline int elem_cuda_fwd(const struct op_call *c, F f, struct err *err)
 {
     enum tensor_dtype t = c->in[0]->dtype;

@@ -58,7 +58,7 @@ struct product;
  * a y that is not float32, y must be contiguous. Errors: those of lt_open(); ERR_UNSUPPORTED also
  * for an epilogue that is impossible: of an empty product, of several products. */
 int product_open(const struct product_problem *p, struct product **out, struct err *err);
-/* The same with the column sums of b over k, if the library can compute them; *sums returns whether
+/* Creates a product with the column sums of b over k, if the library can compute them; *sums returns whether
  * it does. */
 int product_open_sums(const struct product_problem *p, struct product **out, bool *sums,
                       struct err *err);

@@ -335,7 +335,7 @@ CLONES static void row_bwd(const float *x, const float *v, float *dx, size_t cla
         dx[c] += v[c];
 }
 
-/* The same for m adjacent positions. */
+/* Does what row_bwd() does, for m adjacent positions. */
 CLONES static void columns_bwd(const float *x, const float *v, float *dx, size_t classes,
                                size_t space, size_t m, const struct loss_position *at,
                                const float *outer, bool add)

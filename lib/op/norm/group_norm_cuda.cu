@@ -265,7 +265,7 @@ template <unsigned V> struct apply {
 
 /* ---- channels-last: backward ---- */
 
-/* As sum_parts, per channel. */
+/* The sums of sum_parts, per channel. */
 template <unsigned V> struct products : norm_sums {
     const float *x, *dy;
     struct sizes z;

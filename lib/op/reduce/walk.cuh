@@ -132,8 +132,8 @@ __device__ static inline typename F::acc reduce_add_pack(const F &f, typename F:
     }
 }
 
-/* The same in packs: of a contiguous run from its first aligned element on, else of an aligned
- * tensor. */
+/* Folds elements as reduce_singles() does, in packs: of a contiguous run from its first aligned element on, else of an
+ * aligned tensor. */
 template <typename F>
 __device__ static inline typename F::acc reduce_packs(const F &f, const reduce_walk &w,
                                                       typename F::acc acc, size_t x, size_t first,

@@ -155,7 +155,7 @@ static void mix_rows(const struct resize_map *m, const float *x, size_t inner, f
     }
 }
 
-/* The same for single elements. */
+/* Does what mix_rows() does, for rows of one element. */
 static void mix_elements(const struct resize_map *m, const float *x, float *y, bool add)
 {
     size_t j, t;

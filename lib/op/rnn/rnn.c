@@ -201,7 +201,7 @@ static int infer_rnn(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : read_functions(f, usual, 1, err);
 }
 
-/* Of all steps: a product with W and one with R for each. */
+/* Returns the operations of all steps: a product with W and one with R for each. */
 static double flops(const struct op_infer *f)
 {
     const struct rnn_param *p = f->param;

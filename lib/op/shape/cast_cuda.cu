@@ -42,7 +42,7 @@ __device__ static inline float to_odd_float(double v)
     return __uint_as_float((fabs((double)f) > fabs(v) ? bits - 1 : bits) | 1);
 }
 
-/* The same for integers that a double does not represent exactly. */
+/* Rounds integers that a double does not represent exactly, as to_odd_float() rounds a double. */
 __device__ static inline double to_odd_double(uint64_t v)
 {
     const uint64_t low = 0x7FF;
