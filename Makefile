@@ -11,6 +11,8 @@ $(foreach p,CURDIR BUILD,$(if $(call UNUSABLE,$($p)),$(error $($p): the path $(i
     has a $(call UNUSABLE,$($p)); expected a path without spaces and without $(SPECIAL); \
     $(if $(filter BUILD,$p),choose another folder: make BUILD=FOLDER,move or clone the repository to another folder))))
 
+# Without the rules of make itself, which take longer to try for each header than all else before the first recipe.
+MAKEFLAGS += -r
 # Use all cores unless -j is given.
 ifeq ($(MAKELEVEL)$(filter -j% --jobs%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
@@ -24,8 +26,7 @@ CCACHE ?= $(if $(findstring ccache,$(CC)),,$(shell command -v ccache 2>/dev/null
 # A cache that cannot be used, for example because its folder cannot be written, would end the build.
 ifneq ($(findstring ccache,$(CCACHE) $(CC)),)
 ifeq ($(CCACHE_DISABLE)$(CCACHE_WORKS),)
-CCACHE_ERROR := $(shell d=$$(mktemp -d) && echo 'int x;' >$$d/a.c && compile="$(CCACHE) $(CC) -c $$d/a.c -o $$d/a.o" && \
-    if ! $$compile 2>$$d/error && CCACHE_DISABLE=1 $$compile 2>$$d/other; then head -n 1 $$d/error; fi; rm -rf "$$d")
+CCACHE_ERROR := $(shell $(CCACHE) $(CC) -c -x c /dev/null -o /dev/null 2>&1 | grep '^ccache: error: ' | grep -v 'find compiler')
 $(if $(CCACHE_ERROR),$(warning compiling without the compiler cache: $(CCACHE_ERROR); CCACHE_DIR=FOLDER chooses a folder that can be written))
 export $(if $(CCACHE_ERROR),CCACHE_DISABLE,CCACHE_WORKS) := 1
 endif
@@ -346,4 +347,5 @@ help: ## prints this list
 
 FORCE:
 .PHONY: FORCE help nightly all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance kubernetes bench bench-gpu bench-programs chaos layers format compile_commands install uninstall deb clean
--include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)
+# Not below other folders: build/san and build/bare/* are builds of their own.
+-include $(shell find $(addprefix $(BUILD)/,daemon emulated lib pic proto test) -name '*.d' 2>/dev/null)

@@ -449,6 +449,8 @@ def make_with_a_cache_that_cannot_be_written_compiles_without_it():
             assert p.returncode == 0 and os.path.exists(target), p.stderr
             lines = p.stderr.splitlines()
             assert len(lines) == 1 and "compiling without the compiler cache: ccache: error: " in lines[0], lines
+    p = make("CC=nosuchcompiler", "-n", "help")
+    assert p.returncode == 0 and "compiler cache" not in p.stderr, p.stderr
 
 
 @test
