@@ -74,11 +74,8 @@ def run(command, seconds, grace, mask, awaited, options):
 
     p = subprocess.Popen(command, preexec_fn=prepare, **options)
     ends_at = time.monotonic() + seconds if seconds else None
-    status, code, is_ending = None, None, False
-    while status is None:
-        status = reap()[0].get(p.pid)
-        if status is not None:
-            break
+    code, is_ending = None, False
+    while (status := reap()[0].get(p.pid)) is None:
         got = signal.sigwaitinfo(awaited) if ends_at is None else signal.sigtimedwait(awaited, max(0.0, ends_at - time.monotonic()))
         if got is not None and (got.si_signo == signal.SIGCHLD or is_ending):
             continue
@@ -93,11 +90,10 @@ def run(command, seconds, grace, mask, awaited, options):
     p.returncode = 0  # reap() has waited for it
     killed, stuck = kill_children()
     output = options.get("stdout")
-    if output and killed:
-        output.write(("supervise: killed %d processes that the program left: %s\n" % (len(killed), " ".join(killed))).encode())
-    if output and stuck:
-        output.write(("supervise: %d processes do not end: %s\n" % (len(stuck), " ".join(stuck))).encode())
     if output:
+        for names, what in (killed, "killed what the program left"), (stuck, "these processes do not end"):
+            if names:
+                output.write(("supervise: %s: %s\n" % (what, " ".join(names))).encode())
         output.flush()
     exit_code = os.waitstatus_to_exitcode(status)
     return code or (exit_code if exit_code >= 0 else 128 - exit_code)

@@ -357,7 +357,7 @@ def run_kills_the_processes_that_a_program_leaves_and_names_them():
     assert code == 0 and lines[-1] == "1 passed, 0 failed", lines
     until_gone(int(until_written(os.path.join(tree.folder, "pid"))))
     with open(os.path.join(tree.folder, "build", "test_output", "test_base_test_leaves")) as f:
-        assert f.read().endswith("killed 1 processes that the program left: cat\n")
+        assert f.read().endswith("supervise: killed what the program left: cat\n")
 
 
 @test
