@@ -241,8 +241,8 @@ def trainerctl_status_checkpoint_drain_and_stop_work():
     expect_codes(tasks, [143, 143])
     tasks = start(job, 2, env=SLOWLY)
     tasks[0].until(lambda t: t.steps())
-    status = status_of(tasks[0])
-    assert all(t["step_held"] > 0 for t in status["tasks"]), status  # at least the step of the checkpoint
+    # the step of the checkpoint or a later one, as soon as both have sent a heartbeat
+    wait_until(lambda: all(t["step_held"] > 0 for t in status_of(tasks[0])["tasks"]))
     assert ctl("drain", "127.0.0.1:%d" % tasks[1].port).returncode == 0
     expect_codes(tasks[1:], [143])
     expect_message(tasks[0], "waiting", "worker 1 ", "it was asked to leave")
